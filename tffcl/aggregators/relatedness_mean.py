@@ -24,8 +24,7 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 
     The created `tff.templates.AggregationProcess` takes `value = <key=int32, value=T>`, or
     `<key=int32, descriptor=S, value=T>`, with keys that differ between the clients of a cohort, and a scalar weight,
-    and has
-        `next`: `(<state=C@SERVER, value={<key=int32,...,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
+    and has `next`: `(<state=C@SERVER, value={<key=int32,...,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=C@SERVER, result=T[?,...]@SERVER,
                    measurements=<key=int32[?],relatedness=float32[?,?],weight=float32[?]>@SERVER>)`.
     With m clients in ascending order of their keys, whatever order they came in, and relatedness R `[r, m]`, row i of

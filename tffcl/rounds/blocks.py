@@ -1,10 +1,9 @@
 """A round whose clients compute in blocks: its memory is bounded, whatever the size of the cohort.
 
 The round is cut at its aggregations: every block of clients gives the partial sums of the aggregation processes and the
-  rows
-that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the whole
-round up to the order of sums. It is made from the composed round's types, so that every method's round can be cut, also
-a stranger's.
+rows that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the
+whole round up to the order of sums. It is made from the composed round's types, so that every method's round can be
+cut, also a stranger's.
 """
 
 import collections

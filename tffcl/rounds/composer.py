@@ -5,8 +5,7 @@ A round is `(state@SERVER, clients@CLIENTS) -> (state@SERVER, output@SERVER[, ke
 1. the server broadcasts its values, and every client receives its part of them (`Server.receive`);
 2. every client computes (`ClientWork.compute`); an upload that is not finite is silenced;
 3. each named upload goes through an aggregation process of its own; reports, where the server gets them, are collected
-  with
-   the client IDs;
+   with the client IDs;
 4. the server step makes the next values of the results.
 """
 

@@ -79,10 +79,8 @@ def release_round(uploads, cohort: "Cohort"):
     """Counts the releases of a round; reports, which only simulations collect, are none.
 
     All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
-      That a
-    cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each client the
-      one
-    round in which it does (`Cohort.seen`) is counted once more, as a round of everybody.
+    That a cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each
+    client the one round in which it does (`Cohort.seen`) is counted once more, as a round of everybody.
 
     Args:
       uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.

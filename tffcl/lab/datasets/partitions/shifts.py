@@ -89,10 +89,9 @@ def shift_labels(
     A group holds K - (level - 1) K / 10 of K classes: 10, 9, ... 3 of ten (the source: FLUX's generate_datasets.py, 11
     - level classes and five groups; ANDA's split_label_skew_strict). ANDA draws the classes of each group at random,
     which may leave classes to nobody and give two groups the same. Here the classes are put in a ring in random order,
-    and the groups hold
-    stretches of it that start at equal distances: all different, and together all classes (as far as the ring is long).
-      The
-    examples of a class are shared out near-equally among all clients that hold it.
+    and the groups hold stretches of it that start at equal distances: all different, and together all classes (as far
+    as the ring is long).
+    The examples of a class are shared out near-equally among all clients that hold it.
 
     Args:
       dataset: The data set, K classes.
