@@ -76,7 +76,7 @@ def stop_before_training(monkeypatch):
         raise Reached(asked[0])
 
     monkeypatch.setattr(runs.build, "load_data", note)
-    monkeypatch.setattr(runs, "train", stop)
+    monkeypatch.setattr(runs, "train_by", stop)
     monkeypatch.setattr(encoders, "find_encoder", stop)
 
 
