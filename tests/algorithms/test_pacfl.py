@@ -207,7 +207,7 @@ def test_a_run_whose_first_cohorts_are_too_small_for_clusters_goes_on(tff_worker
 
     seed = next(seed for seed in range(99) if drawn(seed) in ([1, 3], [2, 3], [2, 4]))
     method = pacfl(model, PACFLParameters(num_vectors=3, num_clusters=3, when="as_they_join"))
-    how = {"rounds": 2, "clients_per_round": 2, "sample": "poisson", "evaluate_every": 1, "show_progress": False}
+    how = {"rounds": 2, "clients_per_round": 2, "sampling": "poisson", "evaluate_every": 1, "show_progress": False}
     run = tffcl.train(method, population, seed=seed, out=tmp_path / "run", **how)
     assert np.isnan(run.rounds["train_loss"]).tolist() == [True, False] and run.rounds["up_bytes"][0] == 0
     assert run.client_columns["rounds_trained"].sum() == drawn(seed)[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import linalg
 
 from tests.oracles import angles as oracle
-from tffcl.algorithms.parameters import METRICS
+from tffcl.choices import ANGLES as METRICS
 from tffcl.clustering import proximity
 from tffcl.clustering.proximity import principal_angles
 from tffcl.clustering.vector_distances import subspace_angles

@@ -291,7 +291,8 @@ def free_port():
 def fails(capsys, out, workers, timeout="2"):
     arguments = ["run", "demo_digits", "--algorithm", "fedavg", "--out", str(out), "--workers", workers]
     assert main([*arguments, "--worker-timeout", timeout]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    *about, line = capsys.readouterr().err.strip().splitlines()
+    assert all(each.startswith("1 run: about") for each in about)  # known from an earlier run
     assert not out.exists()  # before anything is written, and before data are loaded
     return line
 

@@ -73,12 +73,6 @@ def two_seeds(tmp_path_factory):
         ("local_epochs = 1, 2", "train.local_epochs", (1, 2), "local epochs"),
         ("train.local_epochs=1,2", "train.local_epochs", (1, 2), "local epochs"),
         ("metric=smallest_angle,trace", "algorithms.pacfl.metric", ("smallest_angle", "trace"), "metric"),
-        (
-            "measure=smallest_angle,trace",
-            "algorithms.pacfl.metric",
-            ("smallest_angle", "trace"),
-            "metric",
-        ),  # its old name
         ("partition.clients=20,40", "partition.clients", (20, 40), "partition clients"),
         ("model.sizes=[1, 2],[3]", "model.sizes", ([1, 2], [3]), "model sizes"),
         ('dataset.path="a,b","c"', "dataset.path", ("a,b", "c"), "dataset path"),
