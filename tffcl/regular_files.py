@@ -67,22 +67,25 @@ def digest_of_file(path: str | pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_replaceable(path: pathlib.Path):
-    """Raises UserError if there is something else than a regular file where one shall be written.
+def check_no_link(path: pathlib.Path):
+    """Raises UserError if there is a link where something shall be written.
 
-    A link could lead anywhere: whoever may write into a directory would choose which of the user's files is written
-    over.
+    It could lead anywhere: whoever may write into a directory would choose which of the user's files is written over.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link, and nothing is written through one: remove it, or give another directory")
+
+
+def check_replaceable(path: pathlib.Path):
+    """Raises UserError if there is something else than a regular file where one shall be written."""
+    check_no_link(path)
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a file: move it, or give another directory")
 
 
 def make_directory(path: pathlib.Path):
     """Makes a directory inside of another, if it is not there; UserError if it is a link."""
-    if path.is_symlink():
-        raise UserError(f"{path} is a link, and nothing is written through one: remove it, or give another directory")
+    check_no_link(path)
     path.mkdir(exist_ok=True)
 
 

@@ -8,7 +8,7 @@ from tffcl.errors import UserError, printable
 from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
-from tffcl.regular_files import make_directory, write_bytes, write_text
+from tffcl.regular_files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 
 
@@ -30,6 +30,8 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     if not isinstance(path, (str, pathlib.PurePath)):
         raise UserError(f"path is of {type(path).__name__}; it must be the directory of a run, e.g. result.out")
     path = pathlib.Path(path)
+    check_no_link(path / FIGURES)  # before anything is drawn
+    check_replaceable(path / REPORT)
     pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
     try:
         drawn = {}
