@@ -95,6 +95,13 @@ def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys)
     assert file.read_text().split() == ["round,a", "1,5", "5,7"]
 
 
+def test_a_row_with_what_is_no_number_is_told_before_the_run_goes_on(stopped):
+    file = stopped / "rounds.csv"
+    names, first, *others = file.read_text().splitlines()
+    file.write_text("\n".join([names, first.replace("0.", "0!", 1), *others[1:]]) + "\n")
+    assert "not a number" in refused(stopped, resume=True)
+
+
 @pytest.mark.parametrize("until", [5, None])
 def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finished, tmp_path, until):
     """Else a comparison, which runs what has no result, would take the shorter run's for its own."""

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.csv_files import Table
 from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.regular_files import check_replaceable, make_directory, opened, read_bytes, replacing, write_bytes
 from tffcl.runs.callbacks import Callback
@@ -141,6 +142,8 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
         number = row[place] if len(row) == len(names) else ""
         if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
+    for name in names:  # what is no number is told before the run goes on, and not when its report is made
+        Table(file, names, list(kept.values())).floats(name)
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
         tell(f"{file} has no rows of rounds {_ranges(missing)}; they are lost")
