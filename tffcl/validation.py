@@ -259,8 +259,9 @@ def _of_table(key: str, value: object, kind: Any, where: str) -> Any:
     """The parameters that a value stands for where a key is a table of its own; other values as they are."""
     kinds_of_key = (kind, *typing.get_args(kind))
     inner = next((each for each in kinds_of_key if inspect.isclass(each) and issubclass(each, Parameters)), None)
-    nested = inner is not None and isinstance(value, Mapping)
-    return from_table(inner, value, f"{where}.{key}") if nested else value
+    if inner is None or not isinstance(value, Mapping):
+        return value
+    return from_table(inner, value, f"{where}.{key}")
 
 
 def check_options(

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow_federated as tff
@@ -335,7 +335,7 @@ def method_builder(build: Build) -> Build:
     return built  # type: ignore[return-value]
 
 
-def check_declared(name: str, value: object, kind: object):
+def check_declared(name: str, value: Any, kind: object):
     """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class
     `kind`."""
     if kind is FlatModel:

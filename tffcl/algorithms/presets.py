@@ -68,7 +68,8 @@ def group_flis_hc(
     found = dataclasses.replace(found, setting={"threshold": lambda threshold: 1 - threshold})
     if not isinstance(how.threshold, float):
         return found
-    check_threshold(how.threshold, how.metric, len(server_images), model.num_classes if how.soft else None)
+    images = len(server_images)  # type: ignore[arg-type]  # the grouping has refused None
+    check_threshold(how.threshold, how.metric, images, model.num_classes if how.soft else None)
     return dataclasses.replace(found, threshold=1 - how.threshold + _ROUNDING)
 
 

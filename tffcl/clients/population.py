@@ -42,7 +42,7 @@ class Population(Shown):
     train_examples: Mapping[int, ClientExamples]
     test_examples: Mapping[int, ClientExamples]
     validation_examples: Mapping[int, ClientExamples] | None = None
-    sizes: np.ndarray | None = None
+    sizes: np.ndarray = None  # type: ignore[assignment]  # counted below
     versions: np.ndarray | None = None
     label_counts: np.ndarray | None = None
     groups: np.ndarray | None = None

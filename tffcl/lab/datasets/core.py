@@ -99,8 +99,11 @@ class Dataset(Shown):
                 dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True)
             )
         largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-        normalization = measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
-        return cls(name, train, test, largest if num_classes is None else num_classes, *normalization)
+        data = cls(name, train, test, largest if num_classes is None else num_classes, mean=0.0, std=1.0)
+        if not (train.are_images and len(train)):
+            return data
+        mean, std = measured(train.x)
+        return dataclasses.replace(data, mean=mean, std=std)
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""

@@ -290,7 +290,7 @@ def read_toml(text: str, where: str) -> dict:
 
 def check_plain(contents: Mapping, where: str):
     """Raises UserError for values that `read_toml` refuses, with their key."""
-    left = [(contents, (), 0)]
+    left: list[tuple[object, tuple[str, ...], int]] = [(contents, (), 0)]
     while left:
         value, path, depth = left.pop()
         key = ".".join(path)[:100]
