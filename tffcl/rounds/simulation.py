@@ -145,7 +145,8 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
     """Raises Diverged if a client's trained model is not finite; the reports' rows are in the order of the cohort."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
-        largest = np.abs(cohort.population.train(cohort.client_ids[bad]).x.astype(float)).max()
+        with on_devices():  # for the message alone
+            largest = np.abs(cohort.population.train(cohort.client_ids[bad]).x.astype(float)).max()
         raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite "
             f"(loss {reports['loss'][bad]:g}) in round {cohort.seed[1]}; a lower learning_rate or momentum helps, "

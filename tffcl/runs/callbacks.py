@@ -86,7 +86,9 @@ class EarlyStopping(Parameters, Callback):
                 f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it "
                 "is; with dataset.validation = 0.1 clients hold out validation data to choose by"
             )
-        return self._reason(run, column)
+        known = run.callback_states.get(self._key(column), {})
+        # Only of a value of this round: between evaluations not all clients have tested their models.
+        return self._reason(run, column) if known.get("last") == run.round_number else None
 
     def after_round(self, run: "Run") -> str | None:
         """Compares this round's value, if there is one, with the best before.
@@ -100,17 +102,23 @@ class EarlyStopping(Parameters, Callback):
         value = run.metrics[column]
         if value is None:
             return None
-        known = run.callback_states.get(f"early stopping by {column}")
+        known = run.callback_states.get(self._key(column))
+        if known is not None and known["last"] == run.round_number:
+            return self._reason(run, column)  # another one that counts the same has counted this value
         sign = -1 if OF_ROUNDS[column].better == DOWN else 1
         if known is None or sign * (value - known["best"]) > self.min_delta:
             known = {"best": value, "round": run.round_number, "since": 0}
         else:
             known = {**known, "since": known["since"] + 1}
-        run.callback_states[f"early stopping by {column}"] = known
+        run.callback_states[self._key(column)] = {**known, "last": run.round_number}
         return self._reason(run, column)
 
+    def _key(self, column: str) -> str:
+        """Where a checkpoint has its state: apart from that of another early stopping of the run."""
+        return f"early stopping by {column}, min_delta {self.min_delta:g}"
+
     def _reason(self, run: "Run", column: str) -> str | None:
-        known = run.callback_states.get(f"early stopping by {column}")
+        known = run.callback_states.get(self._key(column))
         if known is None or known["since"] < self.patience:
             return None
         metric = OF_ROUNDS[column]
