@@ -386,3 +386,10 @@ def test_a_study_never_replaces_a_users_own_table(tmp_path, capsys):
     assert main(["study", "demo_digits", "--rounds", "2", "--out", str(tmp_path)]) == 2
     assert "table.csv is not of a study, which would write over it" in capsys.readouterr().err
     assert (tmp_path / "results" / "table.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["batch.json", "manifest.json"])
+def test_the_directory_of_several_runs_or_of_an_export_is_no_runs(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=f"{name}.; a run of its own needs another directory"):
+        RunDirectory(tmp_path).check_claim({}, resume=False, overwrite=False)

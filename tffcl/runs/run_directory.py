@@ -43,6 +43,8 @@ _DIRECTORIES = {
     HISTORY: r"\d{6,}\.npy",
     FIGURES: "",
 }
+# What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
+_OTHERS = {"batch.json": "several runs", "results/batch.json": "a study", "manifest.json": "an export"}
 
 
 class State(enum.Enum):
@@ -193,6 +195,9 @@ class RunDirectory(os.PathLike):
             raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
         try:
             self._check_place(locked)
+            for name, what in _OTHERS.items():
+                if (self / name).is_file():
+                    raise UserError(f"{self} holds {what} ({name}); a run of its own needs another directory")
             if self.marker() is None:
                 if foreign := self._in_the_way():
                     raise UserError(

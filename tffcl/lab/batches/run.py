@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from tffcl.aggregators.upload_attacks import OF_DATA
-from tffcl.errors import UserError
 from tffcl.lab.batches.study_file import Cell, Study, load_study, study_directory
 from tffcl.lab.reporting.published_table import PUBLISHED
 from tffcl.lab.reporting.settings import flatten
@@ -19,9 +18,6 @@ from tffcl.runs.run import Protocol
 from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.train import train_by
 from tffcl.runtime import RemoteWorkers, remote_workers
-
-# What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
-_OTHERS = {"batch.json": "several runs", "results/batch.json": "a study", "manifest.json": "an export"}
 
 
 def run(
@@ -60,9 +56,6 @@ def run(
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read
     directory = RunDirectory(out)
-    for name, what in _OTHERS.items():
-        if (directory / name).is_file():
-            raise UserError(f"{out} holds {what} ({name}); a run of its own needs another directory")
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
     federated = build.load_data(config, data_dir)
     population, later = build_populations(config, federated)
