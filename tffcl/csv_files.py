@@ -12,9 +12,8 @@ import numpy as np
 from tffcl import regular_files
 from tffcl.errors import UserError
 
-_FORMULA = re.compile(
-    r"'*[=+\-@\t\r\n]"
-)  # how a cell begins that a spreadsheet would compute, or this module has marked
+# How a cell begins that a spreadsheet would compute, or this module has marked.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 def damaged(path: pathlib.Path, why: object) -> UserError:

@@ -57,8 +57,7 @@ def no_server_data() -> UserError:
     """Returns the error for a method that compares models on images which the server has not."""
     return UserError(
         "the server has no data to compare models on; give dataset.server_examples, e.g. --set "
-        "dataset.server_examples=2500 (they are "
-        "held out before the partition)"
+        "dataset.server_examples=2500 (they are held out before the partition)"
     )
 
 

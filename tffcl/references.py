@@ -95,9 +95,8 @@ def in_a_line(error: BaseException, file: object) -> str:
 
 def _module(name: str, directory, where: str):
     path = pathlib.Path(directory or ".", *name.split(".")).with_suffix(".py").resolve()
-    if (
-        path.is_file() and name in sys.stdlib_module_names
-    ):  # whoever imports Python's own would get this one from now on
+    # Whoever imports Python's own would get this one from now on.
+    if path.is_file() and name in sys.stdlib_module_names:
         another = f"Python has one of that name itself; call {path.name} something else"
         raise UserError(f"{where} names the module {name}, but {another}")
     try:

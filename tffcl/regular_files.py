@@ -27,9 +27,8 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
       UserError: If it is a directory, a pipe, a socket or a device, or has more bytes.
       OSError: If it is not there, or may not be read.
     """
-    if not stat.S_ISREG(
-        os.stat(path).st_mode
-    ):  # what is no file is not opened: that could wait for ever, or change a device
+    # What is no file is not opened: that could wait for ever, or change a device.
+    if not stat.S_ISREG(os.stat(path).st_mode):
         raise UserError(f"{path} is not a file")
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     found = os.fstat(file.fileno())

@@ -101,8 +101,7 @@ def check_label(label: object, what: str):
     if not text.strip() or text.startswith(".") or text != text.strip() or odd or len(text.encode()) > _LONGEST_LABEL:
         raise UserError(
             f"{_shown(label)} cannot be {what}, which results are in: it must be of 1 to {_LONGEST_LABEL} bytes, with "
-            "neither "
-            "slashes nor control characters, no dot before it and no blanks around it"
+            "neither slashes nor control characters, no dot before it and no blanks around it"
         )
 
 

@@ -109,9 +109,8 @@ class TestExecution:
     @pytest.mark.parametrize("factory, rows", [(ClusteredMeanFactory(), 40), (ClusteredMeanFactory(45), 45)])
     def test_more_clusters_than_tensors_that_hold_their_sums(self, tff_worker, factory, rows):
         generator = np.random.default_rng(0)
-        keys = np.append(
-            generator.choice(np.arange(0, 39, 3), 30), 39
-        )  # two of three clusters are empty, whole slots too
+        # Two of three clusters are empty, whole slots too.
+        keys = np.append(generator.choice(np.arange(0, 39, 3), 30), 39)
         weights = generator.uniform(1, 2, len(keys)).astype(np.float32)
         process = factory.create(keyed(STRUCT), FLOAT)
         output = process.next(process.initialize(), uploads(keys.tolist()), weights.tolist())

@@ -156,9 +156,8 @@ def test_what_newcomers_exchange_on_their_way_down_the_tree_is_counted(tff_worke
     few = turned.restricted([0, 1, 2, 3, 4, 5])
     start = method.initialize(few)
     assert method.joined_traffic(None, start) == Traffic()
-    assert (
-        method.joined_traffic(start, method.admit(start, turned.restricted([6, 7]))) == Traffic()
-    )  # there is no split yet
+    # There is no split yet.
+    assert method.joined_traffic(start, method.admit(start, turned.restricted([6, 7]))) == Traffic()
     state = train(method, few, 5)
     assert len(state.splits) >= 2
     updates, asked, exchanged = method.updates, [], []

@@ -138,9 +138,8 @@ def test_where_nobody_takes_part_in_the_last_whole_round_the_next_shares_a_part(
     def after(whole_rounds):
         method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=whole_rounds))
         state, _ = method.next(method.initialize(population), cohort_of(population, COHORTS[0], 1))
-        return method.next(
-            state, cohort_of(population, COHORTS[1], 3)
-        )  # a run leaves out the round that nobody was drawn for
+        # A run leaves out the round that nobody was drawn for.
+        return method.next(state, cohort_of(population, COHORTS[1], 3))
 
     (state, metrics), (expected, told) = after(2), after(1)
     assert metrics.traffic == told.traffic and state.kept.has(COHORTS[1]).all()

@@ -264,10 +264,8 @@ def test_groups_are_found_and_newcomers_join_them_or_found_one(tff_worker, model
     assert view.metric.tree_unit == "self-distances" and view.metric.unit == "degrees" and view.notes == state.notes
     admitted = method.admit(state, newcomers)
     assert admitted.assignment[:12].tolist() == turns[:12]
-    assert admitted.assignment[12] == 2 and admitted.assignment[13] in (
-        0,
-        1,
-    )  # two examples tell too little to found one
+    # Two examples tell too little to found one.
+    assert admitted.assignment[12] == 2 and admitted.assignment[13] in (0, 1)
     assert admitted.examples.tolist() == [80] * 10 + [80, 60, 80, 2]
     arrays, _ = pack({"state": admitted})
     again = unpack(arrays, {"state": method.state_class})["state"]

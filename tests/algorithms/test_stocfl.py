@@ -162,9 +162,8 @@ def test_a_failing_round_changes_nothing_and_a_repeated_one_is_the_same(tff_work
     state, _ = rounds(method, turned, [(0, 1, 3)])
     kept = copy.deepcopy(state)
     with monkeypatch.context() as failing:
-        failing.setattr(
-            "tffcl.algorithms.stocfl.MESSAGE_BYTES", 0
-        )  # after the new clients' signatures, before training
+        # After the new clients' signatures, before training.
+        failing.setattr("tffcl.algorithms.stocfl.MESSAGE_BYTES", 0)
         with pytest.raises(UserError, match="too large for one message"):
             rounds(method, turned, [(0, 4, 5)], state, 2)
     assert_same(state, kept)

@@ -138,9 +138,8 @@ def test_twenty_kills_at_random_moments_spend_no_more_than_the_budget(tmp_path):
     with watched(tmp_path, noise_multiplier=24.0, rounds=1000) as run:
         for _ in range(20):
             before, process = run.rounds_seen(), run.start()
-            wanted = before + rng.choice(
-                [0, 1, 1, 3, 12]
-            )  # rounds that it sees at least; the first checkpoint is after ten
+            # Rounds that it sees at least; the first checkpoint is after ten.
+            wanted = before + rng.choice([0, 1, 1, 3, 12])
             while run.rounds_seen() < wanted:
                 time.sleep(0.01)
             time.sleep(0.5 * rng.random())

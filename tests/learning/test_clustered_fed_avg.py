@@ -19,9 +19,8 @@ from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg, own_seed
 from tffcl.models.flat import FlatModel, mean_cross_entropy
 
-WHOLE = LocalTraining(
-    epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5
-)  # the order of the examples plays no part
+# The order of the examples plays no part.
+WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 SEED = 11
 
 

@@ -61,10 +61,8 @@ def test_a_keras_model_answers_as_in_keras(pair):
     np.testing.assert_allclose(in_graph(model, build_mean_loss(model), x, y), CROSS_ENTROPY(y, outputs), rtol=1e-5)
     answers = np.argmax(outputs, axis=-1)
     np.testing.assert_array_equal(in_graph(model, build_predict(model), x), answers)
-    assert in_graph(model, build_count_correct(model), x, y) == (
-        np.sum(answers == y),
-        y.size,
-    )  # of a sequence every label
+    # Of a sequence every label.
+    assert in_graph(model, build_count_correct(model), x, y) == (np.sum(answers == y), y.size)
     assert 0 < np.sum(answers == y) < y.size
 
 

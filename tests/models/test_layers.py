@@ -47,9 +47,8 @@ def test_group_norm_sees_one_image_at_a_time():
 
 @pytest.mark.parametrize("shape", [(3, 8, 12, 32), (2, 6, 4, 33), (2, 7, 5, 32), (2, 6, 6, 5), (0, 4, 4, 32)])
 def test_pooling_has_tensorflows_gradient_to_the_last_bit_also_where_entries_are_equal(shape):
-    x = tf.constant(
-        np.random.default_rng(2).integers(-2, 3, shape), tf.float32
-    )  # five values: most patches have two maxima or more
+    # Five values: most patches have two maxima or more.
+    x = tf.constant(np.random.default_rng(2).integers(-2, 3, shape), tf.float32)
     results = []
     for pool in (layers.pool, lambda images: tf.nn.max_pool2d(images, 2, 2, "VALID")):
         with tf.GradientTape() as tape:

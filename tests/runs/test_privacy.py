@@ -482,10 +482,8 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     assert ledger.notes == [
         "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
     ]
-    hidden, losses = (
-        Release("a round", 0, 5, 5, hidden=True),
-        Release("the losses", 0, 5, 5),
-    )  # of everybody, both of them
+    # Of everybody, both of them.
+    hidden, losses = (Release("a round", 0, 5, 5, hidden=True), Release("the losses", 0, 5, 5))
     (note,) = ledger_of(2 * [losses, hidden]).notes
     assert note.startswith("secure sums hide the updates only: clients also told") and note.endswith("(asked 2 times)")
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
@@ -533,9 +531,8 @@ def test_a_private_mean_hides_uploads_by_noise_or_secure_sums(how, hides):
     factory = tffcl.aggregation("dp", **how)
     assert factory.hides_uploads is hides
     if not hides:
-        releases.check_hidden(
-            {"update": factory, "steps": tffcl.aggregation("uniform_mean")}
-        )  # nothing is promised beside it
+        # Nothing is promised beside it.
+        releases.check_hidden({"update": factory, "steps": tffcl.aggregation("uniform_mean")})
 
 
 def test_what_a_method_reads_itself_is_no_private_release(tff_worker, model, population, tmp_path):

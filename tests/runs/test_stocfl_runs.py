@@ -45,9 +45,8 @@ def history(out):
 def test_a_run_its_newcomers_and_its_models(finished):
     name, out, summary = finished
     assert summary["accuracy"]["cluster"]["mean"] > 0.3
-    assert (
-        summary["accuracy"]["global"]["mean"] > 0.3
-    )  # FedProx has one model only, the others a global one beside theirs
+    # FedProx has one model only, the others a global one beside theirs.
+    assert summary["accuracy"]["global"]["mean"] > 0.3
     check_files_agree(out, summary)
     check_newcomers_and_models(out, 4)
 
@@ -132,9 +131,8 @@ def test_the_history_is_the_clusters_of_each_round(finished):
     assert last.tolist() == [int(row["cluster"]) for row in rows_of(out / "clients.csv")]
     if name == "stocfl":
         rows, told = rows_of(out / "rounds.csv"), summary["clusters"]
-        assert [row["clusters"] for row in rows] == [
-            row["known_clusters"] for row in rows
-        ]  # nobody whom the server has not met
+        # Nobody whom the server has not met.
+        assert [row["clusters"] for row in rows] == [row["known_clusters"] for row in rows]
         assert told["count"] == len(told["sizes"]) == int(rows[-1]["clusters"]) < len(np.unique(found["000001.npy"]))
         assert told["unknown"] == len(last) - int(rows[-1]["known_clients"]) == len(last) - sum(told["sizes"]) > 0
         assert len(np.unique(last)) == told["count"] + told["unknown"]  # they are in clusters of their own

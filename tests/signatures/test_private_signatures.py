@@ -69,9 +69,8 @@ def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
     )
     tail = stats.chi2.cdf(np.sum((drawn / Z) ** 2), drawn.size)
     assert 5e-4 < tail < 1 - 5e-4
-    assert (
-        abs(np.corrcoef(drawn)[~np.eye(len(drawn), dtype=bool)]).max() < 0.999
-    )  # no client and no seed draws what another drew
+    # No client and no seed draws what another drew.
+    assert abs(np.corrcoef(drawn)[~np.eye(len(drawn), dtype=bool)]).max() < 0.999
 
 
 PRIVATE = {"noise_multiplier": 1.0, "noise_seed": 1}

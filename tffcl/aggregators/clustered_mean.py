@@ -353,8 +353,8 @@ def _check_counts_nobody(factory: tff.aggregators.UnweightedAggregationFactory, 
         return
     raise UserError(
         f"aggregation {type(factory).__name__} is unweighted, so that in each of {num_clusters} clusters it would "
-        f"count the clients of "
-        "all; it must be a weighted one, e.g. tff.aggregators.MeanFactory(), or have weighted=True"
+        "count the clients of all; it must be a weighted one, e.g. tff.aggregators.MeanFactory(), or have "
+        "weighted=True"
     )
 
 

@@ -203,8 +203,7 @@ class Choosing(Method):
             if not len(population.test(client)):
                 raise UserError(
                     f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets "
-                    f"clients choose on them, "
-                    "'train_loss' does not"
+                    "clients choose on them, 'train_loss' does not"
                 )
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
 

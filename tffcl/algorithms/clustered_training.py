@@ -263,8 +263,7 @@ def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -
         return cohort
     tell_once(
         f"a cluster with fewer than {needed} clients in a round (min_cluster_size) waits, and these are not asked: a "
-        f"sum would not hide "
-        "what they upload"
+        "sum would not hide what they upload"
     )
     return cohort.chosen(np.flatnonzero(asked))
 

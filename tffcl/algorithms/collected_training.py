@@ -78,8 +78,7 @@ class CollectedTraining(Method):
     def exports(self) -> Exports:
         note = (
             "the models come back as they are: the coordinator sees each client's difference beside its report, and "
-            "clusters and moves "
-            f"the models by them (Python, tffcl.algorithms.{self.name})"
+            f"clusters and moves the models by them (Python, tffcl.algorithms.{self.name})"
         )
         first = {"models": self.model.initial[np.newaxis]}
         return Exports(

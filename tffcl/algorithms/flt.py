@@ -227,8 +227,7 @@ def check_centres(signed, population: Population):
     if len(bad):
         raise UserError(
             f"client {population.name_of(population.client_ids[bad[0]])} has no finite centre to send: its "
-            f"fine-tuning diverged, and "
-            "a lower fine_tune_rate helps, or its data hold NaN"
+            "fine-tuning diverged, and a lower fine_tune_rate helps, or its data hold NaN"
         )
 
 

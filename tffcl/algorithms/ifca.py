@@ -158,8 +158,7 @@ def find_attracting(
         best = max(best, shares.min())
     raise UserError(
         f"{_MOST_DRAWS} draws gave no {how.num_clusters} models that each attract {least:.3g} of the clients (best: "
-        f"{best:.3g}); "
-        "a lower least_share, another start or fewer clusters would do"
+        f"{best:.3g}); a lower least_share, another start or fewer clusters would do"
     )
 
 

@@ -210,9 +210,8 @@ class PartlySharedTraining(ClusteredTraining):
 
         if self.whole:
             note = (
-                f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are "
-                "then what "
-                "all start from"
+                f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are then "
+                "what all start from"
             )
             more["when"] = {**more.get("when", {}), "training": note}
         return dataclasses.replace(super().exports(**more), server_values=values)

@@ -199,8 +199,7 @@ def group_stocfl(
     if how.linkage != "single":
         raise UserError(
             f"linkage is {how.linkage!r}, which has no tree that could be drawn; the clients' cosines are the same "
-            f"with "
-            "--set algorithms.stocfl.linkage=single"
+            "with --set algorithms.stocfl.linkage=single"
         )
 
     def distances(first, second) -> np.ndarray:
@@ -276,8 +275,7 @@ class StoCFL(Method):
         if len(bad):
             raise UserError(
                 f"client {population.name_of(client_ids[bad[0]])} has a signature that is not finite; its data hold "
-                f"NaN, or "
-                "anchor_learning_rate is too high"
+                "NaN, or anchor_learning_rate is too high"
             )
         return found
 

@@ -388,9 +388,8 @@ def threshold_of(dendrogram: Dendrogram, num_clusters: int) -> float:
     """Returns a threshold for newcomers to clusters that were cut by count."""
     try:
         return threshold_for(dendrogram, num_clusters)
-    except (
-        UserError
-    ):  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
+    except UserError:
+        # Merges of equal height: no threshold gives this number; the last merge that was made is the limit.
         made = dendrogram.num_leaves - num_clusters
         return float(dendrogram.heights[made - 1]) if made else 0.0
 

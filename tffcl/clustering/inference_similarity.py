@@ -79,8 +79,7 @@ def inference_similarity(
     if first.shape[1:] != second.shape[1:] or first.ndim < (2 if hard else 3) or (second.dtype.kind in "iu") != hard:
         raise UserError(
             f"answers are {first.dtype} {list(first.shape)} and {second.dtype} {list(second.shape)}; they must be "
-            f"class "
-            "numbers [N, n] or probabilities [N, n, C] on the same n images"
+            "class numbers [N, n] or probabilities [N, n, C] on the same n images"
         )
     if hard:
         first, second = (each.reshape(len(each), -1) for each in (first, second))

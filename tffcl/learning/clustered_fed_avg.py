@@ -146,8 +146,7 @@ def _checked(factory, model: FlatModel, num_clusters: int):
     except (AttributeError, TypeError) as error:
         raise UserError(
             f"model_aggregator cannot aggregate {update} ({str(error).splitlines()[0][:100]}); a factory for means is "
-            f"put inside the "
-            "clusters by ClusteredMeanFactory(num_clusters, factory)"
+            "put inside the clusters by ClusteredMeanFactory(num_clusters, factory)"
         ) from None
     return factory
 
@@ -405,8 +404,7 @@ def check_element_spec(model: FlatModel, element_spec=None):
         ):
             raise UserError(
                 f"{key} of element_spec is {given.dtype.name}{given.shape}; the model takes "
-                f"{wanted.dtype.name}{wanted.shape}, or "
-                "batches of them"
+                f"{wanted.dtype.name}{wanted.shape}, or batches of them"
             )
     if _is_batch(model, x) != (y.shape.rank > len(model.label_shape)):
         raise UserError(f"of element_spec, x {x.shape} and y {y.shape}, one is a batch and the other is not")

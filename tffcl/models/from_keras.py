@@ -155,8 +155,7 @@ def check_start(model: "FlatModel"):
     if not all(np.array_equal(variable.numpy(), value) for variable, value in zip(now, made, strict=True)):
         raise UserError(
             f"the Keras model {model.keras.name} has got other weights since FlatModel.from_keras was called; call it "
-            f"again to start "
-            "from these, or give it a Keras model that stays as it is"
+            "again to start from these, or give it a Keras model that stays as it is"
         )
 
 
@@ -195,8 +194,7 @@ def _check_layers(name: str, keras_model):
     if not getattr(keras_model, "_is_graph_network", False):  # Sequential models and those of inputs and outputs are
         raise UserError(
             f"the Keras model {name} is of a class of its own, {type(keras_model).__name__}, which TFF cannot make a "
-            f"function "
-            "of; build it as tf.keras.Sequential or tf.keras.Model(inputs, outputs)"
+            "function of; build it as tf.keras.Sequential or tf.keras.Model(inputs, outputs)"
         )
 
 
@@ -272,8 +270,7 @@ def _example_spec(input_spec) -> collections.OrderedDict:
     if not y.dtype.is_integer or y.shape.rank > 2:
         raise UserError(
             f"labels are {y.dtype.name} of shape {list(y.shape)}; they must be integers, [None] or [None, L]; numbers "
-            f"become "
-            "classes by np.digitize(y, edges)"
+            "become classes by np.digitize(y, edges)"
         )
     return collections.OrderedDict(x=tf.TensorSpec(x.shape[1:], x.dtype), y=tf.TensorSpec(y.shape[1:], tf.int32))
 

@@ -60,9 +60,8 @@ def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
     others = [name for name in uploads if name not in hidden]
     if hidden and others:
         raise UserError(
-            f"clients of this method upload {others[0]!r} beside {hidden[0]!r}, "
-            "and this [aggregation] hides the latter only; another local training, or the plain mean, "
-            "would not promise more than they keep",
+            f"clients of this method upload {others[0]!r} beside {hidden[0]!r}, and this [aggregation] hides the "
+            "latter only; another local training, or the plain mean, would not promise more than they keep",
             table="aggregation",
         )
 

@@ -212,8 +212,7 @@ class Ledger:
         if epsilon > self.budget:
             raise BudgetSpent(
                 f"privacy.epsilon is {self.budget:g}; {self.epsilon:.4g} is spent, and {release.what} would make it "
-                f"{epsilon:.4g} at "
-                f"delta {self.delta:.3g}",
+                f"{epsilon:.4g} at delta {self.delta:.3g}",
                 table="privacy",
                 key="epsilon",
             )
@@ -233,8 +232,7 @@ class Ledger:
         others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
         asked = (
             "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, "
-            "such as their "
-            "losses under the models or the model that they choose (asked "
+            "such as their losses under the models or the model that they choose (asked "
             f"{'once' if others == 1 else f'{others} times'})"
         )
         return [told] * any(kind.once for kind in in_the_open) + [asked] * bool(others)
@@ -312,8 +310,7 @@ def warn_of_delta(ledger: Ledger, clients: int):
     if clients > 1 and ledger.delta >= 1 / clients:
         print(
             f"privacy.delta is {ledger.delta:g}; with {clients} clients it should be below {1 / clients:.3g}: "
-            "releasing one client's data as "
-            "they are would pass for private",
+            "releasing one client's data as they are would pass for private",
             file=sys.stderr,
         )
 
@@ -325,9 +322,8 @@ def privacy_notes(summary: dict | None) -> list[str]:
     if summary["epsilon"] is None:
         return [
             f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the "
-            "updates, or what the method "
-            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta "
-            f"{summary['delta']:.3g} ({_neighbours(summary)})"
+            "updates, or what the method reads itself); those with noise alone cost epsilon "
+            f"{summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"

@@ -61,8 +61,7 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
         each = _parameters(method.kept_bytes / 4)
         raise UserError(
             f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the "
-            "disk of "
-            f"{short_path(out)}; {memory.shown(free)} are free"
+            f"disk of {short_path(out)}; {memory.shown(free)} are free"
         )
 
 

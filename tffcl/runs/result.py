@@ -51,9 +51,8 @@ class Trained(Shown):
     def cluster_of(self, client) -> int:
         """Returns the client's cluster; UserError if it did not take part."""
         own, views = self.population.id_of(client), self.method.views(self.state)
-        return int(
-            views.clusters[index_of(views.client_ids, own)[0]]
-        )  # the state may know more clients than the population
+        # The state may know more clients than the population.
+        return int(views.clusters[index_of(views.client_ids, own)[0]])
 
     def model_of(self, client) -> np.ndarray:
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""

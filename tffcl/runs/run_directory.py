@@ -160,8 +160,7 @@ class RunDirectory(os.PathLike):
             if key in settings and summary[key] != settings[key]:
                 raise UserError(
                     f"{file} is the result of another run: its {key} is {summary[key]!r}, not {settings[key]!r}; "
-                    f"without it, {RESUME} "
-                    "goes on with the run"
+                    f"without it, {RESUME} goes on with the run"
                 )
         return summary
 
@@ -288,9 +287,8 @@ class RunDirectory(os.PathLike):
             if longer and key == "train.rounds":
                 raise UserError(
                     f"{self} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give "
-                    "another directory (for a "
-                    f"result after {now} rounds begin with these, and resume with more; until= stops a run before "
-                    "its end)"
+                    f"another directory (for a result after {now} rounds begin with these, and resume with more; "
+                    "until= stops a run before its end)"
                 )
             raise UserError(
                 f"{self} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, "

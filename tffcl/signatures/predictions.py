@@ -122,8 +122,7 @@ def related(answers, beta, form: str, num_classes: int):
     else:
         products = tf.matmul(flat, flat, transpose_b=True)
     similarity = products / (norms[:, tf.newaxis] * norms[tf.newaxis, :])
-    least = tf.cast(
-        tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32
-    )  # rounding of a share must not part equal answers
+    # Rounding of a share must not part equal answers.
+    least = tf.cast(tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32)
     near = tf.cast(similarity >= least, tf.float32)
     return tf.linalg.set_diag(near, tf.ones(tf.shape(near)[:1]))

@@ -103,9 +103,8 @@ def test_what_a_method_has_of_its_own_may_differ(out, task, no_runs, capsys):
     own = "--set algorithms.fedavg.learning_rate=0.05"
     assert f"say that this is fedavg's own ({own})" in refused(capsys, task, out, "--algorithms", "pacfl")
     assert compared(task, out, "--algorithms", "pacfl", "--set", "algorithms.pacfl.num_clusters=4", *own.split()) == 0
-    assert (
-        compared(task, out, "--algorithms", "solo", "--seeds", "0,1", *own.split()) == 0
-    )  # pacfl's parameter is its own
+    # pacfl's parameter is its own.
+    assert compared(task, out, "--algorithms", "solo", "--seeds", "0,1", *own.split()) == 0
     assert no_runs == [("solo", 0), ("fedavg", 0), ("pacfl", 0), ("solo", 1)]
 
 

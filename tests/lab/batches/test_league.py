@@ -215,9 +215,8 @@ def test_the_picture_tells_which_groups_were_found(read):
     # FedAvg's single model is no cluster; the second row forms some; of the third nothing is known.
     np.testing.assert_array_equal(grid, [[np.nan, np.nan], [-0.25, 1.0], [np.nan, np.nan]])
     assert titles_of(league_figure.league_figure(study)) == ["cluster %", "local %", "adjusted Rand index"]
-    alone = league_figure.league_figure(
-        study, ["groups"]
-    )  # on a page its heading stands above it, and who forms no clusters is left out
+    # On a page its heading stands above it, and who forms no clusters is left out.
+    alone = league_figure.league_figure(study, ["groups"])
     assert titles_of(alone) == [] and [each.get_text() for each in alone.axes[0].get_yticklabels()] == [
         results[1].noted["row"]
     ]

@@ -98,9 +98,8 @@ def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
     assert "picked: learning rate 0.1, on test data over the fresh seeds 1, 2:" in text
     test = 50 * sum(picked["test"]["cluster"])
     assert f"cluster {test:.2f} ±" in text
-    assert (
-        text.count(" %") == 4
-    )  # the heading of the validation accuracies, and three test accuracies of the picked one
+    # The heading of the validation accuracies, and three test accuracies of the picked one.
+    assert text.count(" %") == 4
 
 
 def test_resuming_repeats_nothing(found, monkeypatch):
@@ -119,9 +118,8 @@ def test_random_points():
     assert len(set(points)) == 20 and search.random_axes(texts, "fedavg", 20, seed=0)[1] == points
     assert search.random_axes(texts, "fedavg", 20, seed=1)[1] != points
     rates = sorted(rate for rate, _ in points)
-    assert (
-        0.001 <= rates[0] and rates[-1] <= 1 and 0.003 < rates[10] < 0.3
-    )  # even in the logarithm: the middle is near 0.03
+    # Even in the logarithm: the middle is near 0.03.
+    assert 0.001 <= rates[0] and rates[-1] <= 1 and 0.003 < rates[10] < 0.3
     assert {type(epochs) for _, epochs in points} == {int} and {epochs for _, epochs in points} <= {1, 2, 3, 4, 5}
     with pytest.raises(UserError, match="there are only 5 different points"):
         search.random_axes(texts[1:], "fedavg", 6, seed=0)

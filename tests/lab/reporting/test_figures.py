@@ -198,10 +198,8 @@ def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
 def test_one_seed_has_no_band(runs):
     figure = figures.accuracy_figure(runs[2:3])
     assert not any(axes.collections for axes in figure.axes)
-    assert [axes.get_title() for axes in figure.axes] == [
-        "cluster accuracy",
-        "local accuracy",
-    ]  # the third is not measured
+    # The third is not measured.
+    assert [axes.get_title() for axes in figure.axes] == ["cluster accuracy", "local accuracy"]
     drawn(figure)
 
 

@@ -136,6 +136,5 @@ def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     assert not study.kept(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "a cell"), out)
     assert not canary.exists()
     assert main(["export", "--check", str(to), "--trust-builders"]) == 2  # it is called, and gives no factory
-    assert (
-        canary.exists() and "aggregation is ''; it must be an aggregation factory" in capsys.readouterr().err
-    )  # what the command printed
+    # What the command printed.
+    assert canary.exists() and "aggregation is ''; it must be an aggregation factory" in capsys.readouterr().err

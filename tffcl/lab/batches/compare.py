@@ -168,9 +168,8 @@ def _told(label: str, key: str, before: object, now: object, *, own: bool) -> st
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
     return (
-        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give "
-        "another --out"
-        f"{given if own else ''}"
+        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give another "
+        f"--out{given if own else ''}"
     )
 
 

@@ -64,9 +64,8 @@ def tuned(
         tried = [{"values": values, "validation": _finite(next(scores))} for values in points(cell)]
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
-    shutil.rmtree(
-        batch.out / "results" / "trials", ignore_errors=True
-    )  # the index says what a reader wants to know of them
+    # The index says what a reader wants to know of them.
+    shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
     with telling_damage(batch.index_file):
         chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
     changed = dataclasses.replace(

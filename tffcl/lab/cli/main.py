@@ -254,9 +254,8 @@ def _export(options):
             raise UserError("give --check DIR alone, or OUT and --to DIR")
         from tffcl.export import manifest
 
-        manifest.read_manifest(
-            pathlib.Path(options.check)
-        )  # one that is not there is told before TensorFlow is imported
+        # One that is not there is told before TensorFlow is imported.
+        manifest.read_manifest(pathlib.Path(options.check))
         from tffcl.lab.tasks import exports
 
         for line in exports.check_export(options.check, **given):

@@ -45,10 +45,9 @@ LEGEND = (
     ),
     (
         "those that took part",
-        "The cluster accuracy over the clients that trained in at least one round, which is what the "
-        "papers test, and by how much it is above that of the others: a client that never took part has the model "
-        "that the "
-        "method gives to unknown clients.",
+        "The cluster accuracy over the clients that trained in at least one round, which is what the papers test, "
+        "and by how much it is above that of the others: a client that never took part has the model that the method "
+        "gives to unknown clients.",
     ),
     (
         "never trained counted",
@@ -63,8 +62,7 @@ LEGEND = (
     (
         "±",
         "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the "
-        "standard "
-        "error of the mean beside it.",
+        "standard error of the mean beside it.",
     ),
 )
 CAUTION = (

@@ -151,8 +151,7 @@ OF_RUNS = (
         ROUNDS,
         "Accuracy against what is sent",
         "The bytes that the server has sent to all clients and they have sent back by then, signatures included. "
-        "Farther "
-        "to the left, an accuracy costs less.",
+        "Farther to the left, an accuracy costs less.",
         rounds.traffic_figure,
         {"seeds": " Bytes and accuracies are means over the seeds, the band is ± their deviation."},
     ),

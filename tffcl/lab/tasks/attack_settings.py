@@ -16,12 +16,8 @@ if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.population import Population
 
 KINDS = ("sign_flip", "gaussian", "lie", "label_flip", "model_replacement", "imitation")
-OF_UPLOADS = (
-    "sign_flip",
-    "gaussian",
-    "lie",
-    "model_replacement",
-)  # what `aggregators.upload_attacks.AttackedFactory` does
+# What `aggregators.upload_attacks.AttackedFactory` does.
+OF_UPLOADS = ("sign_flip", "gaussian", "lie", "model_replacement")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +157,5 @@ def note_of(told: Mapping) -> str:
     pretending = f", who pretend to be of group {told['imitates']}," if "imitates" in told else ""
     return (
         f"attack {told['kind']} by {len(told['malicious'])} clients{pretending}; accuracy of the others {mean} (by "
-        f"cluster {own}); "
-        f"malicious members by cluster {where}"
+        f"cluster {own}); malicious members by cluster {where}"
     )

@@ -16,8 +16,7 @@ from tffcl.validation import Parameters, from_table, types_of
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
 _NO_PARAMETER = (
     "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the "
-    "factory, e.g. for "
-    "build_clustered_training(model, training, aggregation=aggregation)"
+    "factory, e.g. for build_clustered_training(model, training, aggregation=aggregation)"
 )
 KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
 
@@ -165,8 +164,7 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
         if each.name in taken:
             raise UserError(
                 f"{reference} has a parameter {each.name!r}, which as a key means something else: a method's table "
-                "may have keys of "
-                "[train], and its own need other names"
+                "may have keys of [train], and its own need other names"
             )
     fields = []
     for each in own:

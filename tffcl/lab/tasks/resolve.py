@@ -225,8 +225,7 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
     if key not in known:
         raise UserError(
             f"--set {key}=... is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4; "
-            "without a section "
-            f"there are train's keys: {', '.join(sorted(known))}"
+            f"without a section there are train's keys: {', '.join(sorted(known))}"
         )
     return f"train.{key}"
 
@@ -397,8 +396,7 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
         if BUILT_FROM in values:
             raise UserError(
                 f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with "
-                "them "
-                "gives its result again, and tffcl.export_result(result, to) exports it"
+                "them gives its result again, and tffcl.export_result(result, to) exports it"
             )
         task_file.check_tables({name: values.get(name, {}) for name in _OWN}, file.name)
         if trust_builders is not True:
@@ -430,8 +428,7 @@ def _check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
     if foreign:
         raise UserError(
             f"{file} names {foreign[0]!r}, which would be imported and called, and whoever made that run may have "
-            "written "
-            "it; if you trust its code, say --trust-builders, in Python trust_builders=True"
+            "written it; if you trust its code, say --trust-builders, in Python trust_builders=True"
         )
 
 
