@@ -4,10 +4,9 @@ true number.
     uv run python tests/benchmarks/self_distance.py [--only iid,groups,none] [--seeds 20] [--data-dir DIR]
 
 Every setting's clients sign all of their examples and two halves, and the tree of average linkage is cut in the three
-ways.
-Printed is a Markdown table: of so many seeds, how often self-distances say that nothing differs, groups, or differences
-without groups; the mean number of clusters, and the mean adjusted Rand index against the true groups. Signatures are
-computed by NumPy,
+ways. Printed is a Markdown table: of so many seeds, how often self-distances say that nothing differs, groups, or
+differences without groups; the mean number of clusters, and the mean adjusted Rand index against the true groups.
+Signatures are computed by NumPy,
 which takes minutes for all of it: PACFL's vectors as `signatures.subspace` gives them, labels' shares, and gradients at
 a fixed linear model; distances and cuts are the library's.
 """

@@ -102,8 +102,7 @@ class _Packing:
     """A row as few tensors: those of few numbers become one of bytes.
 
     A round has some numbers to report beside each upload, and every operation of the accumulator would be there once
-    for each of
-    them: it is built, and runs, the slower the more there are.
+    for each of them: it is built, and runs, the slower the more there are.
     """
 
     def __init__(self, row_type: tff.Type):

@@ -1,4 +1,4 @@
-"""The contract of a method: what the runner, the reports and the export know of it, and nothing else."""
+"""The contract of a method: what a run, the reports and the export know of it, and nothing else."""
 
 import abc
 import dataclasses

@@ -57,8 +57,7 @@ class Server:
       by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads
         nothing else by this field, so that a part of the cohort can be sent the rows that it needs.
       told: Uploads whose results are handed out beside the next state, where there is a step (without one all are).
-        They are
-        not silenced: such an upload says itself what a client counts whose training is not finite.
+        They are not silenced: such an upload says itself what a client counts whose training is not finite.
     """
 
     values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)

@@ -38,9 +38,8 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
     Returns:
       `(<values@SERVER, {client}@CLIENTS> ->
         <values@SERVER, <weight=float32[K],clients=int32[K],loss=float32>@SERVER>)`: the server's values of the round,
-          with K
-      where their leading dimension is unknown; weight and clients of the first upload; `loss` is the mean over the
-      clients by weight.
+      with K where their leading dimension is unknown; weight and clients of the first upload; `loss` is the mean over
+      the clients by weight.
     """
     client_update = composed.client_update
     _, client_type = client_update.type_signature.parameter

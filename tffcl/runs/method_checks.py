@@ -1,6 +1,4 @@
-"""Whether an object is a method, and whether its state gives what the runner asks of it: told before the
-first round.
-"""
+"""Whether an object is a method, and whether its state gives what a run asks of it: told before the first round."""
 
 import dataclasses
 

@@ -176,7 +176,7 @@ METRICS = (
     ),
     _accuracy(
         "participants_accuracy", "cluster accuracy %, over the clients that took part in a round", "accuracy",
-        "cluster", "participants", "mean", column="cluster_accuracy_participants", group="those that took part", 
+        "cluster", "participants", "mean", column="cluster_accuracy_participants", group="those that took part",
         header="cluster", measure="participants", compared="cluster, took part",
     ),
     _accuracy(

@@ -21,7 +21,7 @@ def who_takes_part(stages: Stages, protocol) -> np.ndarray:
 
     Args:
       stages: Of the run.
-      protocol: Its `loop.Protocol`.
+      protocol: Its `run.Protocol`.
     """
     found = np.zeros(0, np.int32)
     for number in range(1, min(protocol.rounds, _MOST_DRAWN) + 1):

@@ -142,12 +142,13 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
         number = row[place] if len(row) == len(names) else ""
         if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
+    kept_rows = [kept[number] for number in sorted(kept)]
+    table = Table(file, names, kept_rows)
     for name in names:  # what is no number is told before the run goes on, and not when its report is made
-        Table(file, names, list(kept.values())).floats(name)
+        table.floats(name)
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
         tell(f"{file} has no rows of rounds {_ranges(missing)}; they are lost")
-    kept_rows = [kept[number] for number in sorted(kept)]
     return _write_rows(file, names if kept else ["round"], kept_rows)
 
 

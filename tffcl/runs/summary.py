@@ -20,9 +20,8 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
 
     Returns:
       `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean
-      (from ddof 1; None for one client), `worst_decile`, the mean over the tenth of the
-      clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no
-      client has a value.
+      (from ddof 1; None for one client), `worst_decile`, the mean over the tenth of the clients (rounded up) that have
+      it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has a value.
     """
     known = np.sort(values[np.isfinite(values)])
     if not known.size:

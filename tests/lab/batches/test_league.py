@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.lab.batches.test_small_tasks import missing
+from tests.lab.batches.test_study import SHORT
 from tests.lab.cli.test_cli import fails
 from tffcl.lab.batches import batch, search, study, study_file, study_plan, study_tuning
 from tffcl.lab.cli.main import main
@@ -48,16 +49,6 @@ tune = {learning_rate = []}
 method = "fedavg"
 tune = {learning_rate = [1e30, 1e31]}
 """
-SHORT = [
-    "--rounds",
-    "2",
-    "--set",
-    "train.clients_per_round=4",
-    "--set",
-    "train.local_epochs=1",
-    "--set",
-    "evaluation.every=1",
-]
 
 
 @pytest.fixture(scope="module")

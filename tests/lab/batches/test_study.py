@@ -19,16 +19,7 @@ from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
 
-SHORT = [
-    "--rounds",
-    "2",
-    "--set",
-    "train.clients_per_round=4",
-    "--set",
-    "train.local_epochs=1",
-    "--set",
-    "evaluation.every=1",
-]
+SHORT = "--rounds 2 --set train.clients_per_round=4 --set train.local_epochs=1 --set evaluation.every=1".split()
 MINE = """
 title = "Mine"
 paper = "A paper"

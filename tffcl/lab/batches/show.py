@@ -24,8 +24,7 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
 
     Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
     examples) and, of images, `samples.png` (training images of each group, or of the first clients where there are
-    none),
-    all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
+    none), all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
 
     Args:
       config: The task; method and model do not matter.

@@ -281,8 +281,7 @@ def _cell(
     """The cell of a column and a row by the tables of the column, the row and the cell, of which later ones win.
 
     With it, whether the paper's table has such a cell at all. The others are left out, but for a study in which nothing
-    is
-    published: it has all of its cells.
+    is published: it has all of its cells.
     """
     (column, row), (of_column, of_row, own) = names, tables
     missing = (

@@ -29,6 +29,16 @@ def add_run_options(parser):
     parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
 
 
+def add_algorithm(parser):
+    """Adds which method runs."""
+    parser.add_argument(
+        "--algorithm",
+        required=True,
+        metavar="A",
+        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
+    )
+
+
 def add_out_options(parser):
     """Adds where the results go, and what happens to those that are there."""
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")

@@ -24,12 +24,7 @@ def add_demo(parser):
 def add_run(parser):
     """Adds the options of `tffcl run`."""
     shared.add_run_options(parser)
-    parser.add_argument(
-        "--algorithm",
-        required=True,
-        metavar="A",
-        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
-    )
+    shared.add_algorithm(parser)
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)"
     )

@@ -4,17 +4,12 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError
-from tffcl.lab.cli.command_options import print_report
+from tffcl.lab.cli.command_options import add_algorithm, print_report
 
 
 def add_sweep(parser):
     """Adds the options of `tffcl sweep` that no other command has."""
-    parser.add_argument(
-        "--algorithm",
-        required=True,
-        metavar="A",
-        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
-    )
+    add_algorithm(parser)
     parser.add_argument(
         "--over",
         required=True,

@@ -3,8 +3,7 @@ examples.
 
 Images are normalised as `(x / 255 - mean) / std`, per channel. Some methods (FLIS) compare clients by what their models
 say of images of the server's own. FLIS takes "real or synthetic" ones. Here they are held out of the data set; others,
-as synthetic
-ones, go in by Python: `build_flis_hc` and `build_flis_dc` take any `server_images`.
+as synthetic ones, go in by Python: `build_flis_hc` and `build_flis_dc` take any `server_images`.
 """
 
 import dataclasses

@@ -23,13 +23,14 @@ NOTES = "NOTES.md"
 _HEAD = """# What the studies give, next to the papers
 
 Made by `tffcl results {directory}` from the small files that `tffcl study NAME` writes; do not edit this page, but
-`{directory}/NOTES.md`, which follows the tables. `here` is what tffcl gives, `paper` what is printed there, `compared` which
-of the accuracies the paper's number is; cluster, local and global are the README's, in percent, `took part` is cluster over the
-clients that trained in at least one round. StoCFL's paper tests the clusters of clients that were sampled, which is `took part`:
-a client that never was has the global model here (`evaluation.place_unseen = true`: that of the closest cluster). FLT tests all
-clients, which is `cluster`. PACFL and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth
-of the clients nobody is left who never did, and for rounds to a target it is counted so.
-"""  # noqa: E501, as the page has it
+`{directory}/NOTES.md`, which follows the tables. `here` is what tffcl gives, `paper` what is printed there,
+`compared` which of the accuracies the paper's number is; cluster, local and global are the README's, in percent,
+`took part` is cluster over the clients that trained in at least one round. StoCFL's paper tests the clusters of
+clients that were sampled, which is `took part`: a client that never was has the global model here
+(`evaluation.place_unseen = true`: that of the closest cluster). FLT tests all clients, which is `cluster`. PACFL
+and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth of the clients
+nobody is left who never did, and for rounds to a target it is counted so.
+"""
 
 
 def results_page(directory: str | pathlib.Path) -> str:

@@ -31,8 +31,7 @@ class AttackSettings(Parameters):
       strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5
         standard deviations for "lie", 10 times the update for "model_replacement".
       imitates: The true group that malicious clients pretend to be of: those of other groups sign the examples of a
-        benign
-        client of it. Not set: they sign their own; of the kind "imitation" 0.
+        benign client of it. Not set: they sign their own; of the kind "imitation" 0.
     """
 
     kind: one_of(KINDS) = "sign_flip"

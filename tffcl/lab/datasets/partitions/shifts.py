@@ -20,8 +20,7 @@ Common to all four here, where the source leaves room:
 - Numbers of classes are tenths of all classes, so that the levels are for any number of them; with 10 they are the
   source's, with 100 too for P(Y) and P(X|Y) (the comments of the source), while it permutes 20 more labels for P(Y|X).
 - Different groups always differ. Where a level shifts nothing (P(Y) and P(Y|X) at level 1, with 10 classes) all clients
-  are in
-  one true group: the control.
+  are in one true group: the control.
 - A higher level keeps what the seed has drawn for a lower one: the same classes or labels are changed, and more.
 - A client's test images are changed as its training images are.
 """
@@ -138,8 +137,7 @@ def shift_concept(
     In the first group labels stay; in each other one, level x K / 10 of the K labels are swapped (the source: FLUX's
     generate_datasets.py, a pool of `level` of ten labels; ANDA's split_label_condition_skew). The source has one pool
     for all clients, and each permutes it at random, some labels to themselves. Here each group has a pool of its own,
-    and its labels
-    move round in a ring: all of them change, in two labels by swapping them.
+    and its labels move round in a ring: all of them change, in two labels by swapping them.
 
     Args:
       dataset: The data set, K classes.
@@ -182,8 +180,7 @@ def shift_class_features(
     """Makes groups of clients in which the images of some classes are turned: a shift of P(X|Y).
 
     The images of level x K / 10 of the K classes are changed, of the same classes in every group, and all others stay
-    (the
-    source: FLUX's generate_datasets.py, `level` of ten classes, four rotations, no colours; ANDA's
+    (the source: FLUX's generate_datasets.py, `level` of ten classes, four rotations, no colours; ANDA's
     split_feature_condition_skew_strict, where a group is a rotation; FLUX's own split draws one for each client and
     class, and leaves no groups). The four groups turn them by 0, 90, 180 and 270 degrees.
 

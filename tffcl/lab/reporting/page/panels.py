@@ -29,7 +29,7 @@ from tffcl.lab.reporting.style import Mark, ReportFigure
 _POINTS, _IMAGE_DPI = 72, 144  # an inch: of the picture, and of images whose pixels are not those of a matrix
 _GAP = 4  # points around a panel
 # Rows of a matrix that the page tells apart, and clients where these are its columns, too.
-_MOST_ROWS, _MOST_PAIRS = (400, 200)
+_MOST_ROWS, _MOST_PAIRS = 400, 200
 _FEW = 4  # elements that are worth no group
 _PAINTS = {color.lower(): f"var(--c{number})" for number, color in enumerate(style.COLORS)} | {
     "#000000": "var(--ink)", "#ffffff": "var(--paper)", style.GRID: "var(--line)", style.GREY: "var(--grey)",
