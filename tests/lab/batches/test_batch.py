@@ -78,6 +78,23 @@ def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
     assert len(ran) == 2
 
 
+def test_a_run_that_was_ended_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch):
+    (before,), (now,) = configs([0], ["solo"], rounds=3), configs([0], ["solo"])
+    (place := tmp_path / "solo" / "seed-0").mkdir(parents=True)
+    RunDirectory(place).claim(before.as_dict(), {}, anew=True)
+    with pytest.raises(UserError, match="rounds is 3, not 2"):
+        compare.compare([now], tmp_path, resume=True)
+    assert not (tmp_path / "batch.json").exists()  # what is refused is refused before anything is written
+
+    def run(config, place, *, resume, **_):
+        RunDirectory(place).check_claim(config.as_dict(), resume=resume, overwrite=False)
+        raise RuntimeError("it has begun")
+
+    monkeypatch.setattr(batch, "run", run)
+    with pytest.raises(RuntimeError, match="it has begun"):
+        compare.compare([now], tmp_path)
+
+
 def test_the_first_run_tells_what_the_others_of_its_task_take(tmp_path, ran, nothing_known, capsys):
     compare.compare(configs([0, 1]), tmp_path)
     said = capsys.readouterr().err.splitlines()
@@ -149,6 +166,20 @@ def test_a_directory_is_of_one_kind_of_batch(tmp_path, ran):
     compare.compare(configs([0]), tmp_path)
     with pytest.raises(UserError, match="holds a comparison .batch.json.; a sweep needs another directory"):
         batch.Batch("sweep", tmp_path, batch.Options())
+
+
+@pytest.mark.parametrize("damage", [None, "{", '{"kind": "comparison"}'], ids=["lost", "cut", "a part"])
+def test_a_comparison_goes_on_without_its_index(tmp_path, ran, damage):
+    first = compare.compare(configs([0]), tmp_path)
+    (tmp_path / "table.csv").write_text("algorithm\n")
+    index, before = tmp_path / "batch.json", (tmp_path / "batch.json").read_text()
+    if damage:
+        index.write_text(damage)
+        with pytest.raises(UserError, match=r"batch.json is (not of a comparison.*; move it|damaged: .*; without it)"):
+            compare.compare(configs([0]), tmp_path)
+    index.unlink()
+    assert compare.compare(configs([0]), tmp_path) == first and len(ran) == 2
+    assert index.read_text() == before
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "3", '{"kind": 3}', '{"kind": "league"}', '{"kind": "comparison"}'])

@@ -18,6 +18,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
+from tffcl.runs.run_directory import RunDirectory
 
 SHORT = "--rounds 2 --set train.clients_per_round=4 --set train.local_epochs=1 --set evaluation.every=1".split()
 MINE = """
@@ -436,23 +437,112 @@ def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkey
     assert str(error) in noted["reason"]
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """The learning rates of the runs that were made; they take no time, and a rate is its accuracy."""
+    made = []
+
+    def run(config, place, *, resume, **_):
+        directory = RunDirectory(place)
+        directory.check_claim(config.as_dict(), resume=resume, overwrite=False)
+        place.mkdir(parents=True, exist_ok=True)
+        directory.claim(config.as_dict(), {}, anew=True)
+        about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "rounds": config.train.rounds}
+        validation = {"cluster": {"mean": config.train.learning_rate}}
+        directory.write_summary({**about, "seconds": {"total": 1.0}, "validation": validation})
+        made.append(config.train.learning_rate)
+
+    monkeypatch.setattr(batch, "run", run)
+    monkeypatch.setattr(batch, "earlier_runs", lambda *_: {})
+    monkeypatch.setattr(batch.runtime, "renew_local_worker", lambda **_: None)
+    return made
+
+
+TUNED = """
+title = "Tuned"
+[set.dataset]
+validation = 0.2
+[columns.digits]
+task = "demo_digits"
+[rows.FedAvg]
+method = "fedavg"
+tune = {learning_rate = [0.1, 0.2]}
+"""
+
+
+def tuned(tmp_path, text=TUNED):
+    (tmp_path / "tuned.toml").write_text(text)
+    return study.plan(study_file.load_study(tmp_path / "tuned.toml"))
+
+
+def test_trials_of_another_grid_are_not_scored_as_those_of_this_one(tmp_path, quick):
+    out = tmp_path / "out"
+    assert study.run_study(tuned(tmp_path), out) == 0 and quick == [0.1, 0.2, 0.2]
+    other = tuned(tmp_path, TUNED.replace("[0.1, 0.2]", "[0.3, 0.2]"))
+    with pytest.raises(UserError, match="/0/seed-1000 holds another run: its train.learning_rate is 0.1, not 0.3"):
+        study.run_study(other, out)
+    longer = tuned(tmp_path, TUNED.replace("[0.1, 0.2]", "[0.1, 0.2, 0.15]"))
+    assert study.run_study(longer, out) == 0 and quick[3:] == [0.15]  # what has been tried is not tried again
+
+
+def test_overwriting_a_study_makes_what_is_tuned_anew(tmp_path, quick):
+    out = tmp_path / "out"
+    study.run_study(tuned(tmp_path), out)
+    assert study.run_study(tuned(tmp_path), out, overwrite=True) == 0 and quick == 2 * [0.1, 0.2, 0.2]
+    other = tuned(tmp_path, TUNED.replace("[0.1, 0.2]", "[0.4, 0.3]"))
+    assert study.run_study(other, out, overwrite=True) == 0 and quick[6:] == [0.4, 0.3, 0.4]
+    config = (out / "results" / "digits" / "fedavg" / "seed-0" / "config.toml").read_text()
+    assert "learning_rate = 0.4" in config
+    assert study.run_study(other, out) == 0 and len(quick) == 9
+
+
+def test_what_is_overwritten_and_ended_in_its_first_trial_is_not_as_before(tmp_path, quick, monkeypatch):
+    out = tmp_path / "out"
+    study.run_study(tuned(tmp_path), out)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as ended, pytest.raises(KeyboardInterrupt):
+        ended.setattr(batch, "run", stop)
+        study.run_study(tuned(tmp_path), out, overwrite=True)
+    assert study.run_study(tuned(tmp_path), out) == 0 and quick == 2 * [0.1, 0.2, 0.2]
+
+
 @pytest.mark.parametrize("name", ["..", ".", "../../x", "/etc", "", "a\nb", "x" * 300, "...", "\u202e"])
 def test_the_directory_of_a_cell_is_inside_of_the_studys(tmp_path, name):
     place = tmp_path / study_file.slug(name)
     assert place.resolve().parent == tmp_path.resolve() and not place.name.startswith(".") and len(place.name) <= 80
 
 
-def test_results_are_read_from_inside_of_the_studys_directory_alone(tmp_path):
-    cell = {
-        "column": "a",
-        "row": "b",
-        "directory": "../other",
-        "measure": "local",
-        "published": [None, None],
-        "missing": "",
-    }
-    (tmp_path / "batch.json").write_text(
-        json.dumps({"kind": "study", "study": "a", "cells": [cell], "seeds": [0], "tuned": {}})
-    )
-    with pytest.raises(UserError, match="batch.json is damaged.*must be inside its own"):
-        study_table.read_study(tmp_path)
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (["cells"], [{}]),
+        (["cells"], 3),
+        (["cells", 0, "directory"], "../other"),
+        (["cells", 0, "column"], []),
+        (["cells", 0, "published"], [1]),
+        (["cells", 0, "paper_rounds"], "x"),
+        (["seeds"], ["x"]),
+        (["tuned"], [3]),
+        (["tuned"], {"digits/SOLO": 3}),
+        (["rounds"], None),
+        (["title"], 3),
+    ],
+)
+def test_a_damaged_index_is_told_by_the_table_and_before_anything_runs(tmp_path, quick, keys, value):
+    from tffcl.lab.tasks.task_file import task_directory
+
+    place = noted = json.loads((task_directory() / "results" / "demo_digits" / "batch.json").read_text())
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (file := tmp_path / "results" / "batch.json").parent.mkdir()
+    file.write_text(json.dumps(noted))
+    with pytest.raises(UserError, match=rf"{file} is damaged: [^\n]*$"):
+        study_table.read_study(file.parent)
+    if keys[-1] not in ("directory", "published"):  # which a run puts in order
+        with pytest.raises(UserError, match=rf"{file} is damaged: [^\n]*$"):
+            study.run_study(study.plan(study_file.load_study("demo_digits")), tmp_path)
+        assert not quick

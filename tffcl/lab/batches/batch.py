@@ -25,7 +25,7 @@ from tffcl.regular_files import read_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.lock import locked
-from tffcl.runs.run_directory import CHECKPOINTS, MARKER, ROUNDS, SUMMARY, RunDirectory, short_path
+from tffcl.runs.run_directory import CHECKPOINTS, MARKER, ROUNDS, SUMMARY, RunDirectory, State, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
 
@@ -114,7 +114,10 @@ class Batch:
             self._check_place(written)
         except OSError as error:
             raise UserError(f"--out {short_path(self.out)} cannot be used: {error.strerror or error}") from None
-        self.index = read_index(self._index, kind)
+        try:
+            self.index = read_index(self._index, kind)
+        except UserError as error:
+            raise UserError(f"{error}; without it, the same command goes on with the runs that are there") from None
         if self.index is None and self.index_file.exists():
             other = next(each for each in KINDS if read_index(self._index, each))
             raise UserError(f"{self._index} holds a {other} ({INDEX}); a {kind} needs another directory")
@@ -126,10 +129,15 @@ class Batch:
             raise UserError(f"{self.out} is a file; --out must be a directory")
         names = [INDEX] if self.index_file.exists() else written
         foreign = [self._index / name for name in names if (self._index / name).exists()]
-        if foreign and not _has_kind(foreign[0]):
+        if foreign and not _has_kind(foreign[0]) and not self._has_lost_index():
             raise UserError(
                 f"{foreign[0]} is not of a {self.kind}, which would write over it; move it, or give another directory"
             )
+
+    def _has_lost_index(self) -> bool:
+        """Whether there is no index, and runs are where a batch has them."""
+        patterns = ("*/seed-*/config.toml", "*/*/seed-*/config.toml")
+        return not self.index_file.exists() and any(any(self._index.glob(pattern)) for pattern in patterns)
 
     def place(self, job: Job) -> pathlib.Path:
         """Returns the directory of a run; UserError if a name leads out of the batch's, or to a link."""
@@ -148,7 +156,7 @@ class Batch:
 
         Args:
           jobs: What shall be run.
-          resume: Whether a started run goes on whatever the options say, and none is overwritten.
+          resume: Whether a run that has saved something goes on whatever the options say, and none is overwritten.
 
         Raises:
           UserError: Naming the first that is of other settings, or that must be resumed or overwritten.
@@ -156,7 +164,8 @@ class Batch:
         overwrite = self.options.overwrite and not resume
         for job in jobs:
             directory = RunDirectory(self.place(job))
-            goes_on = resume or self.options.resume or bool(directory.ended) and not overwrite
+            begun = resume and directory.state is not State.EMPTY
+            goes_on = begun or self.options.resume or bool(directory.ended) and not overwrite
             directory.check_claim(job.config.as_dict(), resume=goes_on, overwrite=overwrite)
 
     @contextlib.contextmanager
@@ -171,11 +180,15 @@ class Batch:
         jobs = list(jobs)
         self.check(jobs)
         with locked(self.out):
-            if self.options.overwrite:
-                for job in jobs:
-                    RunDirectory(self.place(job)).clear()
+            self.clear(jobs)
             self.note(contents)
             yield
+
+    def clear(self, jobs: Iterable[Job]):
+        """Deletes the runs that are in the places of jobs, if the options say that they are overwritten."""
+        if self.options.overwrite:
+            for job in jobs:
+                RunDirectory(self.place(job)).clear()
 
     @property
     def index_file(self) -> pathlib.Path:
@@ -253,11 +266,13 @@ class Batch:
     def run_or_note(self, job: Job, until: int | None = None):
         """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, says so in failed.json."""
         config, place = job.config, self.place(job)
+        # One that has saved nothing begins anew, also where it was to be of other settings.
+        resume = self.options.resume or RunDirectory(place).state is not State.EMPTY
         how = {"data_dir": self.options.data_dir, "show_progress": self.options.show_progress}
         more = {"workers": self.options.workers, "callbacks": self.options.callbacks}
         try:
             if not RunDirectory(place).ended:
-                run(config, place, resume=True, until=until, **how, **more)
+                run(config, place, resume=resume, until=until, **how, **more)
         except Diverged as error:
             about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
             RunDirectory(place).write_failure(about)

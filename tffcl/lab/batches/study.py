@@ -8,7 +8,7 @@ import shutil
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tomli_w
 
@@ -65,26 +65,31 @@ def run_study(
     batch = Batch("study", out, options, index=RESULTS, written=["table.csv", "table.md"])
     if batch.index and batch.index["study"] != planned.study.name:
         raise UserError(f"{out} holds the study {batch.index['study']}, not {planned.study.name}; give another --out")
-    contents = _contents(planned, batch.index or {})
+    anew = [cell.name for cell in planned.cells] if overwrite else ()
+    contents = _contents(planned, batch.index or {}, anew)
     with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
-        if overwrite:
-            for job in planned.jobs:
-                for name in SMALL_FILES:
-                    (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
-        else:
-            _take_over(planned.decided, planned.study.name, batch)
+        _clear(planned.jobs, batch)
         if any(cell.tune for cell in planned.cells):
             elsewhere = None if overwrite else _kept_results(planned.study.name)
             planned = study_tuning.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
-            batch.check([_below(RUNS, job) for job in planned.jobs], resume=True)  # with what has been chosen
+            batch.check([_below(RUNS, job) for job in planned.jobs])  # with what has been chosen
             batch.note(_contents(planned, batch.index))
-            if not overwrite:
-                _take_over(planned.jobs, planned.study.name, batch)
+            _clear(planned.jobs, batch)  # cells of one setting may have become those of several
+        if not overwrite:
+            _take_over(planned.jobs, planned.study.name, batch)
         return _run_all(planned, batch, keep_checkpoints)
 
 
 def _below(directory: str, job: Job) -> Job:
     return dataclasses.replace(job, place=directory / job.place)
+
+
+def _clear(jobs: Sequence[Job], batch: Batch):
+    """Deletes the runs of jobs and their results, if the options say that they are overwritten."""
+    batch.clear([_below(RUNS, job) for job in jobs])
+    for job in jobs if batch.options.overwrite else ():
+        for name in SMALL_FILES:
+            (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
 
 
 def _kept_results(name: str) -> pathlib.Path:
@@ -185,8 +190,10 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
             write_bytes(results / name, read_bytes(place / name))
 
 
-def _contents(planned: StudyPlan, before: Mapping) -> dict:
-    """What the index says of a study; cells, seeds and choices of an earlier command stay."""
+def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -> dict:
+    """What the index says of a study; seeds, and cells and choices that are not made anew, stay of an earlier
+    command.
+    """
     study = planned.study
     # A run's task with all of its rounds, for "50 of 200".
     whole = {}
@@ -229,5 +236,5 @@ def _contents(planned: StudyPlan, before: Mapping) -> dict:
         "rounds": planned.rounds,
         "seeds": sorted({*planned.seeds, *before["seeds"]}) if before else list(planned.seeds),
         "cells": [noted[name] for name in order if name in noted],
-        "tuned": before.get("tuned", {}),
+        "tuned": {name: choice for name, choice in before.get("tuned", {}).items() if name not in anew},
     }

@@ -171,7 +171,7 @@ def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
             for cell in cells
             if cell["directory"] and results / cell["directory"] in finished
         }
-    except (UserError, KeyError, TypeError):
+    except UserError:
         return set()
 
 

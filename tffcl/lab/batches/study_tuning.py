@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 
 from tffcl.errors import UserError
-from tffcl.json_files import telling_damage
 from tffcl.lab.batches import search, sweep
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.batches.study_file import Cell, slug
@@ -52,22 +51,22 @@ def tuned(
     marks = {cell.name: mark(cell, planned) for cell in cells}
     known = dict(batch.index["tuned"])
     there = elsewhere and read_index(elsewhere, "study") or {"tuned": {}}
-    with telling_damage(batch.index_file):
-        for name, choice in there["tuned"].items():
-            if choice["mark"] == marks.get(name) != known.get(name, {}).get("mark"):
-                known[name] = choice
-        wanted = [cell for cell in cells if known.get(cell.name, {}).get("mark") != marks[cell.name]]
-    tuning = planned.study.tuning
-    trials = [[job] for cell in wanted for job in jobs[cell.name]]
-    scores = iter(search.scores(batch, trials, tuning.select, each=run_trial) if trials else ())
+    for name, choice in there["tuned"].items():
+        if choice["mark"] == marks.get(name) != known.get(name, {}).get("mark"):
+            known[name] = choice
+    wanted = [cell for cell in cells if known.get(cell.name, {}).get("mark") != marks[cell.name]]
+    trials = [job for cell in wanted for job in jobs[cell.name]]
+    batch.check(trials)  # of another grid there may be some
+    batch.clear(trials)
+    found = search.scores(batch, [[job] for job in trials], planned.study.tuning.select, each=run_trial)
+    scores = iter(found)
     for cell in wanted:
         tried = [{"values": values, "validation": _finite(next(scores))} for values in points(cell)]
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
     # The index says what a reader wants to know of them.
     shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
-    with telling_damage(batch.index_file):
-        chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
+    chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
     changed = dataclasses.replace(
         planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells)
     )

@@ -4,19 +4,65 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
+from types import NoneType
 
 from tffcl.csv_files import damaged
 from tffcl.json_files import read_json, telling_damage, write_json
 from tffcl.runs.run_directory import FAILED, RunDirectory, State
 
 INDEX = "batch.json"
-_OF_POINTS = ("task", "algorithm", "keys", "labels", "seeds", "points")
-# What the index of each kind of batch has, beside its kind.
-KINDS: Mapping[str, Sequence[str]] = {
-    "comparison": ("algorithms", "targets"),
+_NUMBER, _NUMBER_OR_NONE = (int, float), (int, float, NoneType)
+_OF_POINTS = {
+    "task": str,
+    "algorithm": str,
+    "keys": [str],
+    "labels": [str],
+    "seeds": [int],
+    "points": [{"values": list, "directory": str}],
+}
+_CELL = {
+    "column": str,
+    "row": str,
+    "task": str,
+    "method": str,
+    "measure": str,
+    "accuracy": str,
+    "target": _NUMBER_OR_NONE,
+    "megabits_a_round": _NUMBER_OR_NONE,
+    "published": [_NUMBER_OR_NONE],
+    "missing": str,
+    "directory": (str, NoneType),
+    "paper_rounds": (int, NoneType),
+    "set": dict,
+    "changed?": [str],
+    "tuned?": dict,
+}
+# What the index of each kind of batch has beside its kind, and of what types: [str] is a list of texts, {str: dict} a
+# table of any names; a key that ends in ? need not be there.
+KINDS: Mapping[str, Mapping] = {
+    "comparison": {"algorithms": [str], "targets": [str]},
     "sweep": _OF_POINTS,
-    "search": (*_OF_POINTS, "select", "rungs", "picked"),
-    "study": ("study", "cells", "seeds", "tuned"),
+    "search": {
+        **_OF_POINTS,
+        "select": str,
+        "rungs": [{"rounds": int, "points": [{"values": list, "score": _NUMBER_OR_NONE}]}],
+        "picked": (dict, NoneType),
+    },
+    "study": {
+        "study": str,
+        "title": str,
+        "paper": str,
+        "table": str,
+        "page": int,
+        "note": str,
+        "published_is": str,
+        "layout?": str,
+        "about?": {str: str},
+        "rounds": _NUMBER,
+        "seeds": [int],
+        "cells": [_CELL],
+        "tuned": {str: {"mark": str, "points": [{"values": dict, "validation": _NUMBER_OR_NONE}]}},
+    },
 }
 
 
@@ -36,17 +82,33 @@ def read_index(path: str | pathlib.Path, kind: str) -> dict | None:
     """Reads what the runs in a directory are; None if there is no index, or that of another kind of batch.
 
     Raises:
-      UserError: If the file is damaged.
+      UserError: If the file is damaged, or has not what `KINDS` says.
     """
     file = pathlib.Path(path) / INDEX
     if not file.is_file():
         return None
     found = read_json(file)
-    with telling_damage(file):
-        missing = [key for key in ("kind", *KINDS.get(found.get("kind"), ())) if key not in found]
-    if missing or found["kind"] not in KINDS:
-        raise damaged(file, f"there is no {missing[0]!r}" if missing else f"its kind is {str(found['kind'])[:100]!r}")
+    _check(file, found, {"kind": str})
+    if found["kind"] not in KINDS:
+        raise damaged(file, f"its kind is {found['kind'][:100]!r}")
+    _check(file, found, KINDS[found["kind"]])
     return found if found["kind"] == kind else None
+
+
+def _check(file: pathlib.Path, value: object, kind, name: str = "what it holds"):
+    """Raises UserError if a value is not as one in `KINDS` says."""
+    if not isinstance(value, type(kind) if isinstance(kind, (list, dict)) else kind):
+        raise damaged(file, f"{name} is {repr(value)[:100]}")
+    if isinstance(kind, list):
+        for each in value:
+            _check(file, each, kind[0], f"one of {name}")
+    elif isinstance(kind, dict):
+        own = {each: kind[str] for each in value} if str in kind else kind
+        for key, each in own.items():
+            if (found := key.removesuffix("?")) in value:
+                _check(file, value[found], each, found)
+            elif found == key:
+                raise damaged(file, f"there is no {key!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +136,7 @@ def read_order(path: str | pathlib.Path) -> list[str]:
       UserError: If the index is damaged.
     """
     found = read_index(path, "comparison")
-    with telling_damage(pathlib.Path(path) / INDEX):
-        return [str(each) for each in found["algorithms"]] if found else []
+    return found["algorithms"] if found else []
 
 
 def in_order(path: pathlib.Path, methods: Sequence[str]) -> list[str]:

@@ -186,9 +186,8 @@ def read_study(
     file, noted = path / INDEX, read_index(path, "study")
     if noted is None:
         raise UserError(f"{path} holds no results of a study: there is no {INDEX} of one in it")
-    with telling_damage(file):
-        chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
-        noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
+    chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
+    noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
     if not (noted["cells"] and noted["seeds"]):
         asked = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
         raise UserError(f"{path} holds no results of {asked}; the study has to be run with them first")
@@ -202,11 +201,12 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     places = [place for place in places if RunDirectory(place).state is State.FINISHED]
     told = [_read_run(place, cell) for place in places]
     values = [each["here"] for each in told]
+    mean, spread = cell["published"]
     return Result(
         noted=cell,
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
-        published=tuple(cell["published"]),
+        published=(mean, spread),
         accuracies={kind: Stat.of(each[kind] for each in told) for kind in (*_KINDS, "took part")},
         ari=Stat.of(each["ari"] for each in told),
         rounds=max((each["rounds"] for each in told), default=None),

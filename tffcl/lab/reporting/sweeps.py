@@ -110,11 +110,7 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
         if not any(point.runs or point.failures for point in points):
             raise UserError(f"no run in {path} is finished; {RESUME} goes on with the sweep")
         return Sweep(path, str(noted["task"]), str(noted["algorithm"]), keys, labels, points)
-    except UserError:
-        raise
-    except KeyError as error:
-        raise csv_files.damaged(file, f"there is no {error}") from error
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise csv_files.damaged(file, error) from error
 
 
