@@ -78,21 +78,22 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       step size is multiplied by the rate scale. With n = 0 the vector comes back as it went in, with loss 0.
     """
     build_step = _build_momentum_step if training.momentum else _build_plain_step
-    as_tensors = model.size >= _WORTH_SPLITTING * len(model.weights)
+    as_tensors = model.has_statistics or model.size >= _WORTH_SPLITTING * len(model.weights)
 
     def split(vector):
-        return model.unravel(vector) if as_tensors else [vector]
+        """The trained parts of a vector, and its statistics."""
+        return model.parted(model.unravel(vector)) if as_tensors else ([vector], [])
 
-    def descent(parts, features, labels, seed, rate):
-        """The step against the gradient of the loss alone, and the loss."""
+    def descent(parts, statistics, features, labels, seed, rate):
+        """The step against the gradient of the loss alone, the new statistics, and the loss."""
         with tf.GradientTape() as tape:
             tape.watch(parts)
-            tensors = parts if as_tensors else model.unravel(parts[0])
-            loss = model.loss(model.logits(tensors, features, seed), labels)
+            tensors = model.together(parts, statistics) if as_tensors else model.unravel(parts[0])
+            loss, statistics = model.training_loss(tensors, features, labels, seed)
             # The learning rate in the loss and not at the gradient saves a pass over the parameters.
             scaled = -rate * loss
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.convert_to_tensor(move) for move in moves], loss
+        return [tf.convert_to_tensor(move) for move in moves], statistics, loss
 
     @tf.function(autograph=False)
     def local_sgd(vector, x, y, seed, centre=None, correction=None, rate_scale=None):
@@ -100,41 +101,42 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)
-        parts = split(vector)
-        move = build_step(training, rate, parts if centre is None else split(centre))
-        shifts = None if correction is None else split(-rate * correction)
+        parts, statistics = split(vector)
+        move = build_step(training, rate, parts if centre is None else split(centre)[0])
+        shifts = None if correction is None else split(-rate * correction)[0]
 
-        def step(start, parts, velocity, total, order, shuffling):
+        def step(start, parts, statistics, velocity, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
-            moves, loss = descent(parts, tf.gather(features, chosen), tf.gather(y, chosen), dropped, rate)
+            batch = tf.gather(features, chosen), tf.gather(y, chosen)
+            moves, statistics, loss = descent(parts, statistics, *batch, dropped, rate)
             if shifts is not None:
                 moves = [each + shift for each, shift in zip(moves, shifts)]
             parts, velocity = move(parts, velocity, moves)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
-            return start + size, parts, velocity, total, order, shuffling
+            return start + size, parts, statistics, velocity, total, order, shuffling
 
-        def epoch(number, parts, velocity, total):
+        def epoch(number, parts, statistics, velocity, total):
             del total  # only the last epoch's is reported
             shuffling = seed + [0, number]
             order = visiting_order(n, shuffling)
-            _, parts, velocity, total, *_ = tf.while_loop(
+            _, parts, statistics, velocity, total, *_ = tf.while_loop(
                 lambda start, *_: start < n,
                 step,
-                (0, parts, velocity, 0.0, order, shuffling),
+                (0, parts, statistics, velocity, 0.0, order, shuffling),
                 parallel_iterations=1,
             )
-            return number + 1, parts, velocity, total
+            return number + 1, parts, statistics, velocity, total
 
         velocity = [tf.zeros_like(part) for part in parts] if training.momentum else []
-        _, trained, _, total = tf.while_loop(
+        _, trained, statistics, _, total = tf.while_loop(
             lambda number, *_: number < training.epochs,
             epoch,
-            (0, parts, velocity, 0.0),
+            (0, parts, statistics, velocity, 0.0),
             parallel_iterations=1,
         )
-        joined = tf.concat([tf.reshape(part, [-1]) for part in trained], axis=0)
+        joined = model.concat(model.together(trained, statistics) if as_tensors else trained)
         return joined, tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
 
     return local_sgd
@@ -157,13 +159,13 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
             rows = slice(start, tf.minimum(start + size, n))
             with tf.GradientTape() as tape:
                 tape.watch(vector)
-                loss = model.loss(model.logits(model.unravel(vector), model.preprocess(x[rows]), None), y[rows])
+                loss, _ = model.training_loss(model.unravel(vector), model.preprocess(x[rows]), y[rows], None)
                 loss *= tf.cast(tf.shape(y[rows])[0], tf.float32)
             return start + size, total + tape.gradient(loss, vector)
 
         total = tf.while_loop(lambda start, _: start < n, add, (0, tf.zeros_like(vector)), parallel_iterations=1)[1]
         mean = tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
-        return mean + training.weight_decay * vector if training.weight_decay else mean
+        return mean + training.weight_decay * model.trained_only(vector) if training.weight_decay else mean
 
     return full_gradient
 

@@ -34,35 +34,37 @@ class MetaSteps:
 
 
 def _build_gradient(model: FlatModel, weight_decay: float):
-    """Builds `(vector, features, y, seed) -> (gradient float32[P], loss)` at a point; the loss is without the decay."""
+    """Builds `(vector, features, y, seed) -> (gradient float32[P], loss, statistics)` at a point; the loss is without
+    the decay."""
 
     def gradient(vector, features, y, seed):
         with tf.GradientTape() as tape:
             tape.watch(vector)
-            loss = model.loss(model.logits(model.unravel(vector), features, seed), y)
+            loss, statistics = model.training_loss(model.unravel(vector), features, y, seed)
         slope = tape.gradient(loss, vector, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return (slope + weight_decay * vector if weight_decay else slope), loss
+        slope = slope + weight_decay * model.trained_only(vector) if weight_decay else slope
+        return slope, loss, statistics
 
     return gradient
 
 
-def _build_step(gradient, how: MetaSteps, momentum: float):
+def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
     """Builds `(vector, velocity, batches, seeds) -> (vector, velocity, loss)`, one meta-step; a batch is `(features,
-    y)`."""
+    y)`. Statistics are renewed by the forward pass of the second gradient."""
 
     def step(vector, velocity, batches, seeds):
-        first, _ = gradient(vector, *batches[0], seeds[0])
+        first, *_ = gradient(vector, *batches[0], seeds[0])
         if how.velocity == "shared":
             velocity = first = momentum * velocity + first
         adapted = vector - how.alpha * first
-        slope, loss = gradient(adapted, *batches[1], seeds[1])
+        slope, loss, statistics = gradient(adapted, *batches[1], seeds[1])
         if how.gradient == "hessian_free":
             above, below = (
                 gradient(vector + sign * how.delta * slope, *batches[2], seeds[2])[0] for sign in (1.0, -1.0)
             )
             slope -= how.alpha / (2 * how.delta) * (above - below)
         velocity = momentum * velocity + slope
-        return vector - how.beta * velocity, velocity, loss
+        return model.with_statistics(vector - how.beta * velocity, statistics), velocity, loss
 
     return step
 
@@ -91,7 +93,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     if training.proximal_weight:
         raise UserError(f"proximal_weight is {training.proximal_weight:g}; it must be 0 where meta-steps train")
     needed = GRADIENTS[how.gradient]
-    step = _build_step(_build_gradient(model, training.weight_decay), how, training.momentum)
+    step = _build_step(model, _build_gradient(model, training.weight_decay), how, training.momentum)
 
     @tf.function(autograph=False)
     def meta_sgd(vector, x, y, seed, centre=None):

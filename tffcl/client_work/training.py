@@ -281,7 +281,7 @@ def build_controlled_work(
         else:
             scale = training.rate_scale(client)
             gone = training.learning_rate * (1.0 if scale is None else scale) * step_weight(report["examples"])
-            renewed = own - control + tf.math.divide_no_nan(start - trained, gone)
+            renewed = own - control + model.trained_only(tf.math.divide_no_nan(start - trained, gone))
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(renewed)))
         told = clipped(renewed if anew else renewed - own)
         uploads = {"update": keyed(client["key"], trained - start), "control": keyed(client["key"], told)}

@@ -49,6 +49,41 @@ class FlatWeights:
         parts = tf.split(vector, [weight.size for weight in self.weights])
         return [tf.reshape(part, weight.shape) for part, weight in zip(parts, self.weights)]
 
+    @staticmethod
+    def concat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Joins the weights' tensors into a vector `[P]` in TensorFlow, the inverse of `unravel`."""
+        return tf.concat([tf.reshape(each, [-1]) for each in tensors], axis=0)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether some weights are statistics."""
+        return any(weight.kind == "statistic" for weight in self.weights)
+
+    def parted(self, tensors: Sequence) -> tuple[list, list]:
+        """Parts what is in the order of the weights into that of the trained ones and that of the statistics."""
+        pairs = list(zip(tensors, self.weights, strict=True))
+        trained, statistics = ([each for each, w in pairs if w.kind == kind] for kind in ("trained", "statistic"))
+        return trained, statistics
+
+    def together(self, trained: Sequence, statistics: Sequence) -> list:
+        """The inverse of `parted`."""
+        left = {"trained": iter(trained), "statistic": iter(statistics)}
+        return [next(left[weight.kind]) for weight in self.weights]
+
+    def trained_only(self, vector) -> tf.Tensor:
+        """Returns a vector `[P]` with zeros in the place of statistics, which no gradient, decay or correction
+        touches."""
+        if not self.has_statistics:
+            return vector
+        trained, statistics = self.parted(self.unravel(vector))
+        return self.concat(self.together(trained, [tf.zeros_like(each) for each in statistics]))
+
+    def with_statistics(self, vector, statistics: Sequence) -> tf.Tensor:
+        """Returns a vector `[P]` with other statistics."""
+        if not self.has_statistics:
+            return vector
+        return self.concat(self.together(self.parted(self.unravel(vector))[0], statistics))
+
     def ravel(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
         """Joins the weights' tensors into a vector `float32 [P]`.
 
@@ -167,6 +202,21 @@ class FlatModel(FlatWeights, Shown):
         if self.has_trained_weights:
             return self.ravel([tensor + rng.normal(0, _NEAR * np.std(tensor), tensor.shape) for tensor in tensors])
         return self.ravel([rng.permutation(np.ravel(tensor)).reshape(tensor.shape) for tensor in tensors])
+
+    def training_loss(self, tensors, features, labels, seed) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """What a training step descends, and what its forward pass makes of the statistics.
+
+        Args:
+          tensors: The weights, as `unravel` gives them.
+          features: What `preprocess` makes of the examples of a batch.
+          labels: Theirs.
+          seed: `int32 [2]`, decides this step's dropout; None stands for a pass as at inference, without dropout.
+
+        Returns:
+          The loss `float32`, differentiable in the trained weights alone, and the new values of the weights that are
+          statistics, in order; none for a model without.
+        """
+        return self.loss(self.logits(tensors, features, seed), labels), []
 
     @classmethod
     def from_functional(

@@ -22,6 +22,8 @@ class Weight:
       fan_in: How many inputs one output of the layer sums.
       fan_out: How many outputs one input of the layer feeds.
       constant: Initial value of all entries whatever the initialization, None to draw them.
+      kind: "trained" by gradients, or a "statistic" that the forward pass of training renews, as batch normalization's
+        moving means are.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Weight:
     fan_in: int
     fan_out: int
     constant: float | None = None
+    kind: str = "trained"
 
     @property
     def size(self) -> int:

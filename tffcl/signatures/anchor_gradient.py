@@ -41,7 +41,7 @@ def build_gradient(model: FlatModel):
             labels = y[part]
             with tf.GradientTape() as tape:
                 tape.watch(vector)
-                loss = model.loss(model.logits(model.unravel(vector), model.preprocess(x[part]), None), labels)
+                loss, _ = model.training_loss(model.unravel(vector), model.preprocess(x[part]), labels, None)
             return start + _BATCH, total + tape.gradient(loss, vector) * tf.cast(tf.shape(labels)[0], tf.float32)
 
         nothing = (0, tf.zeros_like(vector))
