@@ -78,18 +78,13 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       step size is multiplied by the rate scale. With n = 0 the vector comes back as it went in, with loss 0.
     """
     build_step = _build_momentum_step if training.momentum else _build_plain_step
-    as_tensors = model.has_statistics or model.size >= _WORTH_SPLITTING * len(model.weights)
-
-    def split(vector):
-        """The trained parts of a vector, and its statistics."""
-        return model.parted(model.unravel(vector)) if as_tensors else ([vector], [])
+    split, tensors_of, join = _build_parting(model)
 
     def descent(parts, statistics, features, labels, seed, rate):
         """The step against the gradient of the loss alone, the new statistics, and the loss."""
         with tf.GradientTape() as tape:
             tape.watch(parts)
-            tensors = model.together(parts, statistics) if as_tensors else model.unravel(parts[0])
-            loss, statistics = model.training_loss(tensors, features, labels, seed)
+            loss, statistics = model.training_loss(tensors_of(parts, statistics), features, labels, seed)
             # The learning rate in the loss and not at the gradient saves a pass over the parameters.
             scaled = -rate * loss
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -136,10 +131,24 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
             (0, parts, statistics, velocity, 0.0),
             parallel_iterations=1,
         )
-        joined = model.concat(model.together(trained, statistics) if as_tensors else trained)
-        return joined, tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
+        return join(trained, statistics), tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
 
     return local_sgd
+
+
+def _build_parting(model: FlatModel):
+    """Builds `(vector) -> (parts, statistics)`, what training goes on with, `(parts, statistics) -> tensors` and
+    `(parts, statistics) -> vector`.
+
+    The parts are the trained weights' own tensors, or the vector as a whole of a small model without statistics.
+    """
+    if not model.has_statistics and model.size < _WORTH_SPLITTING * len(model.weights):
+        return lambda vector: ([vector], []), lambda parts, _: model.unravel(parts[0]), lambda parts, _: parts[0]
+
+    def split(vector):
+        return model.parted(model.unravel(vector))
+
+    return split, model.together, lambda parts, statistics: model.concat(model.together(parts, statistics))
 
 
 def build_full_gradient(model: FlatModel, training: LocalTraining):
