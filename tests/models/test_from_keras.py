@@ -234,8 +234,8 @@ def test_outputs_that_are_probabilities_stay_as_they_are():
     keras = sequential(layers.Dense(2, activation="softmax", input_shape=(30,)))
     model = tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(), spec([30], tf.float32))
     outputs = tf.constant([[0.2, 0.8]])
-    np.testing.assert_array_equal(model.probabilities(outputs), outputs)
-    np.testing.assert_allclose(tf.reduce_sum(own_data.perceptron().probabilities(outputs)), 1, rtol=1e-6)
+    np.testing.assert_array_equal(model.objective.probabilities(outputs), outputs)
+    np.testing.assert_allclose(tf.reduce_sum(own_data.perceptron().objective.probabilities(outputs)), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("constant", [0.5, 0.0])
@@ -243,7 +243,7 @@ def test_logits_that_look_like_probabilities_are_logits(constant):
     """The last layer decides: these numbers are from 0, and sum to 1."""
     linear = two(kernel_initializer="zeros", bias_initializer=tf.keras.initializers.Constant(constant))
     model = of_keras(linear)
-    np.testing.assert_allclose(model.probabilities(tf.constant([[3.0, 3.0]])), [[0.5, 0.5]])
+    np.testing.assert_allclose(model.objective.probabilities(tf.constant([[3.0, 3.0]])), [[0.5, 0.5]])
 
 
 class Weighted(tf.keras.losses.Loss):
@@ -272,7 +272,7 @@ def test_labels_that_a_loss_leaves_out_do_not_count(loss, ignored):
     x, y = own_data.patients()[0][:60], np.arange(60, dtype=np.int32) % 4
     counts = ~np.isin(y, ignored)
     right = (in_graph(model, build_predict(model), x) == y) & counts
-    assert model.ignored == ignored and 0 < right.sum() < counts.sum()
+    assert model.objective.ignored == ignored and 0 < right.sum() < counts.sum()
     assert in_graph(model, build_count_correct(model), x, y) == (right.sum(), counts.sum())
     scores = in_graph_of_two(build_choose(model, "accuracy"), model, x, y)
     np.testing.assert_allclose(scores[0], 1 - right.sum() / counts.sum(), rtol=1e-6)
@@ -280,7 +280,7 @@ def test_labels_that_a_loss_leaves_out_do_not_count(loss, ignored):
 
 def test_no_label_of_many_is_left_out_by_rounding():
     """Among so many classes one label's loss is the same to the last bit under outputs that differ."""
-    assert of_keras(layers.Dense(5000, input_shape=(30,)), loss=Weighted(*np.ones(5000))).ignored == ()
+    assert of_keras(layers.Dense(5000, input_shape=(30,)), loss=Weighted(*np.ones(5000))).objective.ignored == ()
 
 
 def in_graph_of_two(choose, model, x, y):
@@ -371,18 +371,15 @@ def functional_of(probabilities):
         ),
         (
             lambda: of_keras(layers.Dense(1, input_shape=(30,))),
-            r"gives float32\[\?,1\]; .* \[n, classes\] with two or "
-            r"more classes: Dense\(2\) and",
+            r"gives floats of shape \[n, 1\] .* \[n, classes\] with two or more classes; of one output BinaryCross",
         ),
         (
             lambda: of_keras(layers.Reshape((30, 1), input_shape=(30,)), layers.Dense(2)),
-            r"gives float32\[\?,30,2\]; "
-            r"it must .* \[n, classes\]",
+            r"gives floats of shape \[n, 30, 2\] .*; it must .* \[n, classes\]",
         ),
         (
             lambda: of_keras(two(), input_spec=spec([30], tf.float32, 4)),
-            r"gives float32\[\?,2\]; it must .* \[n, L, "
-            r"classes\]",
+            r"gives floats of shape \[n, 2\] .*; it must .* \[n, L, classes\]",
         ),
         (
             lambda: of_keras(layers.Dense(2, input_shape=(31,))),
@@ -409,16 +406,16 @@ def functional_of(probabilities):
             "the loss of .* is no mean for a batch",
         ),
         (
-            lambda: of_keras(two(), loss=tf.keras.losses.CategoricalCrossentropy()),
+            lambda: of_keras(two(), loss=tf.keras.losses.CategoricalHinge()),
             "the loss of .* cannot be computed of integer labels",
         ),
         (
             lambda: of_keras(two(), loss=tf.keras.losses.MeanSquaredError()),
-            "the loss of .* cannot be computed of integer labels",
+            "where a label is one number or several, there must be one output for each number",
         ),
         (
             lambda: of_keras(two(), loss="mse"),
-            "loss is of str; it must be a tf.keras.losses.Loss .* or a subclass, whose call",
+            "loss is of str; it must be a tf.keras.losses.Loss, .* or a subclass of your own with call",
         ),
         (
             lambda: of_keras(two(), loss=SparseCE(from_logits=True, ignore_class=0, reduction="sum")),
@@ -461,8 +458,7 @@ def functional_of(probabilities):
         ),
         (
             lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))),
-            r"labels are float32 "
-            r"of shape \[None\].* np.digitize",
+            r"for labels of float32\[n\]; labels that are classes must be integers",
         ),
         (
             lambda: tffcl.FlatModel.from_keras(two, CROSS_ENTROPY, spec([30], tf.float32)),

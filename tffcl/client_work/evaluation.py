@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.errors import unknown
+from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
 
 FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
@@ -46,39 +46,48 @@ def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
 
 
 def build_predict(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...]) -> int32[n]`, the most likely class of every example, `[n, L]` for
-    sequences.
+    """Builds `(vector float32[P], x [n, ...]) -> labels`, what the model answers of every example, as
+    `Objective.predictions`: the most likely class `int32[n]`, `[n, L]` for sequences, or numbers.
 
     Args:
       model: The architecture.
       few: Whether there are always 1 to `FEW` examples; else n is anything, and with n = 0 the result is empty.
     """
-    return _build_inference(
-        model, lambda outputs: tf.argmax(outputs, axis=-1, output_type=tf.int32), tf.int32, model.label_shape, few
-    )
+    return _build_inference(model, model.objective.predictions, model.objective.label.dtype, model.label_shape, few)
 
 
 def build_probabilities(model: FlatModel):
-    """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities; `[n, L, classes]` for
-    sequences."""
-    return _build_inference(model, model.probabilities, tf.float32, (*model.label_shape, model.num_classes))
+    """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities, `[n, L, classes]` for
+    sequences, `[n, L]` for several labels; UserError where labels are numbers."""
+    objective = model.objective
+    if objective.probabilities is None:
+        raise UserError(f"{model.name} gives numbers, and no probabilities")
+    shape = model.label_shape if objective.num_classes is None else (*model.label_shape, objective.num_classes)
+    return _build_inference(model, objective.probabilities, tf.float32, shape)
 
 
 def counted(model: FlatModel, y):
     """Returns which labels `y int32[n]` or `[n, L]` count, `bool` of their shape: all but those that the loss leaves
     out."""
-    return tf.reduce_all(tf.not_equal(y[..., tf.newaxis], tf.constant(model.ignored, tf.int32)), axis=-1)
+    return tf.reduce_all(tf.not_equal(y[..., tf.newaxis], tf.constant(model.objective.ignored, tf.int32)), axis=-1)
 
 
 def build_count_correct(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y int32[n]) -> <int32, int32>`: how many labels are right, and how many
-    count."""
+    count; none where labels are numbers."""
+    if not model.objective.has_accuracy:
+
+        @tf.function(autograph=False)
+        def count_nothing(vector, x, y):
+            return tf.constant(0), tf.constant(0)
+
+        return count_nothing
     predict = build_predict(model)
 
     @tf.function(autograph=False)
     def count_correct(vector, x, y):
         right = tf.equal(predict(vector, x), y)
-        if not model.ignored:
+        if not model.objective.ignored:
             return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(y)
         counts = counted(model, y)
         return tuple(tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
@@ -89,11 +98,11 @@ def build_count_correct(model: FlatModel):
 def build_losses(model: FlatModel, *, few: bool = False):
     """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32[n]`, the loss of each example; `few` as in
     `build_predict`."""
-    outputs = _build_inference(model, tf.identity, tf.float32, (*model.label_shape, model.num_classes), few)
+    outputs = _build_inference(model, tf.identity, tf.float32, model.objective.outputs, few)
 
     @tf.function(autograph=False)
     def losses(vector, x, y):
-        return model.losses(outputs(vector, x), y)
+        return model.objective.losses(outputs(vector, x), y)
 
     return losses
 
@@ -133,6 +142,8 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     """
     if criterion not in CRITERIA:
         raise unknown("criterion", criterion, CRITERIA)
+    if criterion == "accuracy" and not model.objective.has_accuracy:
+        raise UserError(f'criterion "accuracy" is for labels that are right or wrong, and {model.name} gives numbers')
     mean_loss, count_correct = build_mean_loss(model), build_count_correct(model)
 
     def score(vector, x, y):

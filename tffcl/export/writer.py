@@ -328,7 +328,7 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     def answer(vector, images):
         outputs = model.logits(model.unravel(vector), model.preprocess(images), None)
         return {
-            "probabilities": model.probabilities(outputs),
+            "probabilities": model.objective.probabilities(outputs),
             "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32),
         }
 

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,7 @@ from tffcl.errors import UserError
 from tffcl.models import from_keras
 from tffcl.models.graph_function import converted
 from tffcl.models.layer_weights import Weight, initialize
+from tffcl.models.objectives import CLASSES, LossFacts, Objective
 
 _NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
 
@@ -98,22 +99,18 @@ class FlatWeights:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatModel(FlatWeights, Shown):
-    """A classifier whose parameters are one float32 vector `[P]`.
+    """A model whose parameters are one float32 vector `[P]`.
 
     Make one of your own model by `from_functional` or `from_keras`.
 
     Attributes:
       functional: The same model as `tff.learning.models.FunctionalModel` over raw examples.
       preprocess: Raw examples `[n, ...]` to features `[n, ...]`; done once per client, not once per step.
-      logits: `(tensors, features, seed)` to outputs `float32 [n, classes]`, or `[n, L, classes]` for sequences of L
-        labels; `seed int32 [2]` decides this step's dropout, None stands for inference.
-      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` int32, one
-        label or a sequence of L.
-      num_classes: Number of outputs.
-      loss: `(outputs, labels) -> float32`, the mean loss of a batch.
-      losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
-      probabilities: Outputs to probabilities of the classes.
-      ignored: Classes whose labels the loss leaves out, as padding is; they do not count in accuracies either.
+      logits: `(tensors, features, seed)` to outputs `float32 [n, ...]`, see `Objective.outputs`; `seed int32 [2]`
+        decides this step's dropout, None stands for inference.
+      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` as
+        `Objective.label`.
+      objective: What a label is, the loss, and what outputs mean.
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another
         origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the
@@ -126,11 +123,7 @@ class FlatModel(FlatWeights, Shown):
     preprocess: Callable
     logits: Callable
     example_spec: collections.OrderedDict
-    num_classes: int
-    loss: Callable
-    losses: Callable
-    probabilities: Callable = tf.nn.softmax
-    ignored: tuple[int, ...] = ()
+    objective: Objective
     initialization: str | None = None
     key: tuple | None = None
     keras: tf.keras.Model | None = None
@@ -143,13 +136,14 @@ class FlatModel(FlatWeights, Shown):
             "name": self.name,
             "parameters": size,
             "examples": f"{x.dtype.name}{list(x.shape)}",
-            "classes": self.num_classes,
+            **({"labels": self.objective.name} if self.num_classes is None else {"classes": self.num_classes}),
         }
 
     def __repr__(self) -> str:
         x = self.example_spec["x"]
         shape = f"{x.dtype.name}{list(x.shape)}"
-        return f"FlatModel({self.name}: {self.size:,} parameters, {shape} to {self.num_classes} classes)"
+        to = self.objective.name if self.num_classes is None else f"{self.num_classes} classes"
+        return f"FlatModel({self.name}: {self.size:,} parameters, {shape} to {to})"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -159,7 +153,17 @@ class FlatModel(FlatWeights, Shown):
     @property
     def label_shape(self) -> tuple[int, ...]:
         """Shape of one example's labels: `()`, or `(L,)` for a sequence of L labels."""
-        return tuple(self.example_spec["y"].shape)
+        return tuple(self.objective.label.shape)
+
+    @property
+    def loss(self) -> Callable:
+        """`(outputs, labels) -> float32`, the mean loss of a batch."""
+        return self.objective.loss
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes; None where labels are none."""
+        return self.objective.num_classes
 
     @property
     def initial(self) -> np.ndarray:
@@ -226,42 +230,60 @@ class FlatModel(FlatWeights, Shown):
         *,
         weight_names=None,
         probabilities=None,
+        objective: str | None = None,
     ) -> "FlatModel":
         """Makes one of a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
 
         Args:
-          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}` with whole numbers y; gives an output for each
-            class and label.
+          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`; y are whole numbers, of which it gives an output
+            for each class and label, or one output each; or floats.
           name: For titles.
           weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
-          probabilities: Outputs to probabilities; default softmax, or nothing where the outputs are probabilities
-            already.
+          probabilities: Outputs to probabilities; default softmax or sigmoid, or nothing where the outputs are
+            probabilities already.
+          objective: As of `from_keras`.
 
         Raises:
-          UserError: If the input is no such batch, or the output is not floats for two or more classes.
+          UserError: If the input is no such batch, or outputs, labels and loss do not fit each other.
         """
-        return cls(
-            **from_keras.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities)
-        )
+        facts = LossFacts(objective=objective, probabilities=probabilities)
+        return cls(**from_keras.from_functional(functional, name, weight_names=weight_names, facts=facts))
 
     @classmethod
-    def from_keras(cls, keras_model, loss, input_spec, name: str | None = None) -> "FlatModel":
+    def from_keras(
+        cls,
+        keras_model,
+        loss,
+        input_spec,
+        name: str | None = None,
+        *,
+        objective: str | None = None,
+        class_weight: Mapping[int, float] | None = None,
+    ) -> "FlatModel":
         """Makes one of a Keras model.
 
         Args:
-          keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen
-            layers), no regularizers. Training starts from the weights that it has now.
-          loss: Of whole-number labels, a mean over the batch, e.g.
-            `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; labels that it leaves out
-            (`ignore_class`), as padding is, do not count in accuracies either.
+          keras_model: Built; all weights trained (no batch normalization, no frozen layers), no regularizers. It gives
+            one output tensor: an output for each class; one for each label that is 0 or 1; or one for each number.
+            Training starts from the weights that it has now.
+          loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
+            `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
+            do not count in accuracies either.
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension.
           name: For titles; default the Keras model's.
+          objective: What a label is, where loss and input_spec do not tell: "classes", "binary", "labels" (several,
+            each 0 or 1), "numbers", or "reconstruction": then the model's input is the label.
+          class_weight: Class to the weight of its labels in the loss, as of `tf.keras.Model.fit`; 1 for classes that
+            are not named.
 
         Raises:
-          UserError: If the model is not built, TFF cannot make a function of it, or the loss takes logits where the
-            outputs are probabilities, or the other way round.
+          UserError: If the model is not built, TFF cannot make a function of it, outputs and labels do not fit each
+            other, or the loss takes logits where the outputs are probabilities, or the other way round.
         """
-        return cls(**from_keras.from_keras(keras_model, loss, input_spec, name))
+        fields = from_keras.from_keras(
+            keras_model, loss, input_spec, name, objective=objective, class_weight=class_weight
+        )
+        return cls(**fields)
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):
@@ -332,7 +354,9 @@ def build_flat_model(
         input_spec=(tf.TensorSpec((None, *input_shape), tf.uint8), tf.TensorSpec((None,), tf.int32)),
     )
     spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32))
+    objective = Objective(
+        CLASSES, spec["y"], (int(num_classes),), mean_cross_entropy, cross_entropies, num_classes=int(num_classes)
+    )
     return FlatModel(
-        name, tuple(weights), functional, preprocess, logits, spec, int(num_classes), mean_cross_entropy,
-        cross_entropies, initialization=initialization,
-    )  # fmt: skip
+        name, tuple(weights), functional, preprocess, logits, spec, objective, initialization=initialization
+    )

@@ -130,7 +130,7 @@ class Evaluator:
     @functools.cached_property
     def _counted(self) -> np.ndarray:
         """Which labels of the pool count, `bool` of their shape."""
-        return ~np.isin(self._tests.y, self.model.ignored)
+        return ~np.isin(self._tests.y, self.model.objective.ignored)
 
     def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Answers images by models; those that were answered by the same models in the call before are not asked again.

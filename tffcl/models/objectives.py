@@ -1,0 +1,374 @@
+"""What a model is trained for: what a label is, the loss, and what outputs mean."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.errors import UserError, unknown
+from tffcl.models.graph_function import converted, graph_function
+
+CLASSES, BINARY, LABELS, NUMBERS, RECONSTRUCTION = "classes", "binary", "labels", "numbers", "reconstruction"
+# Name to what a label is.
+OBJECTIVES = {
+    CLASSES: "one of several classes, or a sequence of them",
+    BINARY: "0 or 1, of which the model gives one number",
+    LABELS: "several, each 0 or 1",
+    NUMBERS: "one number or several",
+    RECONSTRUCTION: "none: the model gives its input again",
+}
+
+# The Keras losses that tell the objective; of all others the shapes of outputs and labels do.
+_OF_CLASSES = (tf.keras.losses.SparseCategoricalCrossentropy, tf.keras.losses.CategoricalCrossentropy)
+_OF_ZEROS_AND_ONES = (tf.keras.losses.BinaryCrossentropy, tf.keras.losses.BinaryFocalCrossentropy)
+_OF_NUMBERS = (
+    tf.keras.losses.MeanSquaredError,
+    tf.keras.losses.MeanAbsoluteError,
+    tf.keras.losses.MeanAbsolutePercentageError,
+    tf.keras.losses.MeanSquaredLogarithmicError,
+    tf.keras.losses.Huber,
+    tf.keras.losses.LogCosh,
+    tf.keras.losses.Poisson,
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Objective:
+    """What a label is, and what a model's outputs say of it.
+
+    Attributes:
+      name: A name in `OBJECTIVES`.
+      label: The spec of one example's label: int32, or float32 for numbers; `[]`, or a shape.
+      outputs: Shape of one example's outputs: `(classes,)`, `(L, classes)` for sequences; for other objectives that of
+        the label, with an axis of 1 more where the model has it.
+      loss: `(outputs, labels) -> float32`, the mean loss of a batch.
+      losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
+      probabilities: Outputs to probabilities: `[n, classes]`, also of binary labels, of which 1 is the second class;
+        `[n, L]` of several labels. None for numbers.
+      num_classes: Number of classes of a label, 2 of binary ones; None where a label is no class.
+      ignored: Classes whose labels the loss leaves out, as padding is; they do not count in metrics either.
+    """
+
+    name: str
+    label: tf.TensorSpec
+    outputs: tuple[int, ...]
+    loss: Callable
+    losses: Callable
+    probabilities: Callable | None = tf.nn.softmax
+    num_classes: int | None = None
+    ignored: tuple[int, ...] = ()
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether an answer is right or wrong."""
+        return self.label.dtype.is_integer
+
+    def predictions(self, outputs):
+        """Returns what a model answers, of the labels' type and shape: the most likely label, or the number itself."""
+        if self.name == CLASSES:
+            return tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        if self.name == BINARY:
+            return tf.cast(self.probabilities(outputs)[..., 1] > 0.5, tf.int32)
+        if self.name == LABELS:
+            return tf.cast(self.probabilities(outputs) > 0.5, tf.int32)
+        return tf.reshape(outputs, [-1, *self.label.shape])
+
+    def classes_for(self, part: str) -> int:
+        """Returns the number of classes.
+
+        Args:
+          part: What needs classes, for the message.
+
+        Raises:
+          UserError: If labels are no classes.
+        """
+        if self.num_classes is None:
+            raise UserError(f"{part} needs labels that are classes; a label of this model is {OBJECTIVES[self.name]}")
+        return self.num_classes
+
+
+@dataclasses.dataclass(frozen=True)
+class LossFacts:
+    """What is known of a loss and the outputs that it takes, beside what a batch can tell.
+
+    Attributes:
+      objective: A name in `OBJECTIVES`; None if shapes and types must tell.
+      probabilities: Outputs to probabilities, as a user gave it; None: they are found.
+      from_logits: Whether the loss takes logits or probabilities; None if that is not known.
+      activation: Of the last layer: "softmax", "sigmoid" or "linear"; None if only a batch can tell.
+      ignored: The classes that the loss leaves out; None: they are found by trying it.
+      one_hot: Whether the loss takes one-hot rows in the place of classes.
+      class_weight: Class to the weight of its labels in the loss, 1 where a class is not named.
+      keras: Whether the loss is one of Keras, which takes labels of the shape and type of the outputs.
+    """
+
+    objective: str | None = None
+    probabilities: Callable | None = None
+    from_logits: bool | None = None
+    activation: str | None = None
+    ignored: tuple[int, ...] | None = None
+    one_hot: bool = False
+    class_weight: Mapping[int, float] | None = None
+    keras: bool = False
+
+
+def objective_of_loss(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> str | None:
+    """Returns the objective that a Keras loss is for, where that is known of it; `label` is the spec of a batch's."""
+    if isinstance(loss, _OF_CLASSES):
+        return CLASSES
+    if isinstance(loss, _OF_NUMBERS):
+        return NUMBERS
+    if isinstance(loss, _OF_ZEROS_AND_ONES):
+        return BINARY if label.shape.rank == 1 or label.shape.rank == 2 and label.shape[1] == 1 else LABELS
+    return None
+
+
+def find_objective(name: str, functional, x: tf.TensorSpec, label: tf.TensorSpec, facts: LossFacts) -> Objective:
+    """Finds the objective of a model by its labels, outputs and loss.
+
+    Args:
+      name: Of the model, for messages.
+      functional: A `tff.learning.models.FunctionalModel`.
+      x: Spec of one example's features.
+      label: Spec of one example's label, as the loss takes it.
+      facts: What is known beforehand.
+
+    Raises:
+      UserError: If outputs and labels do not fit each other, the loss is no mean over a batch, or takes logits where
+        the outputs are probabilities, or the other way round.
+    """
+    if facts.objective is not None and facts.objective not in OBJECTIVES:
+        raise unknown("objective", facts.objective, OBJECTIVES)
+    outputs = _output_shape(name, functional, x)
+    kind, shape = _kind(name, outputs, label, facts)
+    dtype = tf.float32 if kind in (NUMBERS, RECONSTRUCTION) else tf.int32
+    classes = outputs[-1] if kind == CLASSES else 2 if kind == BINARY else None
+    taken = _as_loss_takes(label, outputs, facts, classes)
+    weights = _class_weights(name, facts.class_weight, classes)
+    given_loss = converted(functional.loss)
+
+    def loss(predicted, labels):
+        if weights is None:
+            return given_loss(predicted, taken(labels))
+        return given_loss(predicted, taken(labels), sample_weight=tf.gather(weights, labels))
+
+    def losses(predicted, labels):
+        def of_one(example):
+            output, label = example
+            # The mean over a batch of one; of no example at all the loop needs its shape.
+            return tf.ensure_shape(loss(output[tf.newaxis], label[tf.newaxis]), [])
+
+        return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
+
+    spec = tf.TensorSpec(shape, dtype)
+    run = _check_loss(name, functional, loss, x, spec, classes)
+    probabilities, ignored = None, ()
+    if dtype.is_integer:
+        some = run(*_some_batch(x, spec))[0].numpy()
+        probabilities = _in_form(_to_probabilities(name, some, kind, facts), kind, shape)
+    if kind == CLASSES:
+        ignored = _left_out(loss, spec, classes) if facts.ignored is None else facts.ignored
+    return Objective(kind, spec, outputs, loss, losses, probabilities, classes, ignored)
+
+
+def _output_shape(name: str, functional, x: tf.TensorSpec) -> tuple[int, ...]:
+    """Returns the shape of one example's outputs; UserError if the model cannot be computed, or not to floats."""
+    kind = tff.TensorType(x.dtype.as_numpy_dtype, [None, *x.shape])
+
+    def predict(features):
+        return functional.predict_on_batch(functional.initial_weights, features, False)
+
+    try:
+        output = tff.tensorflow.computation(predict, kind).type_signature.result
+    except Exception as error:  # whatever the user's own function raises
+        raise UserError(f"{name} cannot be computed on its input: {one_line(error)}") from None
+    tensor = isinstance(output, tff.TensorType) and np.issubdtype(output.dtype, np.floating)
+    if not tensor or not output.shape or None in output.shape[1:]:
+        raise UserError(f"{name} gives {output}; it must give one tensor of floats, of known shape but for the batch")
+    return tuple(output.shape[1:])
+
+
+def _kind(name: str, outputs: tuple, label: tf.TensorSpec, facts: LossFacts) -> tuple[str, tuple[int, ...]]:
+    """Returns the name of the objective and the shape of a label; UserError if outputs and labels do not fit."""
+    shape = tuple(label.shape)
+    like_outputs = outputs in (shape, (*shape, 1))
+    if shape == (1,) and len(outputs) == 1:  # a column [n, 1] is a label an example
+        shape, like_outputs = (), outputs == (1,)
+    kind = facts.objective
+    if kind is None:
+        kind = CLASSES
+        if like_outputs and label.dtype.is_integer:
+            kind = BINARY if shape == () else LABELS
+        elif like_outputs or not label.dtype.is_integer:
+            kind = NUMBERS
+    if facts.one_hot and shape == outputs:
+        shape = shape[:-1]
+    given = f"{name} gives floats of shape {_batch(outputs)} for labels of {label.dtype.name}{_batch(label.shape)}"
+    if kind == CLASSES:
+        if not label.dtype.is_integer and not facts.one_hot:
+            raise UserError(f"{given}; labels that are classes must be integers, [None] or [None, L]")
+        if len(outputs) != len(shape) + 1 or outputs[-1] < 2:
+            wanted = "[n, classes]" if shape == () else "[n, L, classes]"
+            one = "; of one output BinaryCrossentropy is the loss" if outputs[-1:] == (1,) else ""
+            raise UserError(f"{given}; it must give floats of shape {wanted} with two or more classes{one}")
+    elif not like_outputs:
+        raise UserError(
+            f"{given}; where a label is {OBJECTIVES[kind]}, there must be one output for each number of a label"
+        )
+    return kind, shape
+
+
+def _batch(shape) -> str:
+    return f"[n{''.join(f', {size}' for size in shape)}]"
+
+
+def _as_loss_takes(label: tf.TensorSpec, outputs: tuple, facts: LossFacts, classes: int | None) -> Callable:
+    """Returns what makes of labels those that the loss takes: of the type and shape that the model was given for, or
+    of its outputs' for a loss of Keras, which would spread a row over a column."""
+    if facts.one_hot:
+        return lambda labels: tf.one_hot(labels, classes)
+    if facts.keras and not (classes and outputs[-1] == classes):
+        return lambda labels: tf.reshape(tf.cast(labels, tf.float32), [-1, *outputs])
+    if label.dtype == tf.int32 and not label.shape.rank == 1:
+        return lambda labels: labels
+    return lambda labels: tf.reshape(tf.cast(labels, label.dtype), [-1, *label.shape])
+
+
+def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.Tensor | None:
+    """Returns the weight of each class; UserError if what is given are no such weights."""
+    if given is None:
+        return None
+    if classes is None:
+        raise UserError(f"class_weight is for labels that are classes; those of {name} are none")
+    weights = np.ones(classes, np.float32)
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"class_weight is {given!r:.100}; it must be a mapping of classes to weights, {{0: 1.0, 1: 5.0}}"
+        )
+    for label, weight in given.items():
+        whole = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
+        if not whole or not 0 <= label < classes:
+            raise UserError(f"class_weight has the class {label!r}; {name} knows the classes 0 to {classes - 1}")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight < np.inf:
+            raise UserError(f"class_weight of class {label} is {weight!r:.50}; it must be a number from 0")
+        weights[label] = weight
+    return weights
+
+
+def _check_loss(name: str, functional, loss, x: tf.TensorSpec, label: tf.TensorSpec, classes: int | None) -> Callable:
+    """Returns `(x, y) -> (outputs, loss)` of the initial weights.
+
+    Raises:
+      UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
+    """
+    batch = [tf.TensorSpec([None, *each.shape], each.dtype) for each in (x, label)]
+
+    def answer(features, labels):
+        outputs = functional.predict_on_batch(functional.initial_weights, features, False)
+        return outputs, loss(outputs, labels)
+
+    copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
+    for value in (0, 1):  # one of them may be padding, whose loss is always 0
+        try:
+            run = graph_function(answer, *batch)
+            one, several = (
+                run(tf.zeros([n, *x.shape], x.dtype), tf.fill([n, *label.shape], tf.constant(value, label.dtype)))[1]
+                for n in (1, copies)
+            )
+        except Exception as error:  # whatever the user's own loss raises
+            kind, good = (
+                ("integer labels", "SparseCategoricalCrossentropy") if classes else ("numbers", "MeanSquaredError")
+            )
+            raise UserError(
+                f"the loss of {name} cannot be computed of {kind}: {one_line(error)}; {good} can, or a Loss of your own"
+            ) from None
+        if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
+            given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"
+            raise UserError(
+                f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch"
+            )
+    return run
+
+
+def _some_batch(x: tf.TensorSpec, label: tf.TensorSpec) -> tuple[tf.Tensor, tf.Tensor]:
+    """Four examples that any model takes: numbers at random, or zeros where they may be tokens."""
+    shape, dtype = [4, *x.shape], x.dtype
+    features = np.random.default_rng(0).standard_normal(shape) if dtype.is_floating else np.zeros(shape)
+    return tf.constant(features.astype(dtype.as_numpy_dtype)), tf.zeros([4, *label.shape], label.dtype)
+
+
+def _to_probabilities(name: str, outputs: np.ndarray, kind: str, facts: LossFacts) -> Callable:
+    """Returns what makes probabilities of outputs, of the same shape; UserError if none come of it."""
+    if facts.probabilities:
+        given = converted(facts.probabilities)
+        if _are_probabilities(given(tf.constant(outputs)).numpy(), kind) is False:
+            raise UserError(
+                f"what probabilities= gives for {name} are none; they must be from 0 and sum to 1 over the classes"
+            )
+        return given
+    last = "softmax" if kind == CLASSES else "sigmoid"
+    known = facts.activation in (last, "linear")
+    already = facts.activation == last if known else _are_probabilities(outputs, kind)
+    if facts.from_logits and already:
+        raise UserError(
+            f"{name} gives probabilities, but its loss takes logits (from_logits=True): leave the {last} out, or use "
+            "from_logits=False"
+        )
+    if facts.from_logits is False and already is False:
+        raise UserError(
+            f"{name} gives numbers that are no probabilities, but its loss takes these (from_logits=False): use "
+            f'from_logits=True, or a last layer with activation="{last}"'
+        )
+    if already or facts.from_logits is False:
+        return tf.identity
+    return tf.nn.softmax if kind == CLASSES else tf.sigmoid
+
+
+def _in_form(activation: Callable, kind: str, label_shape: tuple) -> Callable:
+    """Returns what gives probabilities in the form that `Objective.probabilities` has for an objective."""
+    if kind == CLASSES:
+        return activation
+
+    def of_ones(outputs):
+        ones = tf.reshape(activation(outputs), [-1, *label_shape])
+        return tf.stack([1 - ones, ones], axis=-1) if kind == BINARY else ones
+
+    return of_ones
+
+
+def _are_probabilities(outputs: np.ndarray, kind: str) -> bool | None:
+    """Whether outputs `[n, ...]` are probabilities; None if they are not finite, which tells nothing."""
+    if not np.isfinite(outputs).all():
+        return None
+    if kind != CLASSES:
+        return bool((outputs >= 0).all() and (outputs <= 1).all())
+    return bool((outputs >= 0).all() and np.allclose(outputs.sum(-1), 1, atol=1e-3))
+
+
+def _left_out(loss, label: tf.TensorSpec, classes: int) -> tuple[int, ...]:
+    """The classes of which a loss leaves labels out: it has no gradient for them."""
+    shape = [1, *label.shape]
+    some = np.random.default_rng(0).uniform(0.5, 1.5, [*shape, classes])
+    some /= some.sum(axis=-1, keepdims=True)  # probabilities, or logits
+
+    def moves(label):
+        outputs = tf.constant(some, tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            value = loss(outputs, tf.fill(shape, label))
+        gradient = tape.gradient(value, outputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.reduce_any(tf.abs(tf.convert_to_tensor(gradient)) > 0)  # not where it is NaN, as of a mean over none
+
+    moved = graph_function(lambda: tf.map_fn(moves, tf.range(classes), fn_output_signature=tf.bool))().numpy()
+    return tuple(np.flatnonzero(~moved).tolist()) if moved.any() else ()
+
+
+def one_line(error: Exception) -> str:
+    """Returns what another's error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Raised while a function was traced, the error itself stands below the lines of code that led to it.
+    raised = [line.split(": ", 1)[1] for line in lines if re.match(r"\w+(Error|Exception): ", line)]
+    return [*raised, *lines, type(error).__name__][0][:200]
