@@ -51,7 +51,7 @@ MODEL_MERGES = ("mean", "larger")  # the model of clusters that merge
 GLOBAL_ORDERS = ("parallel", "sequential")  # how a round's clients train the global model
 
 # What clients tell.
-PREPROCESSING = ("raw", "normalized", "centred")  # what subspaces are of
+PREPROCESSING = ("raw", "normalized", "centred", "grey")  # what subspaces are of
 ANCHOR_FORMS = ("gradient", "displacement")  # what StoCFL's clients send
 CLASSES = "classes"  # as many centres as the client has classes
 

@@ -164,9 +164,7 @@ _NEEDED = {
     "compare": (),
     "study": (),
 }
-_COMMANDS[("newcomers", "nosuch")] = _COMMANDS[("export", "nosuch")] = _COMMANDS[("angles",)] = _COMMANDS[
-    ("list",)
-] = {}
+_COMMANDS[("newcomers", "nosuch")] = _COMMANDS[("export", "nosuch")] = _COMMANDS[("list",)] = {}
 _COMMANDS = {words: {key: value for key, value in own.items() if value} for words, own in _COMMANDS.items()}
 
 

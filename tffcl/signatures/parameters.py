@@ -25,7 +25,8 @@ class SubspaceParameters(Parameters):
       per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
       max_classes: With `per_class`, room for so many classes a client; default all.
       preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them
-        (their code for MIX-4), or "centred", less the mean of the client's examples.
+        (their code for MIX-4), "centred" ones, less the mean of the client's examples, or "grey" ones, raw pixels whose
+        colours are brought to grey first.
       samples: A signature is of only so many of a client's examples, at random; default all.
       energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
     """

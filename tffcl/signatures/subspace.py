@@ -283,6 +283,16 @@ def _centred(x):
     return features - tf.reduce_mean(features, axis=0)
 
 
+def _grey(x):
+    """Images of three channels get three equal ones (ITU-R BT.601); all else stays as it is."""
+    features = as_features(x)
+    coloured = features.shape.rank == 4 and features.shape[-1] == 3
+    return tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(features)) if coloured else features
+
+
+_PREPROCESSING = {None: as_features, "raw": as_features, "centred": _centred, "grey": _grey}
+
+
 def build_subspace(
     example_spec,
     num_vectors: int = 3,
@@ -339,7 +349,7 @@ def build_subspace(
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
 
-    to_features = preprocess if callable(preprocess) else {"raw": as_features, "centred": _centred}[preprocess or "raw"]
+    to_features = preprocess if callable(preprocess) else _PREPROCESSING[preprocess]
 
     @tf.function(autograph=False)
     def compute(context, examples):

@@ -9,7 +9,7 @@ from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.images import Images
-from tffcl.lab.datasets.partitions.mixed import MIX4_COUNTS, framed, hybrid, mix4, mixture
+from tffcl.lab.datasets.partitions.mixed import MIX4_COUNTS, by_dataset, framed, hybrid, mix4, mixture
 
 SEEDS = st.integers(0, 2**31)
 RUN = settings(deadline=None, max_examples=15)
@@ -69,6 +69,14 @@ def test_hybrid_clients_hold_one_set_each(seed):
     for parts, source in ((split.train, both.train.source), (split.test, both.test.source)):
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(160))
         assert all(set(source[index]) == {group} for index, group in zip(parts, split.groups, strict=True))
+
+
+def test_by_dataset_has_a_client_of_each_set_with_its_name():
+    data = four([[3] * 10, [2] * 10, [5] * 10, [1] * 10])
+    split = by_dataset(data, seed=0)
+    assert split.names == MIX4 and split.groups is None
+    for parts, source in ((split.train, data.train.source), (split.test, data.test.source)):
+        assert [np.flatnonzero(source == number).tolist() for number in range(4)] == [each.tolist() for each in parts]
 
 
 @pytest.mark.parametrize(("counts", "clients"), [("paper", 97), ("code", 100)])

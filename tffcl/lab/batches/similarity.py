@@ -13,6 +13,7 @@ from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project
 from tffcl.display import Shown
 from tffcl.errors import unknown
+from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, check_config
@@ -20,13 +21,15 @@ from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import replacing
 from tffcl.runs.summary import rand_index
 
+_MOST_WRITTEN = 10  # clients whose matrix is printed
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Similarity(Shown):
     """What clients' signatures say of how alike they are.
 
     Attributes:
-      client_ids: `int32 [N]`.
+      client_ids: `[N]`, names of the clients, or their IDs.
       proximity: `float32 [N, N]`, unit as `how.unit`.
       labels: `int32 [N]`, the clusters by the task's settings.
       dendrogram: The tree of merges.
@@ -73,8 +76,8 @@ class Similarity(Shown):
 
         suggested = self.suggestion.reason if self.how.suggested_unit == self.tree_unit else ""
         return figures.dendrogram_figure(
-            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.tree_unit, linkage=self.how.linkage,
-            suggestion="; ".join(self.notes) or suggested,
+            self.dendrogram.merges, self.threshold, labels=self.labels, client_ids=self.client_ids, unit=self.tree_unit,
+            linkage=self.how.linkage, suggestion="; ".join(self.notes) or suggested,
         )  # fmt: skip
 
     def histogram(self, truth: np.ndarray | None = None):
@@ -128,7 +131,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     if formed.chance is not None:
         tree, unit = hierarchical.build_dendrogram(formed.proximity, how.linkage), self_distance.UNIT
     return Similarity(
-        population.client_ids, formed.proximity, formed.labels, formed.dendrogram, formed.threshold, unit, notes,
+        population.shown_ids, formed.proximity, formed.labels, formed.dendrogram, formed.threshold, unit, notes,
         how.suggest(formed.proximity, tree), how, config.seed,
     )  # fmt: skip
 
@@ -164,8 +167,8 @@ def similarity(
       map_clients: Whether `umap.png` is written too, the clients as points.
 
     Returns:
-      A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
-      fit the truth.
+      A few lines of text: the matrix where there are few clients, what was measured, the suggested threshold and
+      number of clusters, and how they fit the truth.
     """
     from tffcl.lab.reporting import figures
 
@@ -179,13 +182,27 @@ def similarity(
             suggestion="; ".join(found.notes) or found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
             linkage=found.how.linkage, tree_unit=found.tree_unit,
         )  # fmt: skip
-    truth = build.load_data(config, data_dir).true_groups
+    federated = build.load_data(config, data_dir)
+    truth = federated.true_groups
     pictures = {"proximity": found.heat_map(), "dendrogram": found.tree(), "histogram": found.histogram(truth)}
     pictures |= {"umap": found.umap()} if map_clients else {}
     written = [figures.save(picture, out / f"{name}.png") for name, picture in pictures.items()]
     return "\n".join(
-        [*_lines(config, found, truth), f"written: {', '.join(map(str, written))}, {out / 'proximity.npz'}"]
+        [
+            *_table(found),
+            *_lines(config, found, truth),
+            *([f"note: {federated.note}"] if federated.note else []),
+            f"written: {', '.join(map(str, written))}, {out / 'proximity.npz'}",
+        ]
     )
+
+
+def _table(found: Similarity):
+    """The matrix itself, where there are few clients."""
+    names = [str(each) for each in found.client_ids]
+    if len(names) <= _MOST_WRITTEN:
+        rows = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(names, found.proximity, strict=True)]
+        yield Table.of([found.how.unit, *names], rows).to_text() + "\n"
 
 
 def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):

@@ -1,8 +1,5 @@
-"""`tffcl similarity`, `tffcl show` and `tffcl angles`, which train nothing: their options, and what they print."""
+"""`tffcl similarity` and `tffcl show`, which train nothing: their options, and what they print."""
 
-import pathlib
-
-from tffcl.errors import UserError
 from tffcl.lab.cli import command_options as shared
 
 
@@ -24,25 +21,6 @@ def add_show(parser):
     shared.add_task_options(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides who gets which examples (default: 0)")
     parser.add_argument("--out", metavar="OUT", help="directory of the pictures (default: below runs/)")
-
-
-def add_angles(parser):
-    """Adds the options of `tffcl angles`."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: the paper's four)")
-    parser.add_argument("--vectors", type=int, default=2, metavar="P", help="of each set (default: 2)")
-    parser.add_argument(
-        "--preprocessing",
-        default="raw",
-        metavar="HOW",
-        help="raw (the default and the paper's), centred, normalized, grey",
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="images of each set (default: all)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides what is random (default: 0)")
-    parser.add_argument("--data-dir", metavar="D", help="where data sets are, or are put")
-    parser.add_argument("--out", default="runs/angles", metavar="OUT", help="of angles.png (default: %(default)s)")
-    parser.add_argument(
-        "--gaussians", action="store_true", help="instead: other distances beside angles, on Gaussians (PACFL Table 5)"
-    )
 
 
 def similarity(options):
@@ -70,28 +48,3 @@ def show(options):
     resolved = resolve.resolve(options.task, PLAIN, seed=options.seed, overrides=shared.overrides(options))
     out = options.out or f"runs/{shared.task_name(options.task)}/show"
     print(show.show(resolved, out, data_dir=options.data_dir))
-
-
-def angles(options):
-    """Says how far whole data sets are apart."""
-    if options.gaussians:
-        from tffcl.lab.batches import gaussian_table
-
-        if options.names:
-            raise UserError(f"--gaussians needs no data sets; given: {', '.join(options.names)}")
-        print(gaussian_table.gaussian_table(seed=options.seed).to_text())
-        return
-    from tffcl.lab.batches import dataset_angles
-
-    found = dataset_angles.dataset_angles(
-        options.names or dataset_angles.PACFL_SETS,
-        num_vectors=options.vectors,
-        data_dir=options.data_dir,
-        preprocessing=options.preprocessing,
-        samples=options.samples,
-        seed=options.seed,
-    )
-    from tffcl.lab.reporting import figures
-
-    picture = figures.save(found.figure(), pathlib.Path(options.out) / "angles.png")
-    print(f"{found.to_text()}\nwritten: {picture}")

@@ -115,7 +115,7 @@ def _add_experiments(commands):
 
 
 def _add_looks(commands):
-    """The commands that look at data without training: similarity, show, angles."""
+    """The commands that look at data without training: similarity, show."""
     similarity = _command(
         commands, "similarity", look_command.similarity, "no training: how alike the clients' data are"
     )
@@ -124,8 +124,6 @@ def _add_looks(commands):
         commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines"
     )
     look_command.add_show(show)
-    about = "no training: angles between whole data sets (PACFL Table 1)"
-    look_command.add_angles(_command(commands, "angles", look_command.angles, about))
 
 
 def _add_finished(commands):

@@ -92,6 +92,9 @@ PARTITIONS: Mapping[str, Row] = {
         "USPS, CIFAR-10, SVHN, Fashion-MNIST: one of them per client, 40 labels (PACFL)",
         f"{_RULES}.mixed:mix4",
     ),
+    "by_dataset": Row(
+        "each client holds all of one data set and is called as it (PACFL Table 1)", f"{_RULES}.mixed:by_dataset"
+    ),
     "by_owner": Row("natural clients: FEMNIST's writers, or an npz file's", f"{_RULES}.natural:by_owner"),
     "by_attribute": Row(
         "groups of clients hold images with one attribute each (PACFL: CelebA)",

@@ -119,12 +119,14 @@ class Partition(Shown):
       test: One int64 array of indices into the test images per client; clients may share an array.
       groups: int32 [N], the group each client was made in, or None where there are no true groups.
       transforms: What happens to each client's examples, or None for nothing.
+      names: What each client is called, all different, or None: they are counted from 0.
     """
 
     train: tuple[np.ndarray, ...]
     test: tuple[np.ndarray, ...]
     groups: np.ndarray | None = None
     transforms: tuple[Transform, ...] | None = None
+    names: tuple[str, ...] | None = None
 
     def facts(self):
         """How many clients hold how much."""
@@ -134,7 +136,8 @@ class Partition(Shown):
 
     def __post_init__(self):
         """Raises ValueError if the parts are of different numbers of clients."""
-        lengths = {len(part) for part in (self.train, self.test, self.groups, self.transforms) if part is not None}
+        parts = (self.train, self.test, self.groups, self.transforms, self.names)
+        lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1:
             raise ValueError(f"the parts of a partition are of {sorted(lengths)} clients")
 
@@ -153,6 +156,7 @@ class FederatedDataset(Dataset):
       transforms: What has been done to each client's examples, to be told to readers; None for nothing.
       validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples
         to choose hyper-parameters by. None where none are held out.
+      client_names: What each client is called, or None where it has a number only.
     """
 
     train_indices: tuple[np.ndarray, ...]
@@ -161,6 +165,7 @@ class FederatedDataset(Dataset):
     server: Images | None = None
     transforms: tuple[Transform, ...] | None = None
     validation_indices: tuple[np.ndarray, ...] | None = None
+    client_names: tuple[str, ...] | None = None
 
     @property
     def num_clients(self) -> int:

@@ -17,7 +17,7 @@ add("datasets", lambda: catalog.DATASETS, given=("data_dir",))
 add("partitions", lambda: catalog.PARTITIONS, given=("seed",))
 
 # Partitions of several sets at once, and how these become one.
-_MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
+_MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}, "by_dataset": {"labels": "apart"}}
 
 # Options of every data set, beside those of its loader, are those of these two functions.
 _OF_EVERY_SET = (normalized, reduced)
@@ -33,8 +33,8 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
         `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
         `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation`
         (the share of each client's training examples that is held out of training) and those of its loader. For the
-        partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them, but
-        `server_examples` and `server_split` for all together.
+        partitions hybrid, mix4 and by_dataset, `names` instead of `name`: several sets; options then hold for each of
+        them, but `server_examples` and `server_split` for all together.
       partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that
         makes a `core.Partition`, and the options of its function.
       seed: Decides subset, the server's images and partition.
@@ -108,7 +108,7 @@ def load_dataset(
     names = asked.pop("names", None)
     if mixing is None:
         if names is not None:
-            raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
+            raise UserError(f"{partition} is of one data set: name = '...' ({', '.join(_MIXTURES)} take names = [...])")
         return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
     if (
@@ -183,6 +183,7 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
         note=dataset.note,
         server=server,
         transforms=partition.transforms,
+        client_names=partition.names,
     )
 
 

@@ -1,5 +1,6 @@
 """Several data sets at once: as one data set, and partitions in which a client holds images of one of them."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -140,6 +141,20 @@ def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share
         enough(clients // len(sources), len(held), f"examples of {name}")
         train += [joined([part]) for part in equal_parts(held, clients // len(sources), rng)]
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=_domains(dataset, groups))
+
+
+@validated
+def by_dataset(dataset: Dataset, *, seed: Whole, test: Rule = "all") -> Partition:
+    """Makes one client of each data set, called as the set is (PACFL Table 1: how far whole data sets are apart).
+
+    Args:
+      dataset: Sets with labels apart.
+      seed: Decides shares of test images.
+      test: Which test images a client has: all of its "classes", "all" of its set, or a "share" of these.
+    """
+    train = _sources(dataset, "by_dataset")
+    partition = with_tests(dataset, train, test=test, seed=seed, domains=_domains(dataset, np.arange(len(train))))
+    return dataclasses.replace(partition, names=dataset.source_names)
 
 
 @validated

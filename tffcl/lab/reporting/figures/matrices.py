@@ -17,6 +17,7 @@ from tffcl.lab.reporting.style import ReportFigure
 
 _RELATED, _LOST = "#4678b4", "#a0a0a0"
 _MOST_NAMED_CLIENTS = 32
+_MOST_WRITTEN = 10  # clients whose values are written into the matrix
 _NOTHING = (255, 255, 255, 0)  # see-through
 _BINS = 80
 
@@ -32,7 +33,7 @@ def proximity_figure(
 ) -> ReportFigure:
     """Draws the matrix between clients, ordered by cluster, with the borders of the clusters.
 
-    Dark stands for alike, whether the matrix holds distances or similarities.
+    Dark stands for alike, whether the matrix holds distances or similarities. The values of few clients are written.
 
     Args:
       proximity: [N, N].
@@ -61,6 +62,8 @@ def proximity_figure(
     if labels is not None:
         _frame_clusters(axes, stretches, count)
     _name_axes(axes, stretches if labels is not None else [], client_ids, order)
+    if count <= _MOST_WRITTEN:
+        _write_values(axes, image)
     axes.set_title(_proximity_title(measure, count, len(stretches) if labels is not None else None), fontsize=10)
     return figure
 
@@ -266,6 +269,13 @@ def _frame_clusters(axes: Axes, stretches: Sequence[ordering.Block], count: int)
         axes.add_patch(Rectangle(corner, block.size, block.size, fill=False, color="#D55E00", linewidth=width))
 
 
+def _write_values(axes: Axes, image: AxesImage) -> None:
+    for (row, column), value in np.ndenumerate(np.asarray(image.get_array())):
+        red, green, blue, _ = image.cmap(image.norm(value))
+        dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
+        axes.text(column, row, f"{value:.3g}", ha="center", va="center", color="white" if dark else "black", fontsize=9)
+
+
 def _name_axes(axes: Axes, stretches: Sequence[ordering.Block], client_ids, order: np.ndarray) -> None:
     count = len(order)
     kept = [stretches[each] for each in _named(stretches, count)]
@@ -294,35 +304,3 @@ def _proximity_title(measure: str, clients: int, clusters: int | None) -> str:
 
 def _complement(values):
     return 1 - np.asarray(values)
-
-
-def angles_figure(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> ReportFigure:
-    """Draws matrices of angles side by side, on one scale from 0 to 90 degrees; dark stands for alike.
-
-    Args:
-      matrices: By title, each [N, N], degrees.
-      names: Of the N sets.
-    """
-    side = float(np.clip(1.4 + 0.75 * len(names), 3.2, 8))
-    figure = style.new_figure(len(matrices) * side + 1.6, side + 0.6)
-    panels = figure.subplots(1, len(matrices), sharey=True, squeeze=False)[0]
-    for axes, (title, matrix) in zip(panels, matrices.items(), strict=True):
-        image = _draw(axes, np.asarray(matrix, float), names)
-        axes.set_title(title, fontsize=11)
-    figure.colorbar(image, ax=list(panels), label="degrees", ticks=range(0, 91, 15), shrink=0.85)
-    return figure
-
-
-def _draw(axes: Axes, matrix: np.ndarray, names: Sequence[str]) -> AxesImage:
-    image = axes.imshow(matrix, cmap="viridis", vmin=0, vmax=90)
-    shown = [style.shorten(name, 16) for name in names]
-    axes.set_xticks(range(len(names)), shown, rotation=30, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(names)), shown)
-    axes.tick_params(length=0)
-    size = 10 if len(names) <= 8 else 7
-    for (row, column), value in np.ndenumerate(matrix):
-        # White on the dark half of the scale, black on the light one.
-        shade = "black" if value > 55 else "white"
-        text = "0" if row == column else f"{value:.1f}"
-        axes.text(column, row, text, ha="center", va="center", color=shade, fontsize=size)
-    return image

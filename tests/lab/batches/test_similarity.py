@@ -1,0 +1,90 @@
+"""How far whole data sets are apart: `tffcl similarity` of a client a data set (PACFL Table 1)."""
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles
+
+import tffcl
+from tests.lab.datasets.helpers import need
+from tffcl.errors import UserError
+from tffcl.lab.cli.main import main
+from tffcl.lab.datasets import federated
+from tffcl.lab.datasets.core import Dataset
+
+NAMES = ("digits", "mnist", "usps")
+# PACFL (arXiv:2209.10526) Table 1, "the smallest principal angle" in degrees between pairs of the task's sets in order.
+PACFL_TABLE_1 = (6.13, 45.79, 66.26, 43.42, 64.86, 43.36)
+
+
+@pytest.fixture
+def sets(digits, monkeypatch):
+    """Three sets of images by name, float [n, 8, 8, 3] from 0 to 1 as they are framed: two alike, and smaller ones in
+    colour."""
+    x, y = digits
+    coloured = np.repeat(x[:, 1:7, 1:7], 3, axis=3) // np.array([1, 2, 3], np.uint8)
+    images = {"digits": x[:700], "mnist": x[:700], "usps": coloured[700:1400]}
+    labels = {"digits": y[:700], "mnist": y[:700], "usps": y[700:1400]}
+    made = {
+        name: Dataset.from_arrays(name, (images[name], labels[name]), (images[name][:5], labels[name][:5]))
+        for name in NAMES
+    }
+    monkeypatch.setattr(federated, "_load_one", lambda asked, **_: made[asked["name"]])
+    framed = {name: np.repeat(x[:700], 3, axis=3) for name in NAMES[:2]}
+    framed["usps"] = np.pad(coloured[700:1400], ((0, 0), (1, 1), (1, 1), (0, 0)))
+    return {name: each / 255 for name, each in framed.items()}
+
+
+def angles_between(**pacfl):
+    few = {"dataset": {"names": list(NAMES)}, "model": {"name": "mlp", "hidden": 4}}
+    task = tffcl.resolve(
+        "pacfl_datasets", "pacfl", overrides=few | {"algorithms": {"pacfl": {"num_clusters": 3} | pacfl}}
+    )
+    return tffcl.measure_similarity(task)
+
+
+@pytest.mark.parametrize("preprocess", ["raw", "centred", "grey"])
+def test_angles_between_data_sets_are_scipys(sets, preprocess):
+    found = angles_between(num_vectors=2, preprocess=preprocess)
+    assert found.client_ids.tolist() == list(NAMES)
+    if preprocess == "centred":
+        sets = {name: x - x.mean(axis=0) for name, x in sets.items()}
+    if preprocess == "grey":
+        sets = {name: x @ [0.299, 0.587, 0.114] for name, x in sets.items()}
+    bases = [np.linalg.svd(sets[name].reshape(700, -1).T, full_matrices=False)[0][:, :2] for name in NAMES]
+    expected = np.degrees([[subspace_angles(one, other).min() for other in bases] for one in bases])
+    np.testing.assert_allclose(found.proximity, expected, atol=0.02)
+    assert found.proximity[0, 1] == pytest.approx(0, abs=1e-3) and found.proximity[0, 2] > 1
+
+
+def test_a_table_and_a_picture_have_names_and_values(sets, capsys, tmp_path):
+    few = [f"--set=algorithms.pacfl.{key}" for key in ("num_clusters=3", "samples=300")]
+    few += ['--set=dataset.names=["digits","mnist","usps"]', "--set=model.name=mlp", "--set=model.hidden=4"]
+    assert main(["similarity", "pacfl_datasets", "--out", str(tmp_path), *few]) == 0
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["degrees", *NAMES] and first.split()[:2] == ["digits", "0.00"]
+    with np.load(tmp_path / "proximity.npz") as saved:
+        assert saved["client_ids"].tolist() == list(NAMES)
+    axes = angles_between().heat_map().axes[0]
+    assert sorted(tick.get_text() for tick in axes.get_yticklabels()) == sorted(NAMES)
+    assert len(axes.texts) == 9 and axes.texts[0].get_text() == "0"
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (["digits"], r"different names = \['\.\.\.', '\.\.\.'\], no name"),
+        (["digits", "digits"], "different names"),
+        (["digits", "mnits"], "unknown dataset 'mnits'; did you mean 'mnist'"),
+    ],
+)
+def test_what_a_user_can_mend(names, message):
+    with pytest.raises(UserError, match=message):
+        tffcl.measure_similarity(tffcl.resolve("pacfl_datasets", "pacfl", overrides={"dataset": {"names": names}}))
+
+
+@pytest.mark.parametrize("task", ["pacfl_datasets_small", pytest.param("pacfl_datasets", marks=pytest.mark.slow)])
+def test_first_vectors_are_the_papers_table_1(task):
+    need("cifar10", "svhn_cropped", "fashion_mnist", "usps")
+    first = tffcl.measure_similarity(tffcl.resolve(task, "pacfl")).proximity[np.triu_indices(4, 1)]
+    np.testing.assert_allclose(first, PACFL_TABLE_1, atol=2)
+    assert first[1] == pytest.approx(45.79, abs=0.5)  # CIFAR-10 and Fashion-MNIST are the copies that everyone has
