@@ -172,6 +172,11 @@ class RunDirectory(os.PathLike):
         """
         return read_table(self / ROUNDS, ["round", *required])
 
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds stand in rounds.csv; those after the checkpoint are done again, with the same numbers."""
+        return len(self.rounds().rows) if (self / ROUNDS).is_file() else 0
+
     # Whose it is
 
     def check_claim(

@@ -212,7 +212,7 @@ def test_a_wrong_file_is_one_line(mine, old, new, message):
         (["demo_digits", "--rounds", "0"], "--rounds 0 must be a share of each task's rounds"),
         (["demo_digits", "--rounds", "1.5"], "--rounds 1.5 must be"),
         (["demo_digits", "--seeds", "a"], "--seeds 'a' must be whole numbers"),
-        (["demo_digits", "--seeds", "0,0"], "--seeds names a seed twice"),
+        (["demo_digits", "--seeds", "0,0"], "--seeds names 0 twice"),
         (["demo_digits", "--table-only"], "holds no results of a study"),
     ],
 )

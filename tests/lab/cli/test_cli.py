@@ -96,7 +96,7 @@ def fails(capsys, *arguments):
             ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--seeds", "0,x"],
             "--seeds '0,x' must be whole numbers",
         ),
-        (["compare", "demo_digits", "--algorithms", "pacfl,pacfl"], "each algorithm and each seed once"),
+        (["compare", "demo_digits", "--algorithms", "pacfl,pacfl"], "--algorithms names pacfl twice; give each once"),
         (["similarity", "demo_digits", "--signature", "subspac"], "did you mean 'subspace'"),
         (["report", "nowhere"], "nowhere"),
     ],

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
+SWEEP = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=150,210"]
 MISTAKES = [
     ([*RUN, "--set", "model.hiden=3"], "did you mean 'hidden'"),
     ([*RUN, "--set", "model.hidden=x"], "model.hidden is 'x'; it must be a whole number from 1"),
@@ -58,7 +59,15 @@ MISTAKES = [
     ),
     (["init", "a\nb.toml"], "it has characters that cannot be written in one"),
     (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
+    (["compare", "demo_digits", "--algorithms", "pacfl, pacfl"], "--algorithms names pacfl twice; give each once"),
+    (["compare", "demo_digits", "--seeds", "0,0"], "--seeds names 0 twice; give each once"),
+    (["study", "demo_digits", "--seeds", "0,1,0"], "--seeds names 0 twice; give each once"),
     (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),
+    ([*SWEEP, "--seeds", "0,0"], "--seeds names 0 twice; give each once"),
+    ([*SWEEP, "--select", "local"], "--select 'local' must be cluster or global"),
+    ([*SWEEP, "--select", "cluster"], "--select needs validation examples"),
+    ([*SWEEP, "--select", "cluster", "--halving", "1"], "--halving 1 must be 2 or more"),
+    ([*SWEEP, "--select", "cluster", "--samples", "1"], "--samples 1 must be 2 or more"),
 ]
 _ALONE = """
 import contextlib, io, json, sys

@@ -208,7 +208,7 @@ def test_the_page(with_errors):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"keys"', '"kees"', "batch.json is damaged: there is no 'keys'"),
+        ('"keys"', '"kees"', "batch.json is damaged: Object missing required field `keys`"),
         ('"values": [\n    1\n   ]', '"values": []', "batch.json is damaged: a point has 0 values for 1 keys"),
         ("{", "[", "batch.json is damaged"),
     ],

@@ -25,7 +25,7 @@ from tffcl.regular_files import read_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.lock import locked
-from tffcl.runs.run_directory import CHECKPOINTS, MARKER, ROUNDS, SUMMARY, RunDirectory, State, short_path
+from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
 
@@ -58,11 +58,6 @@ def _has_kind(file: pathlib.Path) -> bool:
         return file.name == INDEX and "kind" in read_json(file)
     except UserError:
         return False
-
-
-def rounds_done(place: pathlib.Path) -> int:
-    """How many rounds of a run stand in its files; those after its checkpoint are done again, with the same numbers."""
-    return len(RunDirectory(place).rounds().rows) if (place / ROUNDS).is_file() else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,10 +203,11 @@ class Batch:
     def done(self, job: Job, until: int | None = None) -> str:
         """Says how a job has ended; or, with `until`, that it has so many rounds. "" if neither."""
         place = self.place(job)
-        state = RunDirectory(place).ended
+        directory = RunDirectory(place)
+        state = directory.ended
         if state == "finished" and job.newcomers and not (place / NEWCOMERS).is_file():
             return ""
-        return state or ("so far" if until is not None and rounds_done(place) >= until else "")
+        return state or ("so far" if until is not None and directory.rounds_done >= until else "")
 
     def run(
         self,

@@ -6,16 +6,19 @@ import pathlib
 import re
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.lab.batches import sweep
-from tffcl.lab.batches.batch import Batch, Job, Options, rounds_done
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
 from tffcl.runs.run_directory import RunDirectory, State
+
+if TYPE_CHECKING:
+    from tffcl.lab.batches.batch import Batch, Job
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
 _PICKED = "picked"
@@ -159,7 +162,9 @@ def search(
             "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's "
             "training data"
         )
-    batch = Batch("search", out, Options(data_dir, resume, overwrite, show_progress))
+    from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
+
+    batch = batches.Batch("search", out, batches.Options(data_dir, resume, overwrite, show_progress))
     points = list(zip(planned.points, jobs_of(planned), strict=True))
     contents = {**contents_of(planned), "select": options.select, "rungs": [], "picked": None}
     with batch.begun([job for _, own in points for job in own], contents):
@@ -181,7 +186,9 @@ def search(
     return batch.index
 
 
-def scores(batch: Batch, points: Sequence[Sequence[Job]], select: str, until: int | None = None, **how) -> list[float]:
+def scores(
+    batch: "Batch", points: "Sequence[Sequence[Job]]", select: str, until: int | None = None, **how
+) -> list[float]:
     """Runs what points lack, and takes their accuracies on validation examples.
 
     Args:
@@ -204,7 +211,7 @@ def scores(batch: Batch, points: Sequence[Sequence[Job]], select: str, until: in
 def validation(place: pathlib.Path, select: str, until: int | None = None) -> float:
     """Returns the accuracy on validation examples of the run in a directory, as of one job in `scores`."""
     directory, column = RunDirectory(place), f"validation_{select}_accuracy"
-    if until is not None and until <= rounds_done(place) and directory.state is not State.DIVERGED:
+    if until is not None and until <= directory.rounds_done and directory.state is not State.DIVERGED:
         rounds = directory.rounds()
         return float(rounds.floats(column)[until - 1]) if column in rounds.names else math.nan
     summary = directory.summary()  # before that round where its budget of privacy was spent: what it has come to then
@@ -229,8 +236,10 @@ def _json(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _tested(batch: Batch, planned: Plan, point: Point, fresh_seeds: int) -> dict:
+def _tested(batch: "Batch", planned: Plan, point: Point, fresh_seeds: int) -> dict:
     """Runs the picked point to its end with seeds that chose nothing; returns what the index says of it."""
+    from tffcl.lab.batches.batch import Job
+
     seeds = [max(planned.seeds) + 1 + number for number in range(fresh_seeds)]
     title = f"picked: {sweep.describe(planned.axes, point.values)}, fresh seed"
     jobs = [

@@ -79,7 +79,7 @@ def plan(
         )
     seeds = tuple(seeds) or study.seeds
     if len(set(seeds)) < len(seeds):
-        raise UserError("--seeds names a seed twice; give each once")
+        raise UserError(f"{study.name}: seeds names one twice; give each once")
     cells, places, jobs, known = chosen(study, only), [], {}, {}
     for cell in cells:
         if cell.missing:

@@ -171,9 +171,6 @@ def plan(
       UserError: As `resolve.resolve`, or if two runs would be the same, or a key is given twice.
     """
     _check_axes(axes, overrides or {})
-    for place, seed in enumerate(seeds):
-        if seed in seeds[:place]:
-            raise UserError(f"--seeds names {seed} twice; give each seed once")
     wanted = itertools.product(*(axis.values for axis in axes)) if points is None else points
     points = []
     for values in wanted:

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from tffcl.errors import unknown
+from tffcl.errors import UserError, unknown
 from tffcl.validation import check_label
 
 _FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
@@ -120,6 +120,27 @@ def workers(options):
     from tffcl.runtime import RemoteWorkers
 
     return RemoteWorkers.parse(options.workers, options.worker_timeout)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Turns "0,1,2" into numbers.
+
+    Raises:
+      UserError: If it is something else, or names a number twice.
+    """
+    try:
+        seeds = [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {text[:100]!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+    return each_once("--seeds", seeds)
+
+
+def each_once(option: str, values: list) -> list:
+    """Returns the values of an option; UserError if it names one twice."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise UserError(f"{option} names {str(value)[:100]} twice; give each once")
+    return values
 
 
 def task_name(task: str) -> str:

@@ -5,7 +5,6 @@ import sys
 
 from tffcl.errors import UserError
 from tffcl.lab.cli import command_options as shared
-from tffcl.lab.cli.sweep_command import parse_seeds
 
 _DEMO = "demo_digits"
 
@@ -95,12 +94,13 @@ def compare(options) -> int:
     overrides = shared.overrides(options)
     if wanted:
         overrides = task_file.merged({"evaluation": {"every": 1}}, overrides)
-    names = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
-    seeds = parse_seeds(options.seeds)
+    asked = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
+    names = shared.each_once("--algorithms", [name.strip() for name in asked])
+    seeds = shared.parse_seeds(options.seeds)
     configs = [
         resolve.resolve(options.task, name, seed=seed, overrides=overrides)
         for seed in seeds
-        for name in map(str.strip, names)
+        for name in names
     ]
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
 

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError, printable
-from tffcl.lab.cli.sweep_command import parse_seeds
+from tffcl.lab.cli.command_options import parse_seeds
 from tffcl.regular_files import write_text
 
 

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError
-from tffcl.lab.cli.command_options import add_algorithm, print_report
+from tffcl.lab.cli.command_options import add_algorithm, parse_seeds, print_report
 
 
 def add_sweep(parser):
@@ -32,18 +32,6 @@ def add_sweep(parser):
     parser.add_argument(
         "--fresh-seeds", type=int, default=3, metavar="N", help="with --select: to test with (default: 3)"
     )
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Turns "0,1,2" into numbers.
-
-    Raises:
-      UserError: If it is something else.
-    """
-    try:
-        return [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds {text[:100]!r} must be whole numbers with commas between, e.g. 0,1,2") from None
 
 
 def sweep(options, overrides: Mapping) -> int:

@@ -4,66 +4,105 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from types import NoneType
+from typing import NotRequired, TypedDict
+
+import msgspec
 
 from tffcl.csv_files import damaged
 from tffcl.json_files import read_json, telling_damage, write_json
 from tffcl.runs.run_directory import FAILED, RunDirectory, State
 
 INDEX = "batch.json"
-_NUMBER, _NUMBER_OR_NONE = (int, float), (int, float, NoneType)
-_OF_POINTS = {
-    "task": str,
-    "algorithm": str,
-    "keys": [str],
-    "labels": [str],
-    "seeds": [int],
-    "points": [{"values": list, "directory": str}],
-}
-_CELL = {
-    "column": str,
-    "row": str,
-    "task": str,
-    "method": str,
-    "measure": str,
-    "accuracy": str,
-    "target": _NUMBER_OR_NONE,
-    "megabits_a_round": _NUMBER_OR_NONE,
-    "published": [_NUMBER_OR_NONE],
-    "missing": str,
-    "directory": (str, NoneType),
-    "paper_rounds": (int, NoneType),
-    "set": dict,
-    "changed?": [str],
-    "tuned?": dict,
-}
-# What the index of each kind of batch has beside its kind, and of what types: [str] is a list of texts, {str: dict} a
-# table of any names; a key that ends in ? need not be there.
-KINDS: Mapping[str, Mapping] = {
-    "comparison": {"algorithms": [str], "targets": [str]},
-    "sweep": _OF_POINTS,
-    "search": {
-        **_OF_POINTS,
-        "select": str,
-        "rungs": [{"rounds": int, "points": [{"values": list, "score": _NUMBER_OR_NONE}]}],
-        "picked": (dict, NoneType),
-    },
-    "study": {
-        "study": str,
-        "title": str,
-        "paper": str,
-        "table": str,
-        "page": int,
-        "note": str,
-        "published_is": str,
-        "layout?": str,
-        "about?": {str: str},
-        "rounds": _NUMBER,
-        "seeds": [int],
-        "cells": [_CELL],
-        "tuned": {str: {"mark": str, "points": [{"values": dict, "validation": _NUMBER_OR_NONE}]}},
-    },
-}
+
+
+class _Point(TypedDict):
+    values: list
+    directory: str
+
+
+class _Scored(TypedDict):
+    values: list
+    score: float | None
+
+
+class _Rung(TypedDict):
+    rounds: int
+    points: list[_Scored]
+
+
+class _Cell(TypedDict):
+    column: str
+    row: str
+    task: str
+    method: str
+    measure: str
+    accuracy: str
+    target: float | None
+    megabits_a_round: float | None
+    published: tuple[float | None, float | None]
+    missing: str
+    directory: str | None
+    paper_rounds: int | None
+    set: dict
+    changed: NotRequired[list[str]]
+    tuned: NotRequired[dict]
+
+
+class _Trial(TypedDict):
+    values: dict
+    validation: float | None
+
+
+class _Choice(TypedDict):
+    mark: str
+    points: list[_Trial]
+
+
+class Comparison(TypedDict):
+    """What the index of a comparison has."""
+
+    algorithms: list[str]
+    targets: list[str]
+
+
+class Sweep(TypedDict):
+    """What the index of a sweep has."""
+
+    task: str
+    algorithm: str
+    keys: list[str]
+    labels: list[str]
+    seeds: list[int]
+    points: list[_Point]
+
+
+class Search(Sweep):
+    """What the index of a search has beside that of a sweep."""
+
+    select: str
+    rungs: list[_Rung]
+    picked: dict | None
+
+
+class Study(TypedDict):
+    """What the index of a study has."""
+
+    study: str
+    title: str
+    paper: str
+    table: str
+    page: int
+    note: str
+    published_is: str
+    layout: NotRequired[str]
+    about: NotRequired[dict[str, str]]
+    rounds: float
+    seeds: list[int]
+    cells: list[_Cell]
+    tuned: dict[str, _Choice]
+
+
+KINDS: Mapping[str, type] = {"comparison": Comparison, "sweep": Sweep, "search": Search, "study": Study}
 
 
 def write_index(path: pathlib.Path, kind: str, contents: Mapping):
@@ -72,7 +111,7 @@ def write_index(path: pathlib.Path, kind: str, contents: Mapping):
     Args:
       path: The directory; it is made where it is not there.
       kind: A name in `KINDS`.
-      contents: What is noted of them, with the keys of `KINDS` at least.
+      contents: What is noted of them, as `KINDS` says.
     """
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / INDEX, {"kind": kind, **contents})
@@ -88,27 +127,13 @@ def read_index(path: str | pathlib.Path, kind: str) -> dict | None:
     if not file.is_file():
         return None
     found = read_json(file)
-    _check(file, found, {"kind": str})
-    if found["kind"] not in KINDS:
-        raise damaged(file, f"its kind is {found['kind'][:100]!r}")
-    _check(file, found, KINDS[found["kind"]])
+    if not isinstance(found.get("kind"), str) or found["kind"] not in KINDS:
+        raise damaged(file, f"its kind is {repr(found.get('kind'))[:100]}")
+    try:
+        msgspec.convert(found, KINDS[found["kind"]])
+    except msgspec.ValidationError as error:
+        raise damaged(file, error) from None
     return found if found["kind"] == kind else None
-
-
-def _check(file: pathlib.Path, value: object, kind, name: str = "what it holds"):
-    """Raises UserError if a value is not as one in `KINDS` says."""
-    if not isinstance(value, type(kind) if isinstance(kind, (list, dict)) else kind):
-        raise damaged(file, f"{name} is {repr(value)[:100]}")
-    if isinstance(kind, list):
-        for each in value:
-            _check(file, each, kind[0], f"one of {name}")
-    elif isinstance(kind, dict):
-        own = {each: kind[str] for each in value} if str in kind else kind
-        for key, each in own.items():
-            if (found := key.removesuffix("?")) in value:
-                _check(file, value[found], each, found)
-            elif found == key:
-                raise damaged(file, f"there is no {key!r}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,12 +201,11 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     places = [place for place in places if RunDirectory(place).state is State.FINISHED]
     told = [_read_run(place, cell) for place in places]
     values = [each["here"] for each in told]
-    mean, spread = cell["published"]
     return Result(
         noted=cell,
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
-        published=(mean, spread),
+        published=tuple(cell["published"]),
         accuracies={kind: Stat.of(each[kind] for each in told) for kind in (*_KINDS, "took part")},
         ari=Stat.of(each["ari"] for each in told),
         rounds=max((each["rounds"] for each in told), default=None),
