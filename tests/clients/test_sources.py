@@ -86,7 +86,7 @@ def test_of_many_clients_that_must_be_read_first_a_run_reads_few_before_it_start
     assert far.read_before == list(range(0, 1000, 16)) and near.read_before == list(range(1000))
     check_examples(far, SPEC, 3)
     told = fingerprint.of_populations({0: far})
-    assert far.train_examples.reads == 1 + 2 * 63  # once for the type; labels, and the fingerprint
+    assert far.train_examples.held.reads == 1 + 2 * 63  # once for the type; labels, and the fingerprint
     assert told["test examples"] == fingerprint.of_populations({0: near})["test examples"]
 
 

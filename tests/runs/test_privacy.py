@@ -1,7 +1,9 @@
 """The privacy ledger: against dp-accounting called by hand, budgets that end runs, and what is said of it."""
 
 import csv
+import dataclasses
 import json
+import pickle
 from unittest import mock
 
 import dp_accounting
@@ -31,6 +33,7 @@ from tffcl.rounds.privacy_releases import Release
 from tffcl.runs.interrupts import Interrupted
 from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
 from tffcl.runs.run_directory import RunDirectory
+from tffcl.runs.training_round import accounted
 
 DELTA = 1e-3
 SETTINGS = PrivacySettings(delta=DELTA)
@@ -546,3 +549,56 @@ def test_what_a_method_reads_itself_is_no_private_release(tff_worker, model, pop
     (note, *_) = privacy_notes(told)
     assert note.startswith("not private: 1 release came without noise") and "what the method reads itself" in note
     assert tffcl.train(plain, population, out=tmp_path / "plain", **options).summary["privacy"]["epsilon"] > 0
+
+
+READINGS = {
+    "train": lambda clients: clients.train(0),
+    "test": lambda clients: clients.test(0),
+    "validation": lambda clients: clients.validation(0),
+    "the mapping": lambda clients: clients.train_examples[0],
+    "get": lambda clients: clients.validation_examples.get(0),
+    "items": lambda clients: next(iter(clients.train_examples.items())),
+    "values": lambda clients: next(iter(clients.test_examples.values())),
+    "a copy": lambda clients: {**clients.train_examples},
+    "pooled tests": lambda clients: clients.pooled_tests,
+    "pooled validation": lambda clients: clients.pooled_validation,
+    "label counts": lambda clients: clients.label_counts,
+    "of some clients": lambda clients: clients.restricted([0]).train_examples[0],
+    "their label counts": lambda clients: clients.restricted([0]).label_counts,
+    "pickled": lambda clients: pickle.loads(pickle.dumps(clients)).train_examples[0],
+    "replaced": lambda clients: dataclasses.replace(clients, note="other").train_examples[0],
+}
+
+
+@pytest.fixture
+def labelled(population):
+    counts = np.stack([np.bincount(population.train(client).y, minlength=10) for client in population.client_ids])
+    held = dataclasses.replace(population, validation_examples=population.test_examples, label_counts=counts)
+    assert len(held.pooled_tests.y) == len(held.pooled_validation.y)  # an evaluation has read them before
+    return held
+
+
+@pytest.mark.parametrize("read", READINGS.values(), ids=READINGS)
+def test_in_whichever_way_a_method_reads_what_clients_hold_it_counts(labelled, read):
+    ledger = ledger_of([])
+    with simulating(ledger=ledger), accounted(labelled):
+        read(labelled)
+    assert ledger.summary() is None and len(ledger.as_array()) == 1
+
+
+def test_who_the_clients_are_and_how_much_they_hold_counts_as_no_reading(labelled):
+    ledger = ledger_of([])
+    with simulating(ledger=ledger), accounted(labelled):
+        few = labelled.restricted([0, 1])
+        assert few.sizes.all() and few.test_sizes.all() and list(few.train_examples) == list(range(len(labelled)))
+        assert 0 in few.train_examples and few.read_before == [0, 1] and repr(few)
+    assert not len(ledger.as_array())
+
+
+@pytest.mark.parametrize("choose_by", ["validation_loss", "test_accuracy"])
+def test_what_clients_choose_on_stays_on_their_devices(tff_worker, model, labelled, choose_by):
+    ledger = ledger_of([])
+    method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, choose_by=choose_by), seed=0)
+    with simulating(ledger=ledger), accounted(labelled):
+        method.next(method.initialize(labelled), Cohort(labelled, labelled.client_ids, (1, 1)))
+    assert [bool(kind.once) for kind in ledger._counts] == [False] * len(ledger._counts) != []

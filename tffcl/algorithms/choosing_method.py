@@ -197,14 +197,15 @@ class Choosing(Method):
         Raises:
           UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
         """
-        for client in population.client_ids if self.choose_by == "validation_loss" else ():
-            population.validation(client)
-        for client in population.client_ids if self.choose_by == "test_accuracy" else ():
-            if not len(population.test(client)):
-                raise UserError(
-                    f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets "
-                    "clients choose on them, 'train_loss' does not"
-                )
+        with on_devices():  # which know what they have
+            for client in population.client_ids if self.choose_by == "validation_loss" else ():
+                population.validation(client)
+        if self.choose_by == "test_accuracy" and not population.test_sizes.all():
+            without = population.client_ids[population.test_sizes == 0][0]
+            raise UserError(
+                f"client {population.name_of(without)} has no test examples; choose_by 'test_accuracy' lets "
+                "clients choose on them, 'train_loss' does not"
+            )
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
 
     def tried(self, cohort: Cohort) -> dict[str, list]:
@@ -212,4 +213,5 @@ class Choosing(Method):
         if self.choose_by == "train_loss":
             return {}
         examples = self._examples_of(cohort.population)
-        return {_TRIED: [examples(client).stacked for client in cohort.client_ids]}
+        with on_devices():
+            return {_TRIED: [examples(client).stacked for client in cohort.client_ids]}

@@ -3,10 +3,12 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from tffcl.clients.simulation_context import current
 
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -63,6 +65,30 @@ class ClientExamples:
         if isinstance(values, np.ndarray):  # what a round of many small clients would notice
             return values[self.rows]
         return tf.nest.map_structure(lambda leaf: leaf[self.rows], values)
+
+
+class CountedExamples(Mapping[int, ClientExamples]):
+    """The examples of clients by ID; a simulation counts it when somebody reads those of one, in whichever way.
+
+    Attributes:
+      held: The mapping that they come from, for what the library reads and releases to nobody.
+    """
+
+    def __init__(self, held: Mapping[int, ClientExamples]):
+        self.held = held
+
+    def __getitem__(self, client: int) -> ClientExamples:
+        current().on_reading()
+        return self.held[client]
+
+    def __contains__(self, client) -> bool:
+        return client in self.held
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tffcl.clients import sources
-from tffcl.clients.client_examples import ClientExamples, PooledExamples, pooled
+from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, pooled
 from tffcl.clients.simulation_context import current
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError, unknown
@@ -17,9 +17,28 @@ _MOST_NAMED = 20  # clients that a message lists
 _MOST_READ = 64  # clients whose examples are read before a run where they are not in memory
 
 
+class _CountedField:
+    """A field of which a simulation counts the reading, as it does that of examples; None by default."""
+
+    def __set_name__(self, owner, name: str):
+        self._name = name
+
+    def __get__(self, population, owner=None):
+        if population is None:
+            return None  # which a dataclass takes for the default
+        current().on_reading()
+        return vars(population)[self._name]
+
+    def __set__(self, population, value):
+        vars(population)[self._name] = value
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Population(Shown):
     """The clients that there are. Row i of every array is `client_ids[i]`.
+
+    A simulation counts examples and labels that a method reads itself, outside of rounds and queries, as released
+    without noise.
 
     Attributes:
       client_ids: `int32 [N]`, ascending.
@@ -44,15 +63,20 @@ class Population(Shown):
     validation_examples: Mapping[int, ClientExamples] | None = None
     sizes: np.ndarray = None  # type: ignore[assignment]  # counted below
     versions: np.ndarray | None = None
-    label_counts: np.ndarray | None = None
+    label_counts: np.ndarray | None = _CountedField()  # type: ignore[assignment]  # which gives an array or None
     groups: np.ndarray | None = None
     note: str = ""
     names: np.ndarray | None = None
     signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        for name in ("train_examples", "test_examples", "validation_examples"):
+            held = getattr(self, name)
+            if held is not None and not isinstance(held, CountedExamples):
+                object.__setattr__(self, name, CountedExamples(held))
         if self.sizes is None:
-            sizes = np.array([len(self.train_examples[int(client)]) for client in self.client_ids], np.int32)
+            held = self.train_examples.held
+            sizes = np.array([len(held[int(client)]) for client in self.client_ids], np.int32)
             object.__setattr__(self, "sizes", sizes)
         if self.versions is None:
             object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
@@ -119,11 +143,7 @@ class Population(Shown):
         return self.client_ids if self.names is None else self.names
 
     def train(self, client_id: int) -> ClientExamples:
-        """Returns a client's training examples.
-
-        A simulation counts what a method reads itself, outside of rounds and queries, as released without noise.
-        """
-        current().on_reading()
+        """Returns a client's training examples."""
         return self.train_examples[int(client_id)]
 
     def test(self, client_id: int) -> ClientExamples:
@@ -143,24 +163,32 @@ class Population(Shown):
     @functools.cached_property
     def read_before(self) -> list[int]:
         """The clients whose training examples are looked at before a run: all, or few where they must be read."""
-        few = 1 if isinstance(self.train_examples, dict) else -(-len(self) // _MOST_READ)
+        few = 1 if isinstance(self.train_examples.held, dict) else -(-len(self) // _MOST_READ)
         return self.client_ids[::few].tolist()
 
     @functools.cached_property
     def test_sizes(self) -> np.ndarray:
         """`int [N]`, test examples of each client."""
-        return np.array([len(self.test(client)) for client in self.client_ids])
+        return np.array([len(self.test_examples.held[int(client)]) for client in self.client_ids])
 
-    @functools.cached_property
+    @property
     def pooled_tests(self) -> PooledExamples:
         """The test examples of all clients."""
-        return pooled([self.test(client) for client in self.client_ids])
+        current().on_reading()
+        return self._pools[0]
 
-    @functools.cached_property
+    @property
     def pooled_validation(self) -> PooledExamples | None:
         """The validation examples of all clients; None where there are none."""
-        held = self.validation_examples
-        return None if held is None else pooled([held[int(client)] for client in self.client_ids])
+        current().on_reading()
+        return self._pools[1]
+
+    @functools.cached_property
+    def _pools(self) -> list[PooledExamples | None]:
+        """The test and the validation examples of all clients."""
+        kinds = self.test_examples, self.validation_examples
+        ids = self.client_ids.tolist()
+        return [None if each is None else pooled([each.held[client] for client in ids]) for each in kinds]
 
     @classmethod
     def from_arrays(
@@ -204,7 +232,7 @@ class Population(Shown):
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
         fields: dict[str, Any] = {
-            name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row
+            name: None if vars(self)[name] is None else vars(self)[name][rows] for name in by_row
         }
         return dataclasses.replace(self, **fields)
 
