@@ -231,9 +231,7 @@ class Population(Shown):
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
-        fields: dict[str, Any] = {
-            name: None if vars(self)[name] is None else vars(self)[name][rows] for name in by_row
-        }
+        fields: dict[str, Any] = {name: None if vars(self)[name] is None else vars(self)[name][rows] for name in by_row}
         return dataclasses.replace(self, **fields)
 
 

@@ -23,7 +23,8 @@ class Simulation:
         and raises UserError where that is not allowed; None counts nothing.
       on_plan: Called with a line that says how a cohort is cut into blocks.
       on_progress: Called with how many clients are done, and how many compute in all.
-      on_reading: Called when examples of clients are read outside of rounds and queries: the reader has them as they are.
+      on_reading: Called when examples of clients are read outside of rounds and queries: who reads them has them as
+        they are.
     """
 
     memory: int | None = None
