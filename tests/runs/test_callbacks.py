@@ -98,6 +98,25 @@ def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
     same(go("run", resume=True, rounds=4), go("whole", rounds=4))
 
 
+@pytest.mark.parametrize(
+    "leave, why",
+    [
+        (lambda run: run.callback_states.update(mine=np.zeros(2)), "Object of type ndarray is not JSON serializable"),
+        (lambda run: setattr(run, "callback_states", None), "NoneType in place of a dict"),
+    ],
+)
+def test_a_state_that_no_checkpoint_holds_is_one_line_and_the_round_stays(go, leave, why):
+    other = Mine()
+    with pytest.raises(UserError) as raised:
+        go("run", Mine(2, leave), other, rounds=4)
+    assert str(raised.value) == (
+        f"the callback Mine left in run.callback_states in after_round what is no JSON value: {why} "
+        "(rounds 1 to 2 are saved)"
+    )
+    assert (2, 3) in other.seen  # the failed one's count is that of the round before
+    same(go("run", resume=True, rounds=4), go("whole", rounds=4))
+
+
 @pytest.mark.parametrize("number", [2, 4], ids=["in the middle", "in the last round"])
 def test_ctrl_c_in_a_callback_ends_the_run_with_its_round(go, number):
     def interrupt(run):
@@ -181,6 +200,20 @@ def test_early_stopping_chooses_on_validation_data_where_there_is_some(go, popul
     result = go("run", EarlyStopping("cluster_accuracy", 1, 1.0), population=held, rounds=3)
     assert "validation_cluster_accuracy has not become better than its " in result.summary["stopped"]
     assert result.summary["rounds"] == 2 and "of test data" not in capsys.readouterr().err
+
+
+def test_early_stopping_promises_no_validation_data_where_the_metric_has_none(go, capsys):
+    for metric, has_some in (("cluster_accuracy", True), ("local_accuracy", False)):
+        go(metric, EarlyStopping(metric, 9), rounds=1)
+        line = capsys.readouterr().err
+        assert f"early stopping chooses by {metric}, which is of test data" in line
+        assert ("dataset.validation = 0.1" in line) == has_some
+
+
+def test_early_stopping_on_validation_data_that_nobody_has_is_told_before_anything_is_written(go, tmp_path):
+    with pytest.raises(UserError, match=r"by validation_global_accuracy, and clients have no validation examples; .*"):
+        go("run", EarlyStopping("validation_global_accuracy", 3))
+    assert not (tmp_path / "run").exists()
 
 
 def test_runs_of_a_task_that_end_at_different_rounds_stand_in_one_table(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError, tell, unknown
@@ -75,16 +76,34 @@ class EarlyStopping(Parameters, Callback):
 
     def _column(self, run: "Run") -> str:
         """The column that is watched."""
-        twin = f"validation_{self.metric}"
-        return twin if twin in OF_ROUNDS and run.stage.validator is not None else self.metric
+        return self._twin if self._twin and run.stage.validator is not None else self.metric
+
+    @property
+    def _twin(self) -> str:
+        """The column of the same metric on validation examples; "" where there is none."""
+        name = f"validation_{self.metric}"
+        return name if name in OF_ROUNDS else ""
+
+    def check_measured(self, run: "Run"):
+        """Checks before a run that it has what the metric is measured on.
+
+        Raises:
+          UserError: If the metric is of validation examples, and clients have none.
+        """
+        if self.metric.startswith("validation_") and run.stage.validator is None:
+            raise UserError(
+                f"early stopping chooses by {self.metric}, and clients have no validation examples; "
+                f"dataset.validation = 0.1 holds some out, or choose by {self.metric.removeprefix('validation_')}"
+            )
 
     def begin(self, run: "Run") -> str | None:
         """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
         column = self._column(run)
         if self._is_accuracy and not column.startswith("validation_"):
+            hint = "; with dataset.validation = 0.1 clients hold out validation data to choose by" if self._twin else ""
             run.progress.say(
                 f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it "
-                "is; with dataset.validation = 0.1 clients hold out validation data to choose by"
+                f"is{hint}"
             )
         known = run.callback_states.get(self._key(column), {})
         # Only of a value of this round: between evaluations not all clients have tested their models.
@@ -150,7 +169,7 @@ class UsersCallback(Callback):
             tell(str(error))
 
     def _call(self, hook: str, run: "Run") -> str | None:
-        name = f"the callback {type(self._callback).__name__}"
+        name, before = f"the callback {type(self._callback).__name__}", json.dumps(run.callback_states)
         try:
             reason = getattr(self._callback, hook)(run)
         except KeyboardInterrupt:  # not now: the callbacks after this one shall have the round
@@ -159,8 +178,28 @@ class UsersCallback(Callback):
             raise CallbackFailed(str(error)) from error
         except Exception as error:
             raise CallbackFailed(f"{name} failed in {hook}: {type(error).__name__}: {error}") from error
+        finally:
+            unsaved = _restored(run, before)
+        if unsaved:
+            raise CallbackFailed(f"{name} left in run.callback_states in {hook} what is no JSON value: {unsaved}")
         if reason is not None and not isinstance(reason, str):
             raise CallbackFailed(
                 f"{name} returned {reason!r:.100} from {hook}; it must be a reason to stop, in words, or None"
             )
         return reason
+
+
+def _restored(run: "Run", before: str) -> str:
+    """Puts the callback states of before back where a checkpoint cannot hold those that are there.
+
+    Returns:
+      Why it cannot; "" where it can.
+    """
+    try:
+        if not isinstance(run.callback_states, dict):
+            raise TypeError(f"{type(run.callback_states).__name__} in place of a dict")
+        json.dumps(run.callback_states)
+    except (TypeError, ValueError, RecursionError) as error:
+        run.callback_states = json.loads(before)
+        return str(error)
+    return ""

@@ -16,7 +16,7 @@ from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
 from tffcl.runs import fingerprint, method_checks, resource_checks
-from tffcl.runs.callbacks import Callback, UsersCallback
+from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.evaluator import check_tokens
 from tffcl.runs.interrupts import stopped, watch_for_interrupts
@@ -218,7 +218,11 @@ def _prepared(
         warn_of_delta(ledger, clients)
     tests_each_round = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
     last = min(protocol.rounds, until or protocol.rounds)
-    return Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
+    run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
+    for each in callbacks:
+        if isinstance(each, EarlyStopping):
+            each.check_measured(run)
+    return run
 
 
 def _claimed(
