@@ -75,6 +75,21 @@ def _to_labels(y: np.ndarray) -> str:
     return ": y.astype(int)" if y.ndim in (1, 2) and y.dtype.kind in "bf" else ""
 
 
+def check_labels(y: np.ndarray, who: str):
+    """Checks that labels count from 0.
+
+    Args:
+      y: Integers `[n]` or `[n, L]`.
+      who: Names whose they are in messages, e.g. "client 3".
+
+    Raises:
+      UserError: If one is negative, or larger than int32 holds.
+    """
+    if y.size and (y.min() < 0 or y.max() >= 2**31 - 1):
+        padding = ", padding is a class that the loss leaves out (ignore_class=)" if y.ndim == 2 else ""
+        raise UserError(f"{who} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0{padding}")
+
+
 def is_one_hot(y: np.ndarray) -> bool:
     """Whether each row of `[n, K]` has a single 1, and else 0."""
     return bool(np.isin(y, (0, 1)).all() and (y.sum(axis=-1) == 1).all())

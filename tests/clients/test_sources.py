@@ -392,6 +392,26 @@ def test_examples_are_held_against_the_model(named):
         check_examples(named, {**SPEC, "y": tf.TensorSpec([4], tf.int32)}, 3)
 
 
+@pytest.mark.parametrize("kind", ["training", "test", "validation"])
+@pytest.mark.parametrize(
+    "x, y, message",
+    [
+        (X, Y - 1, "client 1 has the label -1; labels count from 0$"),
+        (X, Y + 2, "client 1 has the label 4; the model knows the classes 0 to 2$"),
+        (X * np.nan, Y, "the {kind} examples of client 1 have NaN or infinite entries in 6 of 6 rows, first in row 0"),
+    ],
+)
+def test_examples_that_come_as_they_are_are_looked_through(kind, x, y, message):
+    good, bad = (ClientExamples(each, labels.astype(np.int32)) for each, labels in ((X, Y), (x, y)))
+    kinds = {each: {0: good, 1: bad if each == kind else good} for each in ("training", "test", "validation")}
+    with pytest.raises(UserError, match=message.format(kind=kind)):
+        check_examples(Population(np.arange(2, dtype=np.int32), *kinds.values()), SPEC, 3)
+    del kinds[kind][1]
+    if kind != "training":  # without any of which there is no client
+        with pytest.raises(UserError, match=f"client 1 has no {kind} examples, which others have; "):
+            check_examples(Population(np.arange(2, dtype=np.int32), *kinds.values()), SPEC, 3)
+
+
 def test_a_label_that_is_far_too_large_is_found_though_labels_are_not_counted():
     far = Population.from_arrays({"a": (X, Y), "b": (X, Y * 5000)})
     assert far.label_counts is None

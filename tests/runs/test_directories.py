@@ -13,6 +13,7 @@ import pytest
 import tffcl
 from tests.runs.finished_runs import rows_of
 from tests.runs.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.errors import UserError
 from tffcl.lab.batches.run import run
 from tffcl.lab.cli.main import main
@@ -21,7 +22,7 @@ from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.lock import locked
 from tffcl.runs.round_files import ClusterHistory, RoundsTable, TensorBoard
-from tffcl.runs.run_directory import RunDirectory
+from tffcl.runs.run_directory import RunDirectory, State
 
 # --- Whose the directory is ---
 
@@ -50,6 +51,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_
         run(resolved(seed=3), stopped, resume=True, show_progress=False)
     assert go(stopped, resume=True, until=1) is None
     assert Checkpoints(stopped / "checkpoints").rounds() == [0, 1]
+
+
+def test_a_run_that_had_diverged_and_goes_on_is_no_longer_said_to(stopped):
+    directory = RunDirectory(stopped)
+    directory.write_failure({"algorithm": "fedavg"})
+    assert directory.state is State.DIVERGED
+    assert go(stopped, resume=True, until=3) is None and directory.state is State.BEGUN
+    assert not (stopped / "failed.json").exists()
 
 
 def test_overwriting_leaves_what_no_run_has_written(finished, capsys):
@@ -283,6 +292,24 @@ def test_every_part_of_the_data_counts(population):
     own, other = (fingerprint.of_populations({0: each}) for each in (population, population.restricted([0, 1, 2, 3])))
     with pytest.raises(UserError, match=r"clients differ \(4, not 5\), sizes of clients differ"):
         fingerprint.check_same_data("OUT", own, other)
+
+
+def test_validation_examples_and_who_is_tested_on_how_many_count_too(population):
+    tests, ids = population.pooled_tests, population.client_ids[:2]
+
+    def told(first, **more):
+        own = {0: ClientExamples(tests.x[:first], tests.y[:first]), 1: ClientExamples(tests.x[first:], tests.y[first:])}
+        few = dataclasses.replace(population.restricted(ids), test_examples=own, **more)
+        return fingerprint.of_populations({0: few})
+
+    assert told(5) == told(5)
+    with pytest.raises(UserError, match="run in OUT: test examples differ;"):
+        fingerprint.check_same_data("OUT", told(5), told(6))
+    validated = told(5, validation_examples=population.test_examples)
+    with pytest.raises(UserError, match="run in OUT: validation examples are new;"):
+        fingerprint.check_same_data("OUT", told(5), validated)
+    with pytest.raises(UserError, match="run in OUT: validation examples differ"):
+        fingerprint.check_same_data("OUT", validated, told(5, validation_examples=population.train_examples))
 
 
 # --- The disk ---

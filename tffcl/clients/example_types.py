@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tffcl import arrays
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -79,7 +80,8 @@ def check_examples(population: Population, example_spec, num_classes: int):
     """Checks that clients' examples are what a model takes, before anything is computed.
 
     Raises:
-      UserError: If types or shapes are others, or a label is out of range, by client.
+      UserError: If types or shapes are others, or a client lacks examples of a kind, or has a number that is not
+        finite or a label out of range.
     """
     first = population.train(population.client_ids[0])
     for key, given in first.stacked.items():
@@ -92,13 +94,36 @@ def check_examples(population: Population, example_spec, num_classes: int):
             one_hot = key == "y" and given.ndim == 2 and wanted.shape.rank == 0
             hint = "; of one-hot rows y.argmax(axis=1) makes labels" if one_hot else ""
             raise UserError(f"the clients' {what} are {kinds}{hint}")
+    looked_at = {}  # by identity: clients may share examples
     for client in population.read_before:
-        largest = max(int(each.y.max(initial=0)) for each in (population.train(client), population.test(client)))
-        if largest >= num_classes:
-            counts = population.label_counts
-            unused = counts is not None and not counts[:, 0].any()
-            hint = "; labels count from 0, and no client has that: y - 1" if unused else ""
-            raise UserError(
-                f"client {population.name_of(client)} has the label {largest}; "
-                f"the model knows the classes 0 to {num_classes - 1}{hint}"
-            )
+        for kind, examples in _kinds(population).items():
+            held = examples.get(client)
+            if held is None:
+                raise UserError(
+                    f"client {population.name_of(client)} has no {kind} examples, which others have; "
+                    "ClientExamples(x[:0], y[:0]) are none"
+                )
+            if id(held) not in looked_at:
+                looked_at[id(held)] = held
+                _check_values(population, client, kind, held, num_classes)
+
+
+def _kinds(population: Population) -> dict[str, Mapping[int, ClientExamples]]:
+    """The examples of clients by what they are for."""
+    kinds = dict(
+        training=population.train_examples, test=population.test_examples, validation=population.validation_examples
+    )
+    return {kind: examples.held for kind, examples in kinds.items() if examples is not None}
+
+
+def _check_values(population: Population, client: int, kind: str, held: ClientExamples, num_classes: int):
+    """Raises UserError if a number is not finite, or a label is none of the model's."""
+    who, labels = f"client {population.name_of(client)}", held.y
+    if held.pool[0].dtype.kind == "f":  # the rows of others need not be read
+        arrays.check_finite(held.x, f"the {kind} examples of {who}")
+    arrays.check_labels(labels, who)
+    if (largest := int(labels.max(initial=0))) >= num_classes:
+        counts = population.label_counts
+        unused = counts is not None and not counts[:, 0].any()
+        hint = "; labels count from 0, and no client has that: y - 1" if unused else ""
+        raise UserError(f"{who} has the label {largest}; the model knows the classes 0 to {num_classes - 1}{hint}")

@@ -166,11 +166,7 @@ def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
             f"client {client} has {kind} examples {x.dtype} {list(x.shape)} and {len(y)} labels; they do not fit"
         )
     arrays.check_finite(x, what, given)
-    padding = ", padding is a class that the loss leaves out (ignore_class=)" if y.ndim == 2 else ""
-    if y.size and (y.min() < 0 or y.max() >= 2**31 - 1):
-        raise UserError(
-            f"client {client} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0{padding}"
-        )
+    arrays.check_labels(y, f"client {client}")
     if x.dtype == np.float64:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
             raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")

@@ -52,8 +52,10 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         found[f"sizes of clients{when}"] = of_array(population.sizes)
         parts = [part for client in population.read_before for part in population.train(client).stacked.values()]
         found[f"training images{when}"], found[f"training labels{when}"] = of_array(*parts[::2]), of_array(*parts[1::2])
-        tests = population.pooled_tests
-        found[f"test examples{when}"] = of_array(tests.x, tests.y, np.concatenate(tests.indices))
+        pools = {"test": population.pooled_tests, "validation": population.pooled_validation}
+        for kind, pool in pools.items():
+            if pool is not None:  # the indices of each client are apart: how many they are tells it, too
+                found[f"{kind} examples{when}"] = of_array(pool.x, pool.y, *pool.indices)
     return found
 
 

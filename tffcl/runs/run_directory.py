@@ -322,7 +322,7 @@ class RunDirectory(os.PathLike):
             self.clear(but=LEDGER if resume else "")
             before = {"tffcl run": before["tffcl run"]} if resume and before else {}
         elif (self.summary() or {"rounds": 0})["rounds"] < _rounds_of(settings):  # the run has not ended
-            for name in (*_OF_THE_END, *before["files"]):
+            for name in (FAILED, *_OF_THE_END, *before["files"]):
                 (self / name).unlink(missing_ok=True)
             before["files"] = []
         begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
