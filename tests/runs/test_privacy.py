@@ -243,6 +243,18 @@ def test_a_run_that_was_interrupted_where_its_budget_ends_is_finished(model, pop
     np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
 
 
+def test_what_else_ends_a_run_is_not_told_of_its_privacy(model, population, tmp_path):
+    class Enough(tffcl.Callback):
+        def after_round(self, run):
+            return "that will do"
+
+    summary = tffcl.train(
+        private(model, 1), population, rounds=2, clients_per_round=3, out=tmp_path / "run", callbacks=[Enough()],
+        privacy=PrivacySettings(epsilon=1e6, delta=DELTA), show_progress=False,
+    ).summary  # fmt: skip
+    assert summary["stopped"] == "stopped after round 1: that will do" and "stopped" not in summary["privacy"]
+
+
 def test_clients_in_a_run_that_the_budget_ended_have_their_local_accuracy(model, population, tmp_path):
     """Every client that trained counts, also who was planned to train again before the next evaluation."""
     cost = ledger_of(3 * [Release("a round", 2.0, 3, len(population))]).epsilon

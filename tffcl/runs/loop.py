@@ -101,6 +101,7 @@ def _one_round(run: Run, callbacks: Sequence[Callback]):
         if not run.round_number:
             raise
         run.stop(str(spent))
+        run.budget_spent = True
         return
     run.metrics["seconds"] = time.monotonic() - start
     for each in callbacks:

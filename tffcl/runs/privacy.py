@@ -242,7 +242,7 @@ class Ledger:
 
         `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` and
         `neighbours` are of the others. `replacing_epsilon` is what they cost at most where a client's data are replaced
-        by others, not left out.
+        by others, not left out. `stopped` says why the budget has ended the run; "" where it has not.
         """
         noised = {kind: count for kind, count in self._counts.items() if kind.noise}
         if not noised and self.budget is None:

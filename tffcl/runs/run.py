@@ -112,6 +112,7 @@ class Run:
       evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]`
         (of the initial model), and with validation examples `validation`, of the first two on these.
       stopped: Why the run ends before its last round; "" if it does not.
+      budget_spent: Whether it does because the privacy budget allows no further round.
       callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.
     """
 
@@ -131,6 +132,7 @@ class Run:
     metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
     evaluation: Mapping | None = None
     stopped: str = ""
+    budget_spent: bool = False
     callback_states: dict = dataclasses.field(default_factory=dict)
     _viewed: tuple[object, Views] | None = None
 

@@ -46,7 +46,7 @@ def finish(run: Run, settings: Mapping) -> Result:
     write_clients(out, columns)
     about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": run.round_number}
     about |= {"stopped": run.stopped} if run.stopped else {}
-    cost = run.ledger.summary(run.stopped)
+    cost = run.ledger.summary(run.stopped if run.budget_spent else "")
     notes = [
         *population_changes.notes(run.stages, run.round_number, views),
         *_notes_of_waiting(run),
