@@ -1,27 +1,26 @@
 """Fixtures: real data and the real TFF runtime."""
 
+import functools
 import gc
 import os
 import pathlib
 import signal
 import sys
+import typing
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The suite has a process for each core: more threads of scikit-learn and NumPy would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Where Python is told to keep no compiled modules, each process would compile TensorFlow anew for 8 s. Those of the
-# suite share what they compile, in pytest's cache and not beside the sources; the test processes and their children
-# inherit it.
-if sys.dont_write_bytecode:
-    sys.pycache_prefix = str(pathlib.Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
-    sys.dont_write_bytecode = False
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+# Where Python is told to keep no compiled modules, each process would compile this package, and pytest the tests, anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Traced graphs are many objects that live long; with Python's thresholds an eighth of the time goes into looking
 # through them.
-gc.set_threshold(50_000, 10, 10)
+gc.set_threshold(200_000, 10, 10)
+# TensorFlow asks many thousand times whether something is of a protocol, whose names Python 3.11 finds each time.
+typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 # TFF ends the worker of its test context by SIGINT and waits; started in the background of a script, we and our
 # children would ignore it, and wait for ever.
@@ -90,6 +89,7 @@ def pytest_collection_modifyitems(items):
     here = pathlib.Path(__file__).parent
     places = {str(here / file): place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(str(item.path), len(places)))
+    gc.freeze()  # the modules that are there by now stay
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,18 +136,17 @@ def graphs_as_traced(request):
     if request.config.getoption("markexpr") != "not slow":
         yield
         return
-    from tensorflow.python.grappler import tf_optimizer
+    from tensorflow_federated.python.core.environments.tensorflow_backend import graph_optimizations
 
-    rewrite = tf_optimizer.OptimizeGraph
+    rewrite = graph_optimizations.optimize_graph_spec
 
-    def rewrite_some(config, graph, *others, **named):
+    def rewrite_some(graph, config):
         functions = graph.graph_def.library.function
-        if any(node.op == "Placeholder" for function in functions for node in function.node_def):
-            return rewrite(config, graph, *others, **named)
-        raise ValueError("left as traced")
+        keras = any(node.op == "Placeholder" for function in functions for node in function.node_def)
+        return rewrite(graph, config) if keras else graph
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf_optimizer, "OptimizeGraph", rewrite_some)
+        patch.setattr(graph_optimizations, "optimize_graph_spec", rewrite_some)
         yield
 
 
@@ -164,6 +163,25 @@ def operations_without_history(request):
     lines = tf_stack.extract_stack()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf_stack, "extract_stack", lambda stacklevel=1: lines)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def types_read_once():
+    """TFF reads the type of each part of a computation from its message again and again, for a third of the time that
+    compiling takes. Types do not change: in the suite each message is read once."""
+    from tensorflow_federated.python.core.impl.types import type_serialization
+
+    read, known = type_serialization.deserialize_type, {}
+
+    def read_once(message):
+        key = message.SerializeToString()
+        if key not in known:
+            known[key] = read(message)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type_serialization, "deserialize_type", read_once)
         yield
 
 
