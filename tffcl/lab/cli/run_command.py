@@ -97,11 +97,7 @@ def compare(options) -> int:
     asked = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
     names = shared.each_once("--algorithms", [name.strip() for name in asked])
     seeds = shared.parse_seeds(options.seeds)
-    configs = [
-        resolve.resolve(options.task, name, seed=seed, overrides=overrides)
-        for seed in seeds
-        for name in names
-    ]
+    configs = [resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"
