@@ -42,7 +42,7 @@ KNOWN = {
     "runtime": {"errors"},
     "lab.reporting": {"runs", "registry", "errors", "display", "regular_files", "csv_files", "json_files"},
     "json_files": {"csv_files", "errors", "regular_files"},
-    "lab.datasets": {"errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
+    "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
     "registry": {"errors", "validation", "references"},
 }
 

@@ -50,51 +50,6 @@ def _to_numbers(given, x: np.ndarray) -> str:
     return ': .astype("float32") makes them so'
 
 
-def labels_of(given, what: str) -> np.ndarray:
-    """Returns labels `[n]` or `[n, L]` of any type of integers; UserError for other types and shapes, masked and
-    unequal ones.
-    """
-    y = as_array(given, what)
-    if not np.issubdtype(y.dtype, np.integer) or y.ndim not in (1, 2) or y.shape[1:] == (1,):
-        raise UserError(f"{what} are {y.dtype} {list(y.shape)}; they must be integers, [n] or [n, L]{_to_labels(y)}")
-    return y
-
-
-def _to_labels(y: np.ndarray) -> str:
-    """What makes labels of an array that holds them in another form."""
-    if y.dtype.kind in "USO" and y.ndim:
-        if all(isinstance(each, str) for each in y.flat):
-            return ": np.searchsorted(classes, y) with the sorted classes of all clients"
-        return ': y.astype("int64")'
-    if y.ndim == 2 and y.shape[1] > 1 and is_one_hot(y):
-        return ": of one-hot rows y.argmax(axis=1)"
-    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "biu":
-        return ": y[:, 0]"
-    if y.dtype.kind == "f" and not np.array_equal(y, np.rint(y)):
-        return "; numbers become classes by np.digitize(y, edges)"
-    return ": y.astype(int)" if y.ndim in (1, 2) and y.dtype.kind in "bf" else ""
-
-
-def check_labels(y: np.ndarray, who: str):
-    """Checks that labels count from 0.
-
-    Args:
-      y: Integers `[n]` or `[n, L]`.
-      who: Names whose they are in messages, e.g. "client 3".
-
-    Raises:
-      UserError: If one is negative, or larger than int32 holds.
-    """
-    if y.size and (y.min() < 0 or y.max() >= 2**31 - 1):
-        padding = ", padding is a class that the loss leaves out (ignore_class=)" if y.ndim == 2 else ""
-        raise UserError(f"{who} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0{padding}")
-
-
-def is_one_hot(y: np.ndarray) -> bool:
-    """Whether each row of `[n, K]` has a single 1, and else 0."""
-    return bool(np.isin(y, (0, 1)).all() and (y.sum(axis=-1) == 1).all())
-
-
 def check_finite(x: np.ndarray, what: str, given=None):
     """Checks that no number is NaN or infinite.
 

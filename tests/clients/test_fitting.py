@@ -50,17 +50,31 @@ def test_numbers_that_would_change_are_refused_in_one_line(x, wanted, message):
     assert "\n" not in str(said.value)
 
 
+def spec(x, y=tf.int32):
+    return {"x": tf.TensorSpec([2], x), "y": tf.TensorSpec([], y)}
+
+
+def test_labels_have_the_type_of_the_model_where_none_changes():
+    x = WHOLE.astype(np.float32)
+    numbers, classes = (Population.from_arrays({"a": (x, np.array([0, 2], dtype))}) for dtype in (float, int))
+    assert numbers.example_spec["y"].dtype == tf.float32 and numbers.label_counts is None
+    assert fitted(numbers, spec(tf.float32)).train(0).y.tolist() == [0, 2]
+    assert fitted(classes, spec(tf.float32, tf.float32)).train(0).y.dtype == np.float32
+    with pytest.raises(UserError, match=r"the labels of client a are float32; the model takes classes.*np.digitize"):
+        fitted(Population.from_arrays({"a": (x, [0.5, 2])}), spec(tf.float32))
+
+
 def test_a_population_has_the_types_of_the_model():
     y = np.array([0, 1])
     population = Population.from_arrays({"mia": (WHOLE, y), "bo": (WHOLE + 1, y)}, {"mia": (WHOLE, y)})
-    found = fitted(population, {"x": tf.TensorSpec([2], tf.float32)})
+    found = fitted(population, spec(tf.float32))
     assert found.train(0).dataset.element_spec["x"].dtype == found.test(0).dataset.element_spec["x"].dtype == tf.float32
     assert found.train(0).x.dtype == found.test(1).x.dtype == found.pooled_tests.x.dtype == np.float32
     np.testing.assert_array_equal(found.train(0).x, WHOLE + 1)
     assert found.train(0).dataset is found.train(0).dataset, "data sets made anew in every round leak"
-    assert fitted(population, {"x": tf.TensorSpec([2], tf.int64)}) is population
+    assert fitted(population, spec(tf.int64)) is population
     with pytest.raises(
         UserError,
         match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256",
     ):
-        fitted(population, {"x": tf.TensorSpec([2], tf.uint8)})
+        fitted(population, spec(tf.uint8))

@@ -55,6 +55,6 @@ def test_a_directory_that_takes_nothing(tmp_path, in_files):
     (tmp_path / "kept").write_text("")
     with (
         simulating(client_states=KeptStore(tmp_path / "kept")),
-        pytest.raises(UserError, match="130 clients need 1,560 bytes"),
+        pytest.raises(UserError, match="130 models of clients need 1,560 bytes"),
     ):
         large_rows.joined(parts(), (130, 3))

@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import dataclasses
 import types
 
 import numpy as np
@@ -11,14 +12,15 @@ import tensorflow_federated as tff
 
 from tests import own_data
 from tests.own_data import client_data
-from tffcl.clients import sources
+from tffcl.clients import large_rows, lazy_examples, sources
 from tffcl.clients.client_examples import ClientExamples
-from tffcl.clients.example_types import check_examples
+from tffcl.clients.example_types import check_examples, fitted
 from tffcl.clients.population import Population
 from tffcl.csv_files import read_table
 from tffcl.errors import UserError
 from tffcl.runs import fingerprint
 
+NAMES = np.array(["no", "yes", "perhaps"])
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 1, 0, 2, 1])
 SPEC = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([], tf.int32)}
 
@@ -223,8 +225,7 @@ class Frame:
         ("clinics.csv", r"examples is of str; it must be a mapping of client IDs to \(x, y\)"),
         (
             Frame(X, "ab"),
-            r"examples is of Frame; it must be .*: \{client: \(rows\[features\], rows\[\"label\"\]\) for "
-            r"client, rows in frame.groupby",
+            r"examples is of Frame; it must be .*: Population.from_frame\(frame, client=..., label=...\) takes tables",
         ),
         ({"a": (X, Y), 3: (X, Y)}, "client IDs are of int, str; they must be all text or all whole numbers"),
         ({None: (X, Y), 3: (X, Y)}, "client IDs are of NoneType, int; they must be all text or all whole numbers"),
@@ -251,29 +252,15 @@ class Frame:
         ),
         (
             {"a": (X, Y), "b": (X, X.astype(int))},
-            r"the labels of client b are int32 \[2\], those of client a "
-            r"int32 \[\]",
+            r"the labels of client b are int64 \[2\], those of client a int64 \[\]; all must be alike",
         ),
-        (
-            {"a": (X, Y / 1)},
-            r"the labels of client a are float64 \[6\]; they must be integers, \[n\] or \[n, L\]: "
-            r"y.astype\(int\)",
-        ),
-        ({"a": (X, Y + 0.5)}, r"labels of client a are float64 \[6\]; .*; numbers become classes by np.digitize"),
-        ({"a": (X, Y > 0)}, r"labels of client a are bool \[6\]; .*: y.astype\(int\)"),
-        (
-            {"a": (X, np.array(["no", "yes"])[Y % 2])},
-            r"labels of client a are <U3 \[6\]; .*: "
-            r"np.searchsorted\(classes, y\) with the sorted",
-        ),
-        (
-            {"a": (X, np.array(["no", "yes"], object)[Y % 2])},
-            r"labels of client a are object \[6\]; .*: "
-            r"np.searchsorted\(classes, y\)",
-        ),
+        ({"a": (X, Y), "b": (X, Y / 1)}, r"the labels of client b are float64 \[\], those of client a int64 \[\]"),
+        ({"a": (X, Y), "b": (X, NAMES[Y])}, r"the labels of client b are text \[\], those of client a int64 \[\]"),
+        ({"a": (X, np.array(["no", None] * 3))}, "labels of client a are of NoneType, str, None in row 1"),
+        ({"a": (X, Y + np.nan)}, "labels of client a have NaN or infinite entries in 6 of 6 rows, first in row 0"),
+        ({"a": (X, Y.astype(complex))}, r"labels of client a are complex128 \[6\]; they must be integers, numbers or"),
+        ({1.0: (X, Y)}, r"client IDs are of float; .*: .dropna\(\).astype\(int\)"),
         ({"a": (X, Y.astype(object))}, r'labels of client a are object \[6\]; .*: y.astype\("int64"\)'),
-        ({"a": (X, np.eye(3)[Y])}, r"labels of client a are float64 \[6, 3\]; .*: of one-hot rows y.argmax\(axis=1\)"),
-        ({"a": (X, Y[:, None])}, r"labels of client a are int64 \[6, 1\]; .*: y\[:, 0\]"),
         ({"a": (X, None)}, r"labels of client a are object \[\]; they must be integers"),
         (
             {"a": (X, np.ma.masked_equal(Y, 2))},
@@ -293,11 +280,10 @@ class Frame:
             {"a": (Frame(np.stack([X[:, 0].astype(object), ["m"] * 6], 1), ["age", "sex"]), Y)},
             "column sex holds text, of which pandas.get_dummies",
         ),
-        ({"a": (X, Y), "b": (X, Y - 1)}, "client b has the label -1; labels count from 0$"),
+        ({"a": (X, Y), "b": (X, Y - 1)}, "client b has the label -1; labels count from 0: y.astype\(str\) makes names"),
         (
             {"a": (X, Y[:, None] * np.array([1, -1]))},
-            r"label -2; labels count from 0, padding is a class that .* "
-            r"\(ignore_class=\)",
+            r"client a has the label -2; labels count from 0: .* padding is a class that .* \(ignore_class=\)",
         ),
         ({"a": (X, Y[:3])}, r"client a has training examples float32 \[6, 2\] and 3 labels; they do not fit"),
         ({"a": X}, r"the training examples of client a are ndarray; they must be a pair \(x, y\)"),
@@ -347,9 +333,8 @@ def with_keys(**keys):
         (lambda: client_data({"ann": (X, Y), "bo": (X[:0], Y[:0])}), "client bo has no training examples"),
         (lambda: client_data({"ann": (NAN, Y)}), "the training examples of client ann have NaN"),
         (
-            lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.batch(4)),
-            r"examples of client ann are .* "
-            r"of fixed shape, unbatched",
+            lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.batch(4).batch(4)),
+            r"examples of client ann are .* of fixed shape, or batches of these",
         ),
         (
             lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.repeat()),
@@ -396,7 +381,7 @@ def test_examples_are_held_against_the_model(named):
 @pytest.mark.parametrize(
     "x, y, message",
     [
-        (X, Y - 1, "client 1 has the label -1; labels count from 0$"),
+        (X, Y - 1, "client 1 has the label -1; labels count from 0: y.astype"),
         (X, Y + 2, "client 1 has the label 4; the model knows the classes 0 to 2$"),
         (X * np.nan, Y, "the {kind} examples of client 1 have NaN or infinite entries in 6 of 6 rows, first in row 0"),
     ],
@@ -420,3 +405,136 @@ def test_a_label_that_is_far_too_large_is_found_though_labels_are_not_counted():
     tested = Population.from_arrays({"a": (X, Y)}, {"a": (X, Y + 2)})
     with pytest.raises(UserError, match="client a has the label 4; the model knows the classes 0 to 2"):
         check_examples(tested, SPEC, 3)
+
+
+def test_labels_become_numbers_by_one_rule():
+    """Columns are taken as vectors, bools are 0 and 1, texts their places among the sorted texts of all clients."""
+    texts = NAMES[Y]
+    for given, wanted, names in (
+        (Y[:, None], Y, None),
+        (Y > 0, Y > 0, ("False", "True")),
+        ((Y > 0).astype(object), Y > 0, ("False", "True")),
+        (texts, Y, ("no", "perhaps", "yes")),
+        (texts.astype(object)[:, None], Y, ("no", "perhaps", "yes")),
+        (np.char.encode(texts), Y, ("no", "perhaps", "yes")),
+        (np.char.encode(texts).astype(object), Y, ("no", "perhaps", "yes")),
+        (Y + 1, Y + 1, None),
+        (2 * Y, 2 * Y, None),
+    ):
+        population = Population.from_arrays({"a": (X, given), "b": (X[:1], given[:1])}, {"a": (X, given)})
+        wanted = np.array([0, 2, 1])[Y] if names and len(names) == 3 else wanted
+        assert population.label_names == names and population.train(0).y.dtype == np.int32
+        np.testing.assert_array_equal(population.train(0).y, wanted)
+        np.testing.assert_array_equal(population.test(0).y, wanted)
+        np.testing.assert_array_equal(population.label_counts[0], np.bincount(wanted))
+        assert population.label_counts.shape == (2, len(names or np.bincount(wanted)))
+    numbers = Population.from_arrays({"a": (X, X / 2)})
+    assert numbers.train(0).y.dtype == np.float32 and numbers.label_counts is None is numbers.label_names
+
+
+def test_names_of_labels_are_those_of_the_known_clients(named):
+    known = Population.from_arrays({"a": (X, NAMES[Y])}, {"a": (X, NAMES[Y])})
+    new = Population.from_arrays({"b": (X[:2], np.array(["yes", "perhaps"]))}, known=known)
+    assert new.label_names == known.label_names and new.train(1).y.tolist() == [2, 1]
+    with pytest.raises(
+        UserError, match=r"client b has the label 'never', .* \(no, perhaps, yes\); label_names= of the"
+    ):
+        Population.from_arrays({"b": (X[:1], np.array(["never"]))}, known=known)
+    wider = Population.from_arrays({"a": (X, NAMES[Y])}, label_names=("yes", "no", "never", "perhaps"))
+    assert Population.from_arrays({"b": (X[:1], np.array(["never"]))}, known=wider).train(1).y.tolist() == [2]
+    assert wider.label_counts.tolist() == [[3, 2, 0, 1]]
+    with pytest.raises(UserError, match=r"client x has the label 'no', which is none of those known \(numbers\)"):
+        Population.from_arrays({"x": (X, NAMES[Y])}, known=named)
+    with pytest.raises(UserError, match="client a has the label 2; there are 2 label_names"):
+        Population.from_arrays({"a": (X, Y)}, label_names=("no", "yes"))
+    with pytest.raises(UserError, match="client a has the label 2, 'yes'; the model knows the classes 0 to 1"):
+        check_examples(known, SPEC, 2)
+
+
+def test_data_sets_are_taken_in_batches_or_not():
+    """Two batches, which would unpack as a pair, too."""
+    one = tf.data.Dataset.from_tensor_slices((X, Y))
+    named_pair = one.batch(4).map(lambda x, y: {"x": {"a": x, "b": x[:, 0]}, "y": y})
+    for given in (one, one.batch(3), one.batch(4), one.shuffle(6, seed=1).batch(6)):
+        population = Population.from_arrays({"a": given}, {"a": one.batch(2)})
+        np.testing.assert_array_equal(np.sort(population.train(0).x, axis=0), X)
+        assert_holds(population.test(0).dataset, X, Y)
+    several = Population.from_arrays({"a": named_pair})
+    assert several.example_spec["x"]["b"] == tf.TensorSpec([], tf.float32) and several.sizes.tolist() == [6]
+    batches = client_data({"ann": (X, Y)}).preprocess(lambda data: data.batch(4))
+    assert_holds(Population.from_client_data(batches).train(0).dataset, X, Y)
+    with pytest.raises(UserError, match=r"model takes float32\[2\]"):
+        check_examples(Population.from_arrays({"a": one.batch(3, drop_remainder=True)}), SPEC, 3)
+
+
+def test_examples_of_several_inputs():
+    both = {"words": X.astype(int), "age": X[:, 0].astype(np.float64)}
+    population = Population.from_arrays({"a": (both, Y), "b": (both, Y)}, {"a": (both, Y)})
+    assert population.example_spec["x"]["words"] == tf.TensorSpec([2], tf.int64)
+    assert population.pooled_tests.x["age"].shape == (6,) and not len(population.test(1).x["age"])
+    spec = {"x": {"age": tf.TensorSpec([], tf.float32), "words": tf.TensorSpec([2], tf.int32)}, "y": SPEC["y"]}
+    converted = fitted(population, spec)
+    assert list(converted.train(0).x) == ["age", "words"] and converted.example_spec == spec
+    check_examples(converted, spec, 3)
+    told = fingerprint.of_populations({0: population})
+    assert told != fingerprint.of_populations({0: population.map(lambda x, y: ({**x, "age": x["age"] + 1}, y))})
+    with pytest.raises(UserError, match="examples are of the inputs words, age; the model takes one array"):
+        check_examples(population, SPEC, 3)
+    for wrong, message in (
+        ({"words": X}, "the inputs of client b are words, those of client a words, age; all must be alike"),
+        (
+            {**both, "age": X},
+            r"the examples of input age of client b are float32 \[2\], those of client a float32 \[\]",
+        ),
+        ({**both, "age": NAN[:, 1]}, "training examples of client b, input age, have NaN or infinite"),
+        ({**both, "age": X[:3, 0]}, r"client b has training examples float32 \[3\] and 6 labels"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Population.from_arrays({"a": (both, Y), "b": (wrong, Y)})
+
+
+def test_some_clients_of_client_data_are_read_and_the_others_not():
+    train = client_data({"mia": (X, Y), "bo": (NAN, Y), "zoe": (X, Y)})
+    population = Population.from_client_data(train, train, clients=["zoe", "mia"])
+    assert population.names.tolist() == ["mia", "zoe"] and population.client_ids.tolist() == [0, 1]
+    with pytest.raises(UserError, match="unknown client 'mio'; did you mean 'mia'"):
+        Population.from_client_data(train, clients=["mio"])
+
+
+def test_lazy_client_data_are_read_when_they_are_needed(monkeypatch):
+    """The last examples stay in memory, and what is computed is what arrays in memory give."""
+    monkeypatch.setattr(lazy_examples, "_MEMORY_BYTES", 2 * X.nbytes)
+    monkeypatch.setattr(large_rows, "MEMORY_BYTES", 0)
+    data = {f"c{number}": (X + number, NAMES[Y]) for number in range(9)}
+    tests = client_data({name: data[name] for name in ("c1", "c5")})
+    found, near = (Population.from_client_data(client_data(data), tests, lazy=lazy) for lazy in (True, False))
+    assert found.names.tolist() == near.names.tolist() and found.sizes.tolist() == near.sizes.tolist()
+    np.testing.assert_array_equal(found.label_counts, near.label_counts)
+    for each in (
+        found,
+        found.map(lambda x, y: (x * 2, y)),
+        fitted(found, {**SPEC, "x": tf.TensorSpec([2], tf.float64)}),
+    ):
+        assert not isinstance(each.train_examples.held, dict) and each.label_names == ("no", "perhaps", "yes")
+        times = 1 + (each.train(3).x[0, 1] == 8)
+        np.testing.assert_array_equal(each.train(3).x, times * near.train(3).x)
+        np.testing.assert_array_equal(each.pooled_tests.x, times * near.pooled_tests.x)
+        np.testing.assert_array_equal(np.concatenate(each.pooled_tests.indices), np.arange(12))
+        assert len(each.train_examples.held._held) < 5 and each.test_sizes.tolist() == near.test_sizes.tolist()
+    with pytest.raises(UserError, match="the training examples of client c8 have NaN"):
+        Population.from_client_data(client_data({**data, "c8": (NAN, NAMES[Y])}), lazy=True)
+
+
+def test_a_function_of_ones_own_changes_all_examples(named):
+    held = dataclasses.replace(named, validation_examples=named.train_examples, versions=np.array([1, 2, 3], np.int32))
+    flipped = held.map(lambda x, y: (x[:, ::-1], y > 0))
+    for kind in ("train", "test", "validation"):
+        np.testing.assert_array_equal(getattr(flipped, kind)(1).x, getattr(held, kind)(1).x[:, ::-1])
+    assert flipped.label_names == ("False", "True") and flipped.versions.tolist() == [1, 2, 3]
+    assert flipped.label_counts.tolist() == [[1, 1], [2, 4], [1, 2]] and len(flipped.test(0)) == 0
+    fewer = named.map(lambda x, y: (np.c_[x, x][:2], y[:2]))
+    assert fewer.sizes.tolist() == [2, 2, 2] and fewer.example_spec["x"].shape == fewer.test(0).x.shape[1:] == (4,)
+    with pytest.raises(UserError, match="the training examples of client bo are NoneType; they must be a pair"):
+        named.map(lambda x, y: None)
+    with pytest.raises(UserError, match="client bo has training examples .* and 1 labels"):
+        named.map(lambda x, y: (x, y[:1]))

@@ -3,11 +3,12 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
+from tffcl.clients.large_rows import joined
 from tffcl.clients.simulation_context import current
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -48,6 +49,12 @@ class ClientExamples:
     def stacked(self) -> collections.OrderedDict:
         """`<x [n, ...], y [n, ...]>`, which the computations of simulations take."""
         return collections.OrderedDict(x=self.x, y=self.y)
+
+    @property
+    def spec(self) -> collections.OrderedDict:
+        """`<x, y>` of `tf.TensorSpec`, of one example."""
+        first = ClientExamples(*self.pool, _NO_ROWS).stacked
+        return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), first)
 
     @functools.cached_property
     def dataset(self) -> tf.data.Dataset:
@@ -96,7 +103,7 @@ class PooledExamples:
     """The examples of several clients, each different one once.
 
     Attributes:
-      x: `[p, ...]`, the examples.
+      x: `[p, ...]`, the examples, or a structure of such arrays.
       y: `[p, ...]`, their labels.
       indices: For each client `int [n]`, its places in the pool; clients may share an array.
     """
@@ -106,13 +113,35 @@ class PooledExamples:
     indices: tuple[np.ndarray, ...]
 
 
-def pooled(clients: Sequence[ClientExamples]) -> PooledExamples:
-    """Returns the examples of clients in the pool that all of them share, or in one made of theirs in order."""
+def pooled(examples: Mapping[int, ClientExamples], client_ids: Iterable[int]) -> PooledExamples:
+    """Returns the examples of clients in the pool that all of them share, or in one made of theirs in order.
+
+    What is read when it is needed is read client by client; a large pool of it is in a file, see `large_rows.joined`.
+    """
+    if not isinstance(examples, dict):
+        return _pool_of_read(examples, list(client_ids))
+    clients = [examples[client] for client in client_ids]
     x, y = clients[0].pool
     if all(each.rows is not None and each.pool[0] is x and each.pool[1] is y for each in clients):
         return PooledExamples(x, y, tuple(each.rows for each in clients))
     distinct = list({id(each): each for each in clients}.values())
     ends = np.cumsum([len(each) for each in distinct])
-    x, y = (np.concatenate([each.stacked[name] for each in distinct]) for name in ("x", "y"))
+    together = tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *(each.stacked for each in distinct))
     indices = dict(zip(map(id, distinct), np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-    return PooledExamples(x, y, tuple(indices[id(each)] for each in clients))
+    return PooledExamples(together["x"], together["y"], tuple(indices[id(each)] for each in clients))
+
+
+def _pool_of_read(examples: Mapping[int, ClientExamples], client_ids: list[int]) -> PooledExamples:
+    ends = np.cumsum([len(examples[client]) for client in client_ids])
+    spec = examples[client_ids[0]].spec
+    leaves = [
+        joined(
+            (tf.nest.flatten(examples[client].stacked)[place] for client in client_ids),
+            (int(ends[-1]), *leaf.shape),
+            leaf.dtype.as_numpy_dtype,
+            "examples",
+        )
+        for place, leaf in enumerate(tf.nest.flatten(spec))
+    ]
+    together = tf.nest.pack_sequence_as(spec, leaves)
+    return PooledExamples(together["x"], together["y"], tuple(np.split(np.arange(ends[-1]), ends[:-1])))

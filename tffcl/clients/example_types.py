@@ -1,12 +1,15 @@
 """Clients' examples as a model takes them: of its shape, labels and type, which numbers become where none changes."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl import arrays
+from tffcl.clients import labels
 from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.lazy_examples import mapped
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 
@@ -53,46 +56,83 @@ def _range_of(dtype: np.dtype, given: np.dtype) -> tuple[float, float]:
 
 
 def fitted(population: Population, example_spec) -> Population:
-    """Returns the population with examples of the type that a model takes; the same if they are of it, or of another
-    shape.
+    """Returns the population with examples and labels of the types that a model takes; the same if they are of these,
+    or of another shape. Inputs are in the model's order.
 
     Raises:
       UserError: If a client has a number that the model's type does not hold.
     """
-    given, wanted = population.train(population.client_ids[0]).x, example_spec["x"]
-    dtype = wanted.dtype.as_numpy_dtype
-    if given.dtype == dtype or given.shape[1:] != tuple(wanted.shape):
+    given = population.example_spec
+    if given == example_spec and list(_inputs(given["x"])) == list(_inputs(example_spec["x"])):
+        return population
+    if any(
+        _inputs(given[key]).keys() != _inputs(example_spec[key]).keys()
+        or any(leaf.shape != _inputs(example_spec[key])[name].shape for name, leaf in _inputs(given[key]).items())
+        for key in given
+    ):
         return population
 
-    def converted(examples: Mapping[int, ClientExamples] | None):
-        return examples and {
-            client: ClientExamples(
-                as_type(held.x, dtype, f"the examples of client {population.name_of(client)}"), held.y
+    def converted(client: int, held: ClientExamples) -> ClientExamples:
+        whose, inputs = population.name_of(client), _inputs(held.x)
+        x = {
+            name: as_type(
+                inputs[name], wanted.dtype.as_numpy_dtype, f"the {'examples' if not name else name} of client {whose}"
             )
-            for client, held in ((client, examples[client]) for client in population.client_ids.tolist())
+            for name, wanted in _inputs(example_spec["x"]).items()
         }
+        y = _labels_as(held.y, example_spec["y"].dtype.as_numpy_dtype, f"the labels of client {whose}")
+        return ClientExamples(x[""] if "" in x else collections.OrderedDict(x), y)
 
     names = ("train_examples", "test_examples", "validation_examples")
-    return dataclasses.replace(population, **{name: converted(getattr(population, name)) for name in names})
+    parts = {name: getattr(population, name) for name in names}
+    return dataclasses.replace(
+        population, **{name: each and mapped(each.held, converted) for name, each in parts.items()}
+    )
 
 
-def check_examples(population: Population, example_spec, num_classes: int):
+def _inputs(values) -> dict:
+    """What there is of each input of a model, by name; "" where there is one only."""
+    return dict(values) if isinstance(values, Mapping) else {"": values}
+
+
+def _labels_as(y: np.ndarray, dtype, whose: str) -> np.ndarray:
+    """Labels as a model takes them: whole numbers that are floats, as pandas has them, may be classes."""
+    if y.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
+        if not np.array_equal(y, np.rint(y)):
+            raise UserError(
+                f"{whose} are {y.dtype}; the model takes classes, {np.dtype(dtype).name}{labels.why_not(y, True)}"
+            )
+        y = y.astype(np.int64)
+    return as_type(y, dtype, whose)
+
+
+def check_examples(population: Population, example_spec, num_classes: int | None):
     """Checks that clients' examples are what a model takes, before anything is computed.
+
+    Args:
+      population: The clients.
+      example_spec: Of the model.
+      num_classes: How many classes it knows; None where labels are no classes.
 
     Raises:
       UserError: If types or shapes are others, or a client lacks examples of a kind, or has a number that is not
         finite or a label out of range.
     """
-    first = population.train(population.client_ids[0])
-    for key, given in first.stacked.items():
-        wanted = example_spec[key]
-        if wanted.dtype.as_numpy_dtype != given.dtype or tuple(wanted.shape) != given.shape[1:]:
-            what = "examples" if key == "x" else "labels"
+    given = population.example_spec
+    if _inputs(given["x"]).keys() != _inputs(example_spec["x"]).keys():
+        mine, its = (", ".join(_inputs(each["x"])) or "one array" for each in (given, example_spec))
+        raise UserError(f"the clients' examples are of the inputs {mine}; the model takes {its}")
+    for key in given:
+        for name, wanted in _inputs(example_spec[key]).items():
+            has = _inputs(given[key])[name]
+            if wanted == has:
+                continue
+            what = "labels" if key == "y" else f"examples of input {name}" if name else "examples"
             kinds = (
-                f"{given.dtype.name}{list(given.shape[1:])}; the model takes {wanted.dtype.name}{list(wanted.shape)}"
+                f"{has.dtype.name}{has.shape.as_list()}; the model takes {wanted.dtype.name}{wanted.shape.as_list()}"
             )
-            one_hot = key == "y" and given.ndim == 2 and wanted.shape.rank == 0
-            hint = "; of one-hot rows y.argmax(axis=1) makes labels" if one_hot else ""
+            classes = key == "y" and wanted.shape.rank == 0 and wanted.dtype.is_integer
+            hint = labels.why_not(population.train(population.client_ids[0]).y, classes) if key == "y" else ""
             raise UserError(f"the clients' {what} are {kinds}{hint}")
     looked_at = {}  # by identity: clients may share examples
     for client in population.read_before:
@@ -116,14 +156,19 @@ def _kinds(population: Population) -> dict[str, Mapping[int, ClientExamples]]:
     return {kind: examples.held for kind, examples in kinds.items() if examples is not None}
 
 
-def _check_values(population: Population, client: int, kind: str, held: ClientExamples, num_classes: int):
+def _check_values(population: Population, client: int, kind: str, held: ClientExamples, num_classes: int | None):
     """Raises UserError if a number is not finite, or a label is none of the model's."""
-    who, labels = f"client {population.name_of(client)}", held.y
-    if held.pool[0].dtype.kind == "f":  # the rows of others need not be read
-        arrays.check_finite(held.x, f"the {kind} examples of {who}")
-    arrays.check_labels(labels, who)
-    if (largest := int(labels.max(initial=0))) >= num_classes:
+    who = f"client {population.name_of(client)}"
+    for name, pool in _inputs(held.pool[0]).items():
+        if pool.dtype.kind == "f":  # the rows of others need not be read
+            place = f", input {name}," if name else ""
+            arrays.check_finite(_inputs(held.x)[name], f"the {kind} examples of {who}{place}")
+    labels.coded(held.y, who, None)
+    if num_classes is not None and (largest := int(held.y.max(initial=0))) >= num_classes:
         counts = population.label_counts
         unused = counts is not None and not counts[:, 0].any()
         hint = "; labels count from 0, and no client has that: y - 1" if unused else ""
-        raise UserError(f"{who} has the label {largest}; the model knows the classes 0 to {num_classes - 1}{hint}")
+        named = "" if population.label_names is None else f", {population.label_names[largest]!r}"
+        raise UserError(
+            f"{who} has the label {largest}{named}; the model knows the classes 0 to {num_classes - 1}{hint}"
+        )

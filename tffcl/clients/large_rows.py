@@ -22,7 +22,9 @@ def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
         yield slice(start, min(start + at_a_time, count))
 
 
-def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+def joined(
+    parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32, what: str = "models of clients"
+) -> np.ndarray:
     """Makes a matrix of its parts, which come one after the other.
 
     A large one is a file that is mapped into memory, read-only, where the simulation's client states have theirs. The
@@ -32,6 +34,7 @@ def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32
       parts: Rows `[b, ...]`, from the first to the last.
       shape: Of the matrix, `[n, ...]`.
       dtype: Of the matrix.
+      what: What the rows are, for messages.
 
     Raises:
       UserError: If the disk has no room for it.
@@ -54,9 +57,7 @@ def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32
             return np.asarray(np.memmap(file, dtype, "r", shape=shape))
     except OSError as error:
         where = directory or tempfile.gettempdir()
-        raise UserError(
-            f"the models of {shape[0]:,} clients need {size:,} bytes in {where}: {error.strerror}"
-        ) from None
+        raise UserError(f"{shape[0]:,} {what} need {size:,} bytes in {where}: {error.strerror}") from None
 
 
 def let_go(matrix: np.ndarray):

@@ -1,14 +1,16 @@
 """The clients that there are: who they are, and what each of them holds."""
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tffcl.clients import sources
 from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, pooled
+from tffcl.clients.lazy_examples import mapped, without_empty
 from tffcl.clients.simulation_context import current
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError, unknown
@@ -54,6 +56,7 @@ class Population(Shown):
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
       note: What a reader of results should know of the data; else "".
       names: What each client is called in files and messages, where that is not its ID.
+      label_names: What each class is called, where labels were texts or bools; else None.
       signed_as: Of malicious clients in simulations: whose examples a client signs instead of its own, IDs by ID.
     """
 
@@ -67,6 +70,7 @@ class Population(Shown):
     groups: np.ndarray | None = None
     note: str = ""
     names: np.ndarray | None = None
+    label_names: tuple[str, ...] | None = None
     signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -187,45 +191,96 @@ class Population(Shown):
     def _pools(self) -> list[PooledExamples | None]:
         """The test and the validation examples of all clients."""
         kinds = self.test_examples, self.validation_examples
-        ids = self.client_ids.tolist()
-        return [None if each is None else pooled([each.held[client] for client in ids]) for each in kinds]
+        return [None if each is None else pooled(each.held, self.client_ids.tolist()) for each in kinds]
+
+    @functools.cached_property
+    def example_spec(self) -> collections.OrderedDict:
+        """`<x, y>` of `tf.TensorSpec`, of one example: what a model must take; the form of `FlatModel.example_spec`."""
+        return self.train_examples.held[int(self.client_ids[0])].spec
 
     @classmethod
     def from_arrays(
         cls,
-        examples: Mapping[str | int, tuple],
-        test: Mapping[str | int, tuple] | None = None,
+        examples: Mapping[str | int, Any],
+        test: Mapping[str | int, Any] | None = None,
         *,
         known: "Population | None" = None,
+        label_names: Sequence[str] | None = None,
     ) -> "Population":
-        """Makes a population of arrays.
+        """Makes a population of arrays or `tf.data` data sets.
 
         Args:
           examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers,
-            y whole numbers, `[n]` or sequences `[n, L]`. All clients alike but for n.
+            or a dict of such arrays for a model of several inputs; y whole numbers, text, bools or other numbers, which
+            become what `clients.labels` says. Or to a data set of such pairs, in batches or not: batches are those
+            whose first dimension has no fixed size. All clients alike but for n.
           test: The same for test examples; none for a client that is not named.
           known: All clients so far, where those of `examples` join them or are all of a later round; they keep their
-            numbers.
+            numbers, and labels their names.
+          label_names: What each class is called, by its number; default the sorted texts, where labels are texts.
 
         Raises:
           UserError: If there are no clients, a client has no examples, or arrays do not fit each other.
         """
-        return cls(**sources.from_arrays(examples, test, known=known))
+        return cls(**sources.from_arrays(examples, test, known=known, label_names=label_names))
 
     @classmethod
-    def from_client_data(cls, train, test=None, *, known: "Population | None" = None) -> "Population":
+    def from_client_data(
+        cls,
+        train,
+        test=None,
+        *,
+        clients: Iterable[str] | None = None,
+        lazy: bool = False,
+        known: "Population | None" = None,
+        label_names: Sequence[str] | None = None,
+    ) -> "Population":
         """Makes a population of `tff.simulation.datasets.ClientData`.
 
         Args:
-          train: Training examples by client, unbatched `(x, y)` or `{"x": ..., "y": ...}`; `train.preprocess(...)` puts
-            others in this form.
+          train: Training examples by client, `(x, y)` or `{"x": ..., "y": ...}`, in batches or not;
+            `train.preprocess(...)` puts others in this form.
           test: Test examples by client; None for none.
+          clients: Only these; the others are not read.
+          lazy: Whether examples are read when they are needed. At first each client is read once, to be checked and
+            counted; after that only the clients of a round and some 256 MB of the last ones are in memory.
           known: As of `from_arrays`.
+          label_names: As of `from_arrays`.
 
         Raises:
           UserError: As `from_arrays`, or if examples are of another form.
         """
-        return cls(**sources.from_client_data(train, test, known=known))
+        return cls(
+            **sources.from_client_data(train, test, clients=clients, lazy=lazy, known=known, label_names=label_names)
+        )
+
+    def map(self, function: Callable) -> "Population":
+        """Returns the population with what a function of one's own makes of the examples of each client.
+
+        Args:
+          function: Of a client's examples `(x [n, ...], y [n, ...])`, arrays; gives such a pair. It is applied to
+            training, test and validation examples alike, and must give the same for the same ones: where examples are
+            read when they are needed, it is applied whenever they are.
+
+        Raises:
+          UserError: As `from_arrays`, of what the function gives.
+        """
+
+        def of(kind: str, examples: CountedExamples) -> Mapping[int, ClientExamples]:
+            return mapped(
+                without_empty(examples.held),
+                lambda client, each: sources.checked(self.name_of(client), function(each.x, each.y), kind),
+            )
+
+        validation = self.validation_examples
+        found = sources.fields(
+            self.shown_ids.tolist(),
+            of("training", self.train_examples),
+            of("test", self.test_examples),
+            None if validation is None else of("validation", validation),
+        )
+        found["label_names"] = found["label_names"] or self.label_names
+        return dataclasses.replace(self, **found)
 
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""

@@ -1,7 +1,8 @@
-"""Populations of a user's own data: arrays by client, or TFF's ClientData."""
+"""Populations of a user's own data: arrays by client, tf.data, or TFF's ClientData."""
 
+import collections
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +10,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tffcl import arrays
+from tffcl.clients import labels
 from tffcl.clients.client_examples import ClientExamples
-from tffcl.errors import UserError
+from tffcl.clients.lazy_examples import LazyExamples, mapped
+from tffcl.errors import UserError, unknown
 
 if TYPE_CHECKING:  # which makes one of what is read here
     from tffcl.clients.population import Population
@@ -24,13 +27,14 @@ def from_arrays(
     test: Mapping[str | int, tuple] | None = None,
     *,
     known: "Population | None" = None,
+    label_names: Sequence[str] | None = None,
 ) -> dict:
     """Returns the fields of `Population.from_arrays`, which says what it is given.
 
     Text IDs stand for numbers; those of clients that are known keep theirs, others follow.
     """
     if not isinstance(examples, Mapping):
-        frame = ': {client: (rows[features], rows["label"]) for client, rows in frame.groupby("client")}'
+        frame = ": Population.from_frame(frame, client=..., label=...) takes tables"
         hint = frame if hasattr(examples, "groupby") else ""
         raise UserError(f"examples is of {type(examples).__name__}; it must be a mapping of client IDs to (x, y){hint}")
     if not examples:
@@ -39,34 +43,98 @@ def from_arrays(
         raise UserError(
             f"test is of {type(test).__name__}; it must be a mapping of client IDs to (x, y), as examples are"
         )
-    shown, ids = _numbered(examples, known)
+    shown, ids = numbered(examples, known)
     unknown_tests = set(test or {}) - set(examples)
     if unknown_tests:
         raise UserError(f"client {min(unknown_tests, key=str)} has test examples, but no training examples")
-    data = {client: _checked(client, examples[client], "training") for client in shown}
-    first = data[shown[0]]
-    _check_known(first, known)
-    tests = {client: _checked(client, pair, "test") for client, pair in (test or {}).items()}
-    for client, (x, y) in [*data.items(), *tests.items()]:
-        for name, array, like in (("examples", x, first[0]), ("labels", y, first[1])):
-            if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
-                given, others = (f"{each.dtype} {list(each.shape[1:])}" for each in (array, like))
-                kinds = f"{given}, those of client {shown[0]} {others}"
-                raise UserError(f"the {name} of client {client} are {kinds}; all must be alike")
-    none = ClientExamples(first[0][:0], first[1][:0])
-    tested = {client: ClientExamples(*pair) for client, pair in tests.items()}
+    train, tests = (
+        {number: checked(client, held[client], kind) for number, client in zip(ids.tolist(), shown) if client in held}
+        for kind, held in (("training", examples), ("test", test or {}))
+    )
+    return fields(shown, train, tests, known=known, label_names=label_names)
+
+
+def fields(
+    shown: Sequence,
+    train: Mapping[int, ClientExamples],
+    test: Mapping[int, ClientExamples],
+    validation: Mapping[int, ClientExamples] | None = None,
+    *,
+    known: "Population | None" = None,
+    label_names: Sequence[str] | None = None,
+) -> dict:
+    """Returns the fields of a population of examples that are checked one by one; reads one client at a time.
+
+    Args:
+      shown: What the clients of `train` are called, in its order.
+      train: Number of a client to its training examples, as `checked` returns them.
+      test: The same for test examples, perhaps not of all clients.
+      validation: The same for validation examples; None for none.
+      known: As of `Population.from_arrays`.
+      label_names: As there.
+
+    Raises:
+      UserError: If the clients' examples are not alike, or a label is none of the names.
+    """
+    name_of, first = dict(zip(train, shown, strict=True)), train[next(iter(train))]
+    if known is not None:
+        numbers = ClientExamples(first.x, labels.coded(first.y[:0], "a client", None))
+        _check_alike(
+            numbers,
+            known.train_examples.held[int(known.client_ids[0])],
+            "the clients' {what} are",
+            "those of the known clients",
+        )
+    counted: dict[str, dict[int, tuple]] = {}
+    for kind, examples in (("training", train), ("test", test), ("validation", validation or {})):
+        counted[kind] = {}
+        for number in _bar(examples, kind):
+            each = examples[number]
+            _check_alike(each, first, f"the {{what}} of client {name_of[number]} are", f"those of client {shown[0]}")
+            values = each.y[:0] if each.y.dtype.kind == "f" else each.y
+            counted[kind][number] = len(each), *np.unique(values, return_counts=True)
+    seen = [values for clients in counted.values() for _, values, _ in clients.values()]
+    names = tuple(label_names or ()) or (labels.names_in(seen) if known is None else known.label_names)
+    for clients in counted.values():
+        for number, (_, values, _) in clients.items():
+            labels.coded(values, f"client {name_of[number]}", names)
+    none = ClientExamples(tf.nest.map_structure(lambda leaf: leaf[:0], first.x), first.y[:0])
+    code = _coder(names)
     return dict(
-        client_ids=ids.astype(np.int32),
-        train_examples={
-            number: ClientExamples(*data[client]) for number, client in zip(ids.tolist(), shown, strict=True)
-        },
-        test_examples={number: tested.get(client, none) for number, client in zip(ids.tolist(), shown, strict=True)},
-        label_counts=_label_counts([y for _, y in data.values()]),
+        client_ids=np.array(list(train), np.int32),
+        train_examples=mapped(train, code),
+        test_examples=mapped(_of_all(train, test, none), code),
+        validation_examples=None if validation is None else mapped(_of_all(train, validation, none), code),
+        sizes=np.array([size for size, _, _ in counted["training"].values()], np.int32),
+        label_counts=_label_counts(counted["training"].values(), names),
+        label_names=names,
         names=np.array(shown) if isinstance(shown[0], str) else None,
     )
 
 
-def _numbered(examples: Mapping, known: "Population | None") -> tuple[list, np.ndarray]:
+def _of_all(train, examples, none: ClientExamples) -> Mapping[int, ClientExamples]:
+    """The examples of every client, `none` of those that have none."""
+    if isinstance(examples, dict):
+        return {number: examples.get(number, none) for number in train}
+    return LazyExamples(train, lambda number: examples[number] if number in examples else none)
+
+
+def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
+    """Returns a function that puts numbers for labels; clients that share a pool share one again."""
+    pools: dict[int, tuple] = {}
+
+    def code(number: int, examples: ClientExamples) -> ClientExamples:
+        x, y = examples.pool
+        if examples.rows is None:
+            return ClientExamples(x, labels.coded(y, "a client", names))
+        if id(y) not in pools:
+            pools[id(y)] = y, labels.coded(y, "a client", names)  # `y` stays, so that no other has its number
+        return ClientExamples(x, pools[id(y)][1], examples.rows)
+
+    return code
+
+
+def numbered(examples: Iterable, known: "Population | None") -> tuple[list, np.ndarray]:
     """Returns the clients in the order of their numbers, and the numbers, ascending."""
     texts, wholes = (
         all(isinstance(each, kind) and not isinstance(each, bool) for each in examples)
@@ -74,7 +142,9 @@ def _numbered(examples: Mapping, known: "Population | None") -> tuple[list, np.n
     )
     if not texts and not wholes:
         kinds = ", ".join(sorted({type(each).__name__ for each in examples}))
-        raise UserError(f"client IDs are of {kinds}; they must be all text or all whole numbers")
+        floats = all(isinstance(each, float) for each in examples)
+        hint = "; pandas makes floats of whole numbers where one is missing: .dropna().astype(int)" if floats else ""
+        raise UserError(f"client IDs are of {kinds}; they must be all text or all whole numbers{hint}")
     if known is not None and texts != (known.names is not None):
         kinds = ["whole numbers", "text"]
         raise UserError(
@@ -93,48 +163,93 @@ def _numbered(examples: Mapping, known: "Population | None") -> tuple[list, np.n
     return [name for _, name in pairs], np.array([number for number, _ in pairs])
 
 
-def _check_known(pair: tuple[np.ndarray, np.ndarray], known: "Population | None"):
-    if known is None:
-        return
-    examples = known.train(known.client_ids[0])
-    for what, array, like in zip(("examples", "labels"), pair, (examples.x, examples.y)):
-        if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
-            kinds = (
-                f"{array.dtype} {list(array.shape[1:])}, those of the known clients {like.dtype} {list(like.shape[1:])}"
+def _check_alike(given: ClientExamples, like: ClientExamples, said: str, others: str):
+    """Raises UserError if examples or labels are of another type or shape than others."""
+    inputs, known = _leaves(given.x), _leaves(like.x)
+    if inputs.keys() != known.keys():
+        mine, its = (", ".join(each) or "one array" for each in (inputs, known))
+        raise UserError(f"{said.format(what='inputs')} {mine}, {others} {its}; all must be alike")
+    pairs = [(f"examples{f' of input {name}' if name else ''}", inputs[name], known[name]) for name in inputs]
+    for what, one, other in (*pairs, ("labels", given.y, like.y)):
+        is_like = _kind_of(one) == _kind_of(other) if what == "labels" else one.dtype == other.dtype
+        if not is_like or one.shape[1:] != other.shape[1:]:
+            mine, its = (
+                f"{'text' if each.dtype.kind == 'U' else each.dtype} {list(each.shape[1:])}" for each in (one, other)
             )
-            raise UserError(f"the clients' {what} are {kinds}")
+            raise UserError(f"{said.format(what=what)} {mine}, {others} {its}; all must be alike")
 
 
-def from_client_data(train, test=None, *, known: "Population | None" = None) -> dict:
+def _leaves(values) -> dict[str, np.ndarray]:
+    """Arrays by the name of the input that they are for; "" where there is one only."""
+    return dict(values) if isinstance(values, Mapping) else {"": values}
+
+
+def _kind_of(y: np.ndarray) -> str:
+    """What must be equal in labels of all clients: whole numbers of any width are of one kind."""
+    return "i" if y.dtype.kind == "u" else y.dtype.kind
+
+
+def from_client_data(
+    train,
+    test=None,
+    *,
+    clients: Iterable[str] | None = None,
+    lazy: bool = False,
+    known: "Population | None" = None,
+    label_names: Sequence[str] | None = None,
+) -> dict:
     """Returns the fields of `Population.from_client_data`, which says what it is given."""
     for name, given in (("train", train), ("test", test)):
         if given is not None and not hasattr(given, "create_tf_dataset_for_client"):
             raise UserError(f"{name} is of {type(given).__name__}; it must be a tff.simulation.datasets.ClientData")
-    trains = _read_all(train, train.client_ids, "training")
-    tests = {} if test is None else _read_all(test, [each for each in test.client_ids if each in trains], "test")
-    return from_arrays(trains, tests, known=known)
+    there = set(train.client_ids)
+    wanted = list(train.client_ids if clients is None else clients)
+    for each in wanted:
+        if each not in there:
+            raise unknown("client", each, there)
+    if not wanted:
+        raise UserError("there are no clients; give data of 1 or more")
+    shown, ids = numbered(wanted, known)
+    names = dict(zip(ids.tolist(), shown))
+
+    def read(data, kind: str) -> Mapping[int, ClientExamples]:
+        def of_client(number: int) -> ClientExamples:
+            return checked(names[number], data.create_tf_dataset_for_client(names[number]), kind)
+
+        there = set() if data is None else set(data.client_ids)
+        numbers = [number for number in names if names[number] in there]
+        if lazy and numbers:
+            return LazyExamples(numbers, of_client)
+        return {number: of_client(number) for number in _bar(numbers, kind)}
+
+    return fields(shown, read(train, "training"), read(test, "test"), known=known, label_names=label_names)
 
 
-def _read_all(data, client_ids, kind: str) -> dict:
-    """The arrays of each client; what takes long shows how far it is."""
-    bar = tqdm(client_ids, f"{kind} examples of clients", unit="client", delay=_LONG, leave=False)
-    return {client: _arrays_of(data, client) for client in bar}
+def _bar(client_ids: Iterable, kind: str) -> Iterable:
+    """What takes long shows how far it is."""
+    return tqdm(client_ids, f"{kind} examples of clients", unit="client", delay=_LONG, leave=False)
 
 
-def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
-    examples = data.create_tf_dataset_for_client(client)
+def _arrays_of(examples: tf.data.Dataset, client) -> tuple:
+    """Returns all examples of a data set; one whose x and y have a first dimension of unknown size is of batches."""
     spec = examples.element_spec
     pair = isinstance(spec, (tuple, list)) and len(spec) == 2
     if not pair and not (isinstance(spec, Mapping) and set(spec) == {"x", "y"}):
         names = list(spec) if isinstance(spec, Mapping) else spec
         raise UserError(
-            f'examples are {names}; they must be (x, y) or {{"x": ..., "y": ...}}, unbatched: '
+            f'examples are {names}; they must be (x, y) or {{"x": ..., "y": ...}}: '
             "client_data.preprocess(...) puts them in this form"
         )
+    if all(
+        isinstance(each, tf.TensorSpec) and each.shape.rank and each.shape[0] is None for each in tf.nest.flatten(spec)
+    ):
+        examples = examples.unbatch()
+        spec = examples.element_spec
     x, y = spec if pair else (spec["x"], spec["y"])
-    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in (x, y)):
+    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in tf.nest.flatten([x, y])):
         raise UserError(
-            f"the examples of client {client} are x: {x}, y: {y}; both must be tensors of fixed shape, unbatched"
+            f"the examples of client {client} are x: {x}, y: {y}; both must be tensors of fixed shape, or batches of "
+            "these"
         )
     if examples.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise UserError(
@@ -152,30 +267,56 @@ def _read_whole(examples: tf.data.Dataset):
     return tf.nest.map_structure(np.asarray, first)
 
 
-def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def checked(client, given, kind: str) -> ClientExamples:
+    """Returns the examples of a client with labels of a type that `clients.labels` knows.
+
+    Args:
+      client: What it is called.
+      given: `(x, y)`, x an array or a mapping of names to arrays; or a `tf.data.Dataset` of such pairs.
+      kind: "training", "test" or "validation", for messages.
+
+    Raises:
+      UserError: If these are not numbers, not finite, or of unequal lengths.
+    """
+    what = f"the {kind} examples of client {client}"
     try:
-        x, y = pair
-    except (TypeError, ValueError):
-        raise UserError(
-            f"the {kind} examples of client {client} are {type(pair).__name__}; they must be a pair (x, y)"
-        ) from None
-    what, given = f"the {kind} examples of client {client}", x
-    x, y = arrays.numbers_of(x, what), arrays.labels_of(y, f"the labels of client {client}")
-    if len(x) != len(y):
-        raise UserError(
-            f"client {client} has {kind} examples {x.dtype} {list(x.shape)} and {len(y)} labels; they do not fit"
-        )
+        x, y = _arrays_of(given, client) if isinstance(given, tf.data.Dataset) else given
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{what} are {type(given).__name__}; they must be a pair (x, y)") from None
+    if isinstance(x, Mapping):
+        x = collections.OrderedDict((str(name), _numbers(each, f"{what}, input {name},")) for name, each in x.items())
+    else:
+        x = _numbers(x, what)
+    y = labels.checked(y, f"the labels of client {client}")
+    for leaf in tf.nest.flatten(x):
+        if len(leaf) != len(y):
+            raise UserError(
+                f"client {client} has {kind} examples {leaf.dtype} {list(leaf.shape)} and {len(y)} labels; "
+                "they do not fit"
+            )
+    return ClientExamples(x, y)
+
+
+def _numbers(given, what: str) -> np.ndarray:
+    """Examples of one input as a model may take them: float64 becomes float32."""
+    x = arrays.numbers_of(given, what)
     arrays.check_finite(x, what, given)
-    arrays.check_labels(y, f"client {client}")
     if x.dtype == np.float64:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
             raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
         x = x.astype(np.float32)
-    return np.ascontiguousarray(x), y.astype(np.int32)
+    return np.ascontiguousarray(x)
 
 
-def _label_counts(labels: list[np.ndarray]) -> np.ndarray | None:
-    classes = max(int(each.max(initial=0)) for each in labels) + 1
-    if classes > _MOST_COUNTED:
+def _label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:
+    """`int64 [N, C]`; None for numbers to be predicted, and for more classes than a report has columns."""
+    found = [(labels.coded(values, "a client", names), counts) for _, values, counts in clients]
+    classes = max([len(names or ()), *(1 + int(values.max(initial=-1)) for values, _ in found)])
+    if not 0 < classes <= _MOST_COUNTED:
         return None
-    return np.stack([np.bincount(each.ravel(), minlength=classes) for each in labels]).astype(np.int64)
+    result = np.zeros([len(found), classes], np.int64)
+    for row, (values, counts) in zip(result, found, strict=True):
+        row[values.astype(int)] = counts
+    return result

@@ -50,12 +50,15 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         when = f" from round {start} on" if start else ""
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
         found[f"sizes of clients{when}"] = of_array(population.sizes)
-        parts = [part for client in population.read_before for part in population.train(client).stacked.values()]
-        found[f"training images{when}"], found[f"training labels{when}"] = of_array(*parts[::2]), of_array(*parts[1::2])
+        read = [population.train(client) for client in population.read_before]
+        found[f"training images{when}"] = of_array(*(leaf for each in read for leaf in tf.nest.flatten(each.x)))
+        found[f"training labels{when}"] = of_array(*(each.y for each in read))
         pools = {"test": population.pooled_tests, "validation": population.pooled_validation}
         for kind, pool in pools.items():
             if pool is not None:  # the indices of each client are apart: how many they are tells it, too
-                found[f"{kind} examples{when}"] = of_array(pool.x, pool.y, *pool.indices)
+                found[f"{kind} examples{when}"] = of_array(*tf.nest.flatten(pool.x), pool.y, *pool.indices)
+        if population.label_names is not None:
+            found[f"names of labels{when}"] = of_array(np.array(population.label_names))
     return found
 
 

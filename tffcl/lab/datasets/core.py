@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl import arrays
+from tffcl.clients import labels
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, measured
@@ -206,8 +207,8 @@ def numbers_of(x, where: str) -> np.ndarray:
 
 def labels_of(y, where: str) -> np.ndarray:
     """Returns labels as int32 [n]; `where` names them in errors."""
-    y = arrays.labels_of(y, where)
-    if y.ndim != 1:
+    y = labels.checked(y, where)
+    if y.ndim != 1 or y.dtype.kind not in "iub":
         raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers of shape [n]")
     if len(y) and not 0 <= y.min() <= y.max() < 2**31:
         raise UserError(f"{where} has labels {y.min()} to {y.max()}; they count from 0")

@@ -1,0 +1,125 @@
+"""Labels as users bring them and what they become, by one rule for every source of clients. Imports no TensorFlow.
+
+| given | becomes |
+|---|---|
+| whole numbers from 0, `[n]` or sequences `[n, L]` | int32: label k is class k, also where no example has some k |
+| text or pandas' categories | int32: their place among the sorted texts of all clients, which are remembered as names |
+| bools | int32: False is 0, True is 1 |
+| other numbers, `[n, ...]` | float32; whole ones become classes where the model takes classes |
+| any of these, `[n, 1]` | the same, `[n]` |
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tffcl import arrays
+from tffcl.errors import UserError
+
+_BOOLS = ("False", "True")
+_CURE = (
+    ": y.astype(str) makes names of them, y.astype(float) numbers to predict, and padding is a class that the loss "
+    "leaves out (ignore_class=)"
+)
+_MOST_NAMED = 12  # names of labels that a message lists
+
+
+def checked(given, what: str) -> np.ndarray:
+    """Returns labels as whole numbers, floats, bools or text, `[n, ...]`.
+
+    Args:
+      given: An array, a pandas series, a list.
+      what: Names them in messages, e.g. "the labels of client a".
+
+    Raises:
+      UserError: If they are of another type or shape, or a value is missing.
+    """
+    y = arrays.as_array(given, what)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.dtype.kind in "OS" and y.ndim:
+        y = _of_objects(y, what)
+    flat = y.ndim in (1, 2) or (y.ndim > 2 and y.dtype.kind == "f")
+    if y.dtype.kind not in "biufU" or not flat:
+        cure = ': y.astype("int64") makes them so' if y.dtype.kind == "O" and y.ndim else ""
+        raise UserError(f"{what} are {y.dtype} {list(y.shape)}; they must be integers, numbers or text, [n, ...]{cure}")
+    arrays.check_finite(y, what)
+    return y
+
+
+def _of_objects(y: np.ndarray, what: str) -> np.ndarray:
+    """What pandas and TensorFlow hold as objects, as text or bools where it is that."""
+    if y.dtype.kind == "S" or all(isinstance(each, bytes) for each in y.flat):
+        return np.char.decode(y.astype(bytes), "utf-8")
+    kinds = {type(each) for each in y.flat}
+    if not kinds or not any(issubclass(kind, (str, bool, np.bool_)) for kind in kinds):
+        return y
+    if all(issubclass(kind, str) for kind in kinds):
+        return y.astype(str)
+    if all(issubclass(kind, (bool, np.bool_)) for kind in kinds):
+        return y.astype(bool)
+    first = next(place for place, each in enumerate(y.flat) if not isinstance(each, (str, bool, np.bool_)))
+    raise UserError(
+        f"{what} are of {', '.join(sorted(kind.__name__ for kind in kinds))}, {y.flat[first]} in row {first}"
+    )
+
+
+def names_in(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
+    """Returns the names of labels in the order of their classes; None for numbers.
+
+    Args:
+      parts: The labels, or the distinct ones, of each client.
+    """
+    texts, bools = set(), False
+    for part in parts:
+        if part.dtype.kind == "U":
+            texts.update(np.unique(part).tolist())
+        bools = bools or part.dtype.kind == "b"
+    return tuple(sorted(texts)) or (_BOOLS if bools else None)
+
+
+def coded(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
+    """Returns what labels become: int32, or float32 for numbers that are to be predicted.
+
+    Args:
+      y: From `checked`.
+      whose: Names who has them in messages, e.g. "client a".
+      names: The names of classes, where there are some.
+
+    Raises:
+      UserError: If a label is no class: below 0, or none of `names`.
+    """
+    if y.dtype.kind == "f":
+        return y.astype(np.float32)
+    if y.dtype.kind == "U":
+        numbers = {name: number for number, name in enumerate(names or ())}
+        distinct, places = np.unique(y, return_inverse=True)
+        for each in distinct.tolist():
+            if each not in numbers:
+                known = ", ".join(list(numbers)[:_MOST_NAMED]) + (", ..." if len(numbers) > _MOST_NAMED else "")
+                raise UserError(
+                    f"{whose} has the label {each!r}, which is none of those known ({known or 'numbers'}); "
+                    "label_names= of the first population can name more"
+                )
+        found = np.array([numbers[each] for each in distinct.tolist()], np.int32)
+        return found[places].reshape(y.shape) if y.size else np.zeros(y.shape, np.int32)
+    end = len(names) if names else 2**31 - 1
+    if y.size and (y.min() < 0 or y.max() >= end):
+        wrong = y.min() if y.min() < 0 else y.max()
+        said = "labels count from 0" if wrong < 0 or not names else f"there are {end} label_names"
+        raise UserError(f"{whose} has the label {wrong}; {said}{_CURE if wrong < 0 else ''}")
+    return y.astype(np.int32)
+
+
+def why_not(y: np.ndarray, classes: bool) -> str:
+    """Returns the cure for labels `[n, ...]` that a model does not take; "" where there is none to tell.
+
+    Args:
+      y: From `coded`.
+      classes: Whether the model takes one class for each example.
+    """
+    if not classes:
+        return ""
+    if y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=-1) == 1).all()):
+        return "; of one-hot rows y.argmax(axis=1) makes labels"
+    return "; numbers become classes by np.digitize(y, edges)" if y.dtype.kind == "f" and y.ndim == 1 else ""
