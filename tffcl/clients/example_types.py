@@ -163,6 +163,7 @@ def _check_values(population: Population, client: int, kind: str, held: ClientEx
         if pool.dtype.kind == "f":  # the rows of others need not be read
             place = f", input {name}," if name else ""
             arrays.check_finite(_inputs(held.x)[name], f"the {kind} examples of {who}{place}")
+    arrays.check_finite(held.y, f"the labels of {who}")
     labels.coded(held.y, who, None)
     if num_classes is not None and (largest := int(held.y.max(initial=0))) >= num_classes:
         counts = population.label_counts
