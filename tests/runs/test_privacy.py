@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import pickle
 from unittest import mock
@@ -152,8 +153,14 @@ def test_poisson_cohorts_have_the_expected_size_and_are_independent():
     assert len(needed) == len(drawn[0])
 
 
+@functools.cache
+def private_mean(**options):
+    """The same factory for the same options, so that rounds with it are traced once."""
+    return tffcl.aggregation("dp", **{"noise_multiplier": 1.0, "seed": 1, **options})
+
+
 def private(model, clusters, **options):
-    aggregation = tffcl.aggregation("dp", **{"noise_multiplier": 1.0, "seed": 1, **options})
+    aggregation = private_mean(**options)
     if clusters == 1:
         return build_fedavg(model, TRAINING, aggregation=aggregation)
     return build_ifca(model, TRAINING, IFCAParameters(num_clusters=clusters), seed=0, aggregation=aggregation)

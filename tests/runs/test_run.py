@@ -147,7 +147,11 @@ def started(target):
     return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+# The others are as this one in `test_interrupts`, without a process of their own.
+OTHERS = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, *OTHERS])
 def test_who_asks_for_the_end_saves_and_leaves_no_worker(tmp_path, number):
     target = tmp_path / "stopped"
     process = started(target)

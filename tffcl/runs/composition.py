@@ -121,18 +121,26 @@ def _loss(noise: float, rate: float, interval: float):
 
 
 def _renyi(counts, delta: float, replaces: bool) -> float:
+    from dp_accounting import rdp
+
+    accountant = rdp.RdpAccountant()
+    total = sum(count * _renyi_of(kind, replaces) for kind, count in counts)
+    return float(rdp.compute_epsilon(accountant._orders, total, delta)[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _renyi_of(kind, replaces: bool) -> np.ndarray:
+    """One release's Rényi divergence at each of dp-accounting's orders, which takes it a tenth of a second."""
     import dp_accounting
     from dp_accounting import rdp
 
+    noise, rate, clients, population = kind
     relation = dp_accounting.NeighboringRelation
-    accountant = rdp.RdpAccountant(
+    event = dp_accounting.GaussianDpEvent(noise / 2 if replaces else noise)
+    if 0 < rate < 1 and not replaces:
+        event = dp_accounting.PoissonSampledDpEvent(rate, event)
+    elif replaces and clients < population:
+        event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
+    return rdp.RdpAccountant(
         neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE
-    )
-    for (noise, rate, clients, population), count in counts:
-        event = dp_accounting.GaussianDpEvent(noise / 2 if replaces else noise)
-        if 0 < rate < 1 and not replaces:
-            event = dp_accounting.PoissonSampledDpEvent(rate, event)
-        elif replaces and clients < population:
-            event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
-        accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))
+    ).compose(event)._rdp
