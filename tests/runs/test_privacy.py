@@ -584,6 +584,7 @@ READINGS = {
     "label counts": lambda clients: clients.label_counts,
     "of some clients": lambda clients: clients.restricted([0]).train_examples[0],
     "their label counts": lambda clients: clients.restricted([0]).label_counts,
+    "mapped": lambda clients: clients.map(lambda x, y: (x, y)),
     "pickled": lambda clients: pickle.loads(pickle.dumps(clients)).train_examples[0],
     "replaced": lambda clients: dataclasses.replace(clients, note="other").train_examples[0],
 }

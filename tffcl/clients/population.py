@@ -272,6 +272,7 @@ class Population(Shown):
                 lambda client, each: sources.checked(self.name_of(client), function(each.x, each.y), kind),
             )
 
+        current().on_reading()  # by the function
         validation = self.validation_examples
         found = sources.fields(
             self.shown_ids.tolist(),
