@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import pathlib
+import re
 import signal
 import sys
 import typing
@@ -104,12 +105,12 @@ BLANK = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b5500"
     "00000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
 )
-LOOKING = ("tests/lab/reporting/", "tests/lab/batches/test_sweep.py")
+LOOKING = re.compile(r"tests/lab/(reporting/test_(?!damaged_runs|targets|splits_figure|files)|batches/test_sweep\.py)")
 _looking = [True]
 
 
 def pytest_runtest_setup(item):
-    _looking[:] = [item.nodeid.startswith(LOOKING) or item.config.getoption("markexpr") != "not slow"]
+    _looking[:] = [bool(LOOKING.match(item.nodeid)) or item.config.getoption("markexpr") != "not slow"]
 
 
 @pytest.fixture(scope="session", autouse=True)
