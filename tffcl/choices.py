@@ -57,6 +57,13 @@ CLASSES = "classes"  # as many centres as the client has classes
 
 # What clients do.
 OPTIMIZERS = ("sgd", "adam")  # of FLT's encoders
+LOCAL_OPTIMIZERS = {  # of local training, with their own keys
+    "sgd": ("momentum",),
+    "adam": ("beta_1", "beta_2", "epsilon"),
+    "adamw": ("beta_1", "beta_2", "epsilon"),
+    "rmsprop": ("beta_2", "epsilon"),
+}
+OPTIMIZER_STATES = ("reset", "kept")  # what becomes of an optimizer's state between rounds
 CONTROL_VARIATES = ("gradient", "difference")  # how a client renews its own: SCAFFOLD's Options II and I
 GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs
 VELOCITIES = ("outer", "shared")  # what momentum is of in meta-steps

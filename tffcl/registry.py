@@ -34,6 +34,8 @@ class Row:
       takes: What its builder is given of a run, by name, where the run has it.
       needs: The same of what it cannot do without.
       clustering: What builds a method's grouping before training, "module:function"; "" for methods without.
+      sgd: Why its clients must train by SGD, and keys of local training that it cannot have; empty where any optimizer
+        will do. See `LocalTraining.require_sgd`.
       refuses: Aggregations that a method or a training cannot have, with the reason; `ANY` stands for all but the mean.
       method: The method that groups clients by a signature; "" for signatures that only composed methods have.
       foreign: Where a builder that is not tffcl's own was named, for messages; "" for tffcl's own.
@@ -45,6 +47,7 @@ class Row:
     takes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     clustering: str = ""
+    sgd: tuple[str, ...] = ()
     refuses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     method: str = ""
     foreign: str = ""
@@ -70,6 +73,11 @@ def _object(place: str) -> Any:
 _STEPS = {
     "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "
     "secure_sum hides both"
+}
+_OF_SGD = {
+    "fednova": ("counts what a step of SGD is worth",),
+    "scaffold": ("takes control variates from steps of SGD",),
+    "per_fedavg": ("takes steps by α and β", "learning_rate_decay", "clip_norm", "clients"),
 }
 
 
@@ -131,13 +139,13 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
-            of=_OF_TRAININGS, refuses=_STEPS),
+            of=_OF_TRAININGS, sgd=_OF_SGD["fednova"], refuses=_STEPS),
     _method("scaffold", "ScaffoldParameters", "SCAFFOLD: FedAvg whose local steps are corrected by control variates "
-            "(ICML 2020)", of=_OF_TRAININGS),
+            "(ICML 2020)", of=_OF_TRAININGS, sgd=_OF_SGD["scaffold"]),
     _method("lg_fedavg", "LGFedAvgParameters", "LG-FedAvg: clients keep their first layers and share the last ones "
             "(2020)", of=_OF_TRAININGS),
     _method("per_fedavg", "PerFedAvgParameters", "Per-FedAvg: a model from which one local step makes a good one "
-            "(NeurIPS 2020)", of=_OF_TRAININGS),
+            "(NeurIPS 2020)", of=_OF_TRAININGS, sgd=_OF_SGD["per_fedavg"]),
     _method("ditto", "DittoParameters", "Ditto: a personal model for every client, held near the global one (ICML "
             "2021)", of=_OF_TRAININGS),
     _method("fedavg", "", "FedAvg: one global model (McMahan et al. 2017)"),
@@ -185,7 +193,10 @@ SIGNATURES: Mapping[str, Row] = {
 # What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,
 # aggregation)`.
 TRAININGS: Mapping[str, Row] = {
-    "sgd": Row("plain SGD (FedAvg's)", "tffcl.algorithms.clustered_training:build_clustered_training"),
+    "sgd": Row(
+        "the cluster's model by [train]'s optimizer, and nothing beside it (FedAvg's)",
+        "tffcl.algorithms.clustered_training:build_clustered_training",
+    ),
     "proximal": Row(
         "held near the cluster's model (FedProx's)",
         "tffcl.algorithms.fedavg:build_proximal_training",
@@ -195,12 +206,14 @@ TRAININGS: Mapping[str, Row] = {
         "updates are averaged per step's worth of training (FedNova's)",
         "tffcl.algorithms.fednova:build_normalized_training",
         f"{_OF_TRAININGS}:FedNovaParameters",
+        sgd=_OF_SGD["fednova"],
         refuses=_STEPS,
     ),
     "scaffold": Row(
         "steps are corrected by control variates (SCAFFOLD's)",
         "tffcl.algorithms.scaffold:build_controlled_training",
         f"{_OF_TRAININGS}:ScaffoldParameters",
+        sgd=_OF_SGD["scaffold"],
     ),
     "ditto": Row(
         "a model of the client's own beside the cluster's, held near it (Ditto's)",
@@ -216,6 +229,7 @@ TRAININGS: Mapping[str, Row] = {
         "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
         "tffcl.algorithms.per_fedavg:build_meta_training",
         f"{_OF_TRAININGS}:PerFedAvgParameters",
+        sgd=_OF_SGD["per_fedavg"],
     ),
 }
 

@@ -66,7 +66,7 @@ def test_the_rate_of_a_round_is_that_of_the_round_before_times_the_decay(tff_wor
 
 def test_what_has_rates_of_its_own_is_refused(model):
     decaying = dataclasses.replace(PLAIN, learning_rate_decay=0.9)
-    with pytest.raises(UserError, match="which learning_rate_decay does not change"):
+    with pytest.raises(UserError, match="Per-FedAvg takes steps by α and β: it takes no learning_rate_decay"):
         build_per_fedavg(model, decaying)
     with pytest.raises(UserError, match="learning_rate_decay and proximal_weight together"):
         build_fednova(model, decaying, FedNovaParameters(proximal_weight=0.1))
@@ -128,5 +128,5 @@ def test_stocfls_global_model_counts_clients_as_its_clusters_do(tff_worker, mode
 def test_a_task_asks_for_both():
     said = resolve.parse_overrides(["train.learning_rate_decay=0.99", "aggregation.name=uniform_mean"])
     found = resolve.resolve("demo_digits", "fedavg", overrides=said)
-    assert prepare.local_training(found.train).learning_rate_decay == 0.99
+    assert found.train.local.learning_rate_decay == 0.99
     assert type(prepare.build_aggregation(found)) is type(UniformClusteredMeanFactory())

@@ -45,7 +45,7 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     population = build_population(federated)
     model = build.build_model(chosen, federated)
     worker = runtime.use_local_worker()
-    training = build_related_training(model, build.local_training(chosen.train))
+    training = build_related_training(model, chosen.train.local)
     relatedness = np.random.default_rng(0).random((clients, clients)) < 0.1
     relatedness = np.maximum(relatedness | relatedness.T, np.eye(clients)).astype(np.float32)
     # As after many rounds: a model for every client.

@@ -56,7 +56,7 @@ class Setting:
         self.config = resolve.resolve("pacfl_fmnist_label_skew_20", "pacfl")
         self.federated = build.load_data(self.config, data_dir)
         self.model = build.build_model(self.config, self.federated)
-        self.training = build.local_training(self.config.train)
+        self.training = self.config.train.local
         self.population = build_population(self.federated)
         self.clients = sampling.sample_cohort(self.population.client_ids, 10, 0, 1)
         self.cohort = Cohort(self.population, self.clients, (0, 1))

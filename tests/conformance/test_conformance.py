@@ -109,7 +109,7 @@ def built_by(data_dir):
     """`(class) -> a builder of a stranger's method`, with the task's model."""
     settings = configured("fedavg")
     model = build.build_model(settings, build.load_data(settings, data_dir))
-    return lambda method: functools.partial(method, model, build.local_training(settings.train))
+    return lambda method: functools.partial(method, model, settings.train.local)
 
 
 def test_a_strangers_method_conforms(built_by, clients, two_workers):

@@ -51,13 +51,12 @@ class CFL(CollectedTraining):
         ids, clusters, number = cohort.client_ids, state.clusters(cohort.client_ids), cohort.seed[1]
         present, keys = np.unique(clusters, return_inverse=True)
         before = state.models
-        updates, result = self.updates(before[present], keys, cohort)
+        updates, result = self.updates(before[present], keys, cohort, optimizers=state.optimizers)
         means = weighted_means(np.zeros_like(before), updates, clusters, result.reports["examples"])
         unit = np.linalg.norm(updates, axis=1).max() if self.parameters.relative else 1.0
         unit = np.float32(unit) if state.unit is None else state.unit
-        state = dataclasses.replace(
-            state, models=before + means, updates=state.updates.updated(ids, list(updates)), unit=unit
-        )
+        kept = {"updates": state.updates.updated(ids, list(updates)), "optimizers": result.optimizers}
+        state = dataclasses.replace(state, models=before + means, unit=unit, **kept)
         for cluster in present:
             members = clusters == cluster
             if self._is_due(means[cluster] / unit, updates[members] / unit, number):

@@ -31,9 +31,9 @@ def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
     """Builds choice and training of a client, see `client_work.training.build_choose_and_train`.
 
     Returns:
-      `(choose_and_train, fields)`: the fields are what the client work needs for it.
+      `(choose_and_train, fields)`: the fields are what the client work needs for it, beside those of the training.
     """
-    fields = training.fields(forced=np.int32)
+    fields = {"forced": np.int32}
     tried = "examples" if choose_by == "train_loss" else _TRIED
     if tried == _TRIED:
         fields[_TRIED] = sequence_type(model.example_spec)

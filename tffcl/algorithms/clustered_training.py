@@ -149,13 +149,14 @@ class ClusteredTraining:
         if state.kept is not None:
             fields |= {"kept": state.kept, "brought": self.brought_by(state, cohort.client_ids)}
         sent = tf.nest.map_structure(lambda leaf: leaf[rows], everything)
-        result = run_round(composed, cohort, sent, state.aggregators, **fields)
+        result = run_round(composed, cohort, sent, state.aggregators, optimizers=state.optimizers, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
         moved.pop("members", None)
         changes = {
             "models": moved.pop("models"),
             "server": {**state.server, **moved},
             "aggregators": result.aggregators,
+            "optimizers": result.optimizers,
         }
         if state.kept is not None:
             changes["kept"] = result.kept

@@ -41,7 +41,7 @@ class CollectedTraining(Method):
         self.model, self.round, self.parameters = model, build_collected_round(model, training), parameters
 
     def updates(
-        self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, composed: Round | None = None
+        self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, composed: Round | None = None, optimizers=None
     ) -> tuple[np.ndarray, RoundResult]:
         """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the
         rest.
@@ -51,8 +51,10 @@ class CollectedTraining(Method):
           keys: `int [m]`, each client's row.
           cohort: The clients.
           composed: Another round of `build_collected_round` than the method's own.
+          optimizers: Those of the state, see `ClusteredState`; the result has them after the round.
         """
-        result = run_round(composed or self.round, cohort, {"models": models}, key=np.asarray(keys, np.int32))
+        keys = np.asarray(keys, np.int32)
+        result = run_round(composed or self.round, cohort, {"models": models}, optimizers=optimizers, key=keys)
         return result.collected["difference"], result
 
     def updates_in_parts(

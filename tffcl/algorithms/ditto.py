@@ -43,11 +43,15 @@ class PersonalTraining(ClusteredTraining):
         """One round: the personal models first, towards the clusters' as they were, then the clusters' by FedAvg."""
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True)
-        models = {"models": state.models[rows]}
-        result = run_round(self.personal, cohort, models, kept=state.kept, key=keys.astype(np.int32))
-        after, sent = super().next(dataclasses.replace(state, kept=None), dataclasses.replace(cohort, local_test=None))
+        models, own = {"models": state.models[rows]}, state.optimizers or {}
+        result = run_round(
+            self.personal, cohort, models, kept=state.kept, optimizers=own.get("personal"), key=keys.astype(np.int32)
+        )
+        shared = dataclasses.replace(state, kept=None, optimizers=own.get("shared"))
+        after, sent = super().next(shared, dataclasses.replace(cohort, local_test=None))
         metrics = dataclasses.replace(result.metrics(cohort, clusters), traffic=sent.traffic)
-        return dataclasses.replace(after, kept=result.kept), metrics
+        own = {"personal": result.optimizers, "shared": after.optimizers} if result.optimizers is not None else None
+        return dataclasses.replace(after, kept=result.kept, optimizers=own), metrics
 
     def models_for(self, state: ClusteredState, client_ids):
         """The client's own model, or that of its cluster if it has not trained yet."""

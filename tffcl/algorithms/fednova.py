@@ -12,6 +12,7 @@ from tffcl.algorithms.training_parameters import FedNovaParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_normalized_work
 from tffcl.models.flat import FlatModel
+from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type, own_row
 from tffcl.trace_cache import built_once
@@ -42,6 +43,7 @@ def build_normalized_round(
         (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by
         examples.
     """
+    training.require_sgd("FedNova", *TRAININGS["fednova"].sgd)
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
     uploads = {"update": keyed_factory(aggregation), "steps": steps}
     server = Server({"models": models_type(model.size)}, own_row, move_by_steps)

@@ -43,7 +43,7 @@ class FedSEM(CollectedTraining):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FedSEMParameters, seed: int):
         super().__init__(model, training, parameters)
         self._initial, self._clusters, self._seed = model.initial, parameters.num_clusters, seed
-        # Whoever is placed by the first centres trains as their members did, at the rate of the first round.
+        # Whoever is placed by the first centres trains as their members did, at the rate before any decay.
         self._first_round = build_collected_round(model, dataclasses.replace(training, learning_rate_decay=1.0))
         if self._clusters > 1:  # a first training of the initial model, to be placed by
             self.joining = Traffic.of(self.round.transfer)
@@ -66,10 +66,10 @@ class FedSEM(CollectedTraining):
         state, fresh = self._meet(state, cohort)
         where = state.index(cohort.client_ids)
         own, assignment = state.assignment[where], state.assignment.copy()
-        trained, metrics = self._train(state.models, own, cohort)
+        trained, metrics, optimizers = self._train(state, own, cohort)
         assignment[where] = nearest_centres(trained, state.models)
         models = weighted_means(state.models, trained, assignment[where], metrics.examples)
-        state = dataclasses.replace(state, models=models, assignment=assignment)
+        state = dataclasses.replace(state, models=models, assignment=assignment, optimizers=optimizers)
         return state, metrics.with_signatures(self.joining * fresh)
 
     def _begin(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
@@ -78,13 +78,13 @@ class FedSEM(CollectedTraining):
         if self._clusters > most and cohort.rate is None:
             raise UserError(f"num_clusters is {self._clusters}; it must be at most the clients of a round, {most}")
         where = state.index(cohort.client_ids)
-        trained, metrics = self._train(state.models, state.assignment[where], cohort)
+        trained, metrics, optimizers = self._train(state, state.assignment[where], cohort)
         assignment, known = state.assignment.copy(), state.known.copy()
         assignment[where], known[where] = first_groups(trained, min(self._clusters, most), self._seed), True
         nothing = np.repeat(self._initial[np.newaxis], self._clusters, axis=0)
         centres = weighted_means(nothing, trained, assignment[where], metrics.examples)
         changes = {"models": centres, "assignment": assignment, "known": known, "first_centres": centres}
-        return dataclasses.replace(state, **changes), metrics
+        return dataclasses.replace(state, optimizers=optimizers, **changes), metrics
 
     def _meet(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, int]:
         """Finds the clusters of clients that have no model yet; returns the state and how many these are."""
@@ -105,12 +105,13 @@ class FedSEM(CollectedTraining):
         moves = self.updates_in_parts(self._initial, cohort, self._first_round)
         return np.concatenate([nearest_centres(few + self._initial, state.first_centres) for _, few in moves])
 
-    def _train(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundMetrics]:
-        """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, and the metrics."""
-        trained, result = self.updates(models, keys, cohort)
+    def _train(self, state: FedSEMState, keys: np.ndarray, cohort: Cohort):
+        """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, the metrics, and
+        what clients keep of their optimizers."""
+        trained, result = self.updates(state.models, keys, cohort, optimizers=state.optimizers)
         for place, key in enumerate(keys):  # in place: a large cohort's CNNs are gigabytes
-            trained[place] += models[key]
-        return trained, result.metrics(cohort, keys)
+            trained[place] += state.models[key]
+        return trained, result.metrics(cohort, keys), result.optimizers
 
     def admit(self, state: FedSEMState, newcomers: Population) -> FedSEMState:
         """Newcomers train the initial model, as all clients do first; before the first round they are as all others."""

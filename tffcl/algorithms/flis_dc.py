@@ -18,9 +18,9 @@ from tffcl.algorithms.choosing_method import Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.algorithms.parameters import FLISDCParameters
-from tffcl.client_work.client_work import ClientResult, ClientWork
+from tffcl.client_work.client_work import ClientResult
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.training import CHOOSE
+from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
 from tffcl.clustering import inference_similarity as inference
@@ -103,7 +103,7 @@ def build_joint_round(
         return collections.OrderedDict((name, tf.identity(value)) for name, value in values.items())
 
     values = {"models": models_type(model.size), "images": tff.TensorType(images.dtype, images.shape)}
-    work = ClientWork(model.example_spec, compute, {**fields, "key": np.int32})
+    work = training_work(model, training, compute, **fields, key=np.int32)
     return compose(
         work,
         {"trained": build_aggregation(model, parameters, images)},
@@ -159,7 +159,7 @@ class FLISDC(Choosing):
         places = np.arange(len(cohort.client_ids), dtype=np.int32)
         fields = {"forced": np.full(len(places), CHOOSE), "key": places, **self.tried(cohort)}
         values = {"models": state.models, "images": self._images}
-        result = run_round(self._round, cohort, values, state.aggregators, **fields)
+        result = run_round(self._round, cohort, values, state.aggregators, optimizers=state.optimizers, **fields)
         relatedness = result.measurements["trained"]["relatedness"]
         # Equal rows are equal clusters.
         _, first, founded = np.unique(relatedness, axis=0, return_index=True, return_inverse=True)
@@ -170,7 +170,7 @@ class FLISDC(Choosing):
         assignment[where], placed[where] = np.searchsorted(kept, first[founded]), True
         metrics = result.metrics(cohort, result.reports["choice"], relatedness=relatedness)
         changes = {"models": models, "aggregators": result.aggregators, "assignment": assignment, "placed": placed}
-        return dataclasses.replace(state, **changes), metrics
+        return dataclasses.replace(state, optimizers=result.optimizers, **changes), metrics
 
     def exports(self) -> Exports:
         first = {"models": self._initial, "images": self._images}

@@ -16,9 +16,9 @@ from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_m
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within, method_builder
 from tffcl.algorithms.parameters import IFCAParameters
-from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
+from tffcl.client_work.client_work import ClientResult, keyed
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.training import CHOOSE
+from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current
@@ -86,7 +86,7 @@ def _build_round(
     step = _build_shared_step(_shared_size(model)) if share else move_rows
     factory = keyed_factory(aggregation, num_clusters)
     server = Server({"models": models_type(model.size, num_clusters)}, all_models, step)
-    return compose(ClientWork(model.example_spec, compute, fields), {"update": factory}, server)
+    return compose(training_work(model, training, compute, **fields), {"update": factory}, server)
 
 
 def _build_shared_step(shared: int) -> Callable:
@@ -214,11 +214,13 @@ class IFCA(Choosing):
     def _average(self, state: IFCAState, cohort: Cohort):
         """A round of FedAvg: all K models are one."""
         engine, everyone = self._averaging, np.zeros_like(state.assignment)
-        one = ClusteredState(state.client_ids, everyone, state.models[:1], engine.round.initial_aggregators)
+        aggregators, optimizers = engine.round.initial_aggregators, state.optimizers
+        one = ClusteredState(state.client_ids, everyone, state.models[:1], aggregators, optimizers=optimizers)
         one, metrics = engine.next(one, cohort)
         models = np.repeat(one.models, self._parameters.num_clusters, axis=0)
         left = np.int64(state.averaging - 1)
-        return dataclasses.replace(state, assignment=everyone, models=models, averaging=left), metrics
+        changes = {"models": models, "averaging": left, "optimizers": one.optimizers}
+        return dataclasses.replace(state, assignment=everyone, **changes), metrics
 
     def _apart(self, models: np.ndarray) -> np.ndarray:
         """FedAvg's model with the last layers of the drawn ones; with their noise on its own, where trained weights
@@ -231,11 +233,13 @@ class IFCA(Choosing):
     def _choose_and_train(self, state: IFCAState, cohort: Cohort):
         forced = _forced(self._parameters, cohort, self._seed)
         values = {"models": state.models}
-        result = run_round(self._round, cohort, values, state.aggregators, forced=forced, **self.tried(cohort))
+        fields = {"optimizers": state.optimizers, "forced": forced, **self.tried(cohort)}
+        result = run_round(self._round, cohort, values, state.aggregators, **fields)
         chosen = result.reports["choice"]
         assignment = state.assignment.copy()
         assignment[state.index(cohort.client_ids)] = chosen
         changes = {"models": result.values["models"], "aggregators": result.aggregators}
+        changes["optimizers"] = result.optimizers
         return dataclasses.replace(state, assignment=assignment, **changes), result.metrics(cohort, chosen)
 
     def views(self, state: IFCAState) -> Views:

@@ -356,6 +356,8 @@ class ClusteredState(Shown):
       aggregators: States of the aggregation processes, by upload name.
       server: What else the server has for each model (the state of its optimizer), by name, rows by model.
       kept: What clients keep between rounds; None where they keep nothing.
+      optimizers: What they keep of their optimizers, see `LocalTraining.optimizer_state`; None where they keep nothing
+        of them, or have not trained yet. Of a method that trains in several rounds, by the name of each.
     """
 
     client_ids: np.ndarray
@@ -364,6 +366,7 @@ class ClusteredState(Shown):
     aggregators: object
     server: Mapping[str, object] = dataclasses.field(default_factory=dict)
     kept: KeptStates | None = None
+    optimizers: KeptStates | Mapping[str, KeptStates] | None = None
 
     def facts(self):
         """How many clients share how many models of which size."""

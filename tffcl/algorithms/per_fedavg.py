@@ -12,8 +12,8 @@ from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.meta_sgd import MetaSteps, build_adapt, build_meta_sgd
 from tffcl.client_work.training import build_update_work
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.server import keyed_server
 from tffcl.trace_cache import built_once
@@ -23,8 +23,7 @@ from tffcl.trace_cache import built_once
 def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerFedAvgParameters, aggregation) -> Round:
     """Builds a round of clustered training whose clients take meta-steps; types as in `build_clustered_round`."""
     p = parameters
-    if training.learning_rate_decay < 1:
-        raise UserError("Per-FedAvg's steps are α and β, which learning_rate_decay does not change")
+    training.require_sgd("Per-FedAvg", *TRAININGS["per_fedavg"].sgd)
     beta = training.learning_rate if p.beta is None else p.beta
     steps = MetaSteps(p.alpha, beta, p.delta, p.gradient, p.velocity)
     adapt = build_adapt(model, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None

@@ -91,7 +91,7 @@ class RelatedTraining:
         asked = {"trained": relatedness[mixed[first]]}
         sent = {"models": state.models[used]}
         let_go(state.models)
-        result = run_round(self.round, cohort, sent, asked, **fields)
+        result = run_round(self.round, cohort, sent, asked, optimizers=state.optimizers, **fields)
         mixes = result.values["models"]
         if self.mixes == "stored":
             weights = np.ones(len(state.client_ids), np.float32)
@@ -102,7 +102,7 @@ class RelatedTraining:
         everyone[mixed] = len(state.models) + mix_of
         models, everyone = only_used(state.models, mixes, everyone)
         metrics = result.metrics(cohort, state.assignment[where], relatedness=relatedness[where])
-        return dataclasses.replace(state, models=models, rows=everyone), metrics
+        return dataclasses.replace(state, models=models, rows=everyone, optimizers=result.optimizers), metrics
 
     @staticmethod
     def models_for(state, client_ids) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from tffcl.algorithms.training_parameters import ScaffoldParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_controlled_work
 from tffcl.models.flat import FlatModel
+from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import models_type
 from tffcl.trace_cache import built_once
@@ -49,6 +50,8 @@ def build_controlled_round(
         (`aggregated_beside`): secure sums or a robust rule where these do, else the mean in which all count the same.
     """
 
+    unclipped = () if parameters.option == "difference" else ("clip_norm",)
+    training.require_sgd("SCAFFOLD", *TRAININGS["scaffold"].sgd, *unclipped)
     controls = aggregated_beside(aggregation, UniformClusteredMeanFactory())
     anew = not traits(controls).is_mean
 

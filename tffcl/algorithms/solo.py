@@ -42,8 +42,9 @@ class Solo(Method):
         )
 
     def next(self, state: ClusteredState, cohort: Cohort):
-        result = run_round(self._round, cohort, kept=state.kept)
-        return dataclasses.replace(state, kept=result.kept), result.metrics(cohort, state.clusters(cohort.client_ids))
+        result = run_round(self._round, cohort, kept=state.kept, optimizers=state.optimizers)
+        state = dataclasses.replace(state, kept=result.kept, optimizers=result.optimizers)
+        return state, result.metrics(cohort, state.clusters(cohort.client_ids))
 
     def exports(self) -> Exports:
         return Exports(lambda: {"training_with_kept": self._round.deployed_with_kept})

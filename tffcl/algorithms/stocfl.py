@@ -24,7 +24,7 @@ from tffcl.algorithms.clustered_training import build_clustered_round, round_com
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.algorithms.parameters import StoCFLParameters
-from tffcl.client_work.local_sgd import ROUND, LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, client_fields, fields_of
 from tffcl.client_work.training import build_bilevel_work, build_train_and_report
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
@@ -112,7 +112,7 @@ def _build_training_here(model: FlatModel, training: LocalTraining):
     trains."""
     examples = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), model.example_spec)
     client = collections.OrderedDict(examples=examples, seed=tf.TensorSpec([2], tf.int32))
-    client.update((name, tf.TensorSpec([], dtype)) for name, dtype in training.fields().items())
+    client.update((name, tf.TensorSpec([], dtype)) for name, dtype in client_fields(training).items())
     return session_function(build_train_and_report(model, training), tf.TensorSpec([model.size]), client)
 
 
@@ -148,13 +148,13 @@ class SequentialGlobal:
             global_model,
             np.zeros(global_model.shape),
         )
-        known = {ROUND: cohort.seed[1]}
         for _, one in cohort.parts(1):
             client = int(one.client_ids[0])
             given = collections.OrderedDict(
                 examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client)
             )
-            current, report = train(current, {**given, **{name: known[name] for name in self.training.fields()}})
+            given.update((name, value[0]) for name, value in fields_of(self.training, one).items())
+            current, report = train(current, given)
             check_finite({name: np.atleast_1d(value) for name, value in report.items()}, one)
             total += current
         transfer = build_clustered_round(self.model, self.training).transfer
@@ -238,6 +238,10 @@ class StoCFL(Method):
         fedprox = parameters.global_objective == "fedprox"
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
         self._chain = SequentialGlobal(model, plain) if parameters.global_order == "sequential" else None
+        if self._chain and training.keeps_state:
+            raise UserError(
+                "global_order 'sequential' sends one model from client to client: optimizer_state must be 'reset'"
+            )
         if self._chain and aggregations.get("global_aggregation") is not None:
             raise UserError(
                 "global_order 'sequential' averages the global models plainly; it takes no global_aggregation"
@@ -318,7 +322,8 @@ class StoCFL(Method):
                 f"one message (at most {most}); a lower threshold or fewer clients_per_round would do"
             )
         values = {"models": self._starts(state, present), "global_model": state.models[0]}
-        result = run_round(self._round, cohort, values, state.aggregators, key=keys.astype(np.int32))
+        fields = {"optimizers": state.optimizers, "key": keys.astype(np.int32)}
+        result = run_round(self._round, cohort, values, state.aggregators, **fields)
         others = np.setdiff1d(np.arange(len(known.rows)), present)
         kept, places = np.unique(known.rows[others], return_inverse=True)
         rows = np.empty_like(known.rows)
@@ -331,8 +336,8 @@ class StoCFL(Method):
             metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
         models = np.concatenate([moved["global_model"][np.newaxis], state.models[kept], moved["models"]])
         known = dataclasses.replace(known, rows=rows, trained=trained)
-        state = dataclasses.replace(state, models=models, aggregators=result.aggregators, known=known)
-        return state, metrics
+        changes = {"aggregators": result.aggregators, "optimizers": result.optimizers}
+        return dataclasses.replace(state, models=models, known=known, **changes), metrics
 
     def _starts(self, state: StoCFLState, present: np.ndarray) -> np.ndarray:
         """The models `float32 [n, P]` that the clusters at the places `present` train from."""

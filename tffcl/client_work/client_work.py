@@ -8,7 +8,10 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.clients.cohort import Cohort
+
 LOCAL_TEST = ("test_correct", "test_examples")  # what a report has of the local test, in simulations only
+KEPT, OPTIMIZER = "kept", "optimizer"  # what a client has of its last round: a method's, and its optimizer's state
 
 
 class ClientResult(NamedTuple):
@@ -18,7 +21,8 @@ class ClientResult(NamedTuple):
       uploads: What goes to the server's aggregators, by name.
       report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and
         `finite=bool`, whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the
-        client brings test examples.
+        client brings test examples. What a client keeps of its optimizer stands in it as `OPTIMIZER`, and does not
+        leave the client.
       kept: What the client keeps for its next round; None where it keeps nothing.
     """
 
@@ -36,15 +40,29 @@ class ClientWork:
       compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this
         client. `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked
         tensors: `client_work.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
-        client is to test its own model, the `fields`, and `kept` if the client keeps something.
+        client is to test its own model, the `fields`, and what it `keeps`.
       fields: What else a client knows of itself, or is told by the coordinator: name to TFF type.
       kept: TFF type of what a client keeps between rounds; None for nothing.
+      optimizer: What a client has of its optimizer before its first round, a structure of arrays; None where it keeps
+        nothing of it.
+      values: `(Cohort) -> {name: values}`, the fields that a simulation gives by itself, for each client of a round.
     """
 
     example_spec: Mapping
     compute: Callable[[Mapping, Mapping], ClientResult]
     fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
     kept: tff.Type | None = None
+    optimizer: object = None
+    values: Callable[[Cohort], Mapping] = lambda cohort: {}
+
+    @property
+    def keeps(self) -> dict[str, tff.Type]:
+        """What a client keeps between rounds, by its name in the client's input."""
+        found = {} if self.kept is None else {KEPT: self.kept}
+        if self.optimizer is not None:
+            types = tf.nest.map_structure(lambda leaf: tff.TensorType(leaf.dtype.type, leaf.shape), self.optimizer)
+            found[OPTIMIZER] = tff.to_type(types)
+        return found
 
 
 def keyed(key, value) -> collections.OrderedDict:

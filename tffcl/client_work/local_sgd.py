@@ -1,15 +1,16 @@
-"""Local training: epochs of mini-batch SGD with momentum on a model that comes and goes as one vector."""
+"""Local training: epochs of mini-batch steps on a model that comes and goes as one vector."""
 
-import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tffcl.client_work.client_work import visiting_order
+from tffcl.client_work.client_work import OPTIMIZER, visiting_order
+from tffcl.client_work.local_training import OF_CLIENTS, LocalTraining, settings_of_clients
+from tffcl.client_work.optimizers import build_optimizer, first_state, rate_factor, with_rate
+from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole
 
 ROUND = "round"  # the field of a client that says in which round it trains
 
@@ -20,129 +21,146 @@ ROUND = "round"  # the field of a client that says in which round it trains
 _WORTH_SPLITTING = 20_000
 
 
-@dataclasses.dataclass(frozen=True)
-class LocalTraining(Parameters):
-    """Hyper-parameters of a client's local training.
+def client_fields(training: LocalTraining) -> dict:
+    """Returns the fields of a client's input (see `ClientWork`) that its training needs: the round, if its learning
+    rate changes, and what single clients have of their own."""
+    own = {key for settings in training.clients.values() for key in settings}
+    return dict.fromkeys([*([] if training.decay.is_constant else [ROUND]), *sorted(own)], np.int32)
 
-    Attributes:
-      epochs: Passes over the local data (E in the papers).
-      batch_size: Examples a step; the last batch of an epoch may be smaller. 0 stands for all local data.
-      learning_rate: Step size.
-      learning_rate_decay: What the step size is multiplied by after every round (0.99 in IFCA's code); 1 leaves it as
-        it is.
-      momentum: Of SGD; the velocity starts at zero in every round, as in the papers' code.
-      weight_decay: L2 coefficient added to the gradient.
-      proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
-    """
 
-    instead: ClassVar = {
-        "class_weight": "a tf.keras.losses.Loss of your own weighs classes, call(y, outputs) with tf.gather(weights, "
-        "y)",
-        "optimizer": "clients train by SGD, with momentum; optimizer= of build_fedavg is the server's",
-        "callbacks": "tffcl.train(rounds=R, resume=True) with more and more rounds lets you look at each, and stop",
-        "schedule": "learning_rate_decay is what the learning rate is multiplied by after every round",
-        "lr": "it is called learning_rate",
+def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, Sequence]:
+    """Returns the values of `client_fields` for the clients of a simulated round."""
+    names = [cohort.population.name_of(client) for client in cohort.client_ids] if training.clients else []
+    return {
+        name: np.full(len(cohort.client_ids), cohort.seed[1], np.int32)
+        if name == ROUND
+        else np.array(settings_of_clients(training.clients, names, name, getattr(training, name)), np.int32)
+        for name in client_fields(training)
     }
 
-    epochs: Count = 1
-    batch_size: Whole = 10
-    learning_rate: Positive = 0.01
-    learning_rate_decay: Share = 1.0
-    momentum: Fraction = 0.0
-    weight_decay: NonNegative = 0.0
-    proximal_weight: NonNegative = 0.0
 
-    def fields(self, **others) -> dict:
-        """The fields of a client's input (see `ClientWork`) that its training needs, and others: the round, if the rate
-        decays."""
-        return {**others, **({ROUND: np.int32} if self.learning_rate_decay < 1 else {})}
+def own_steps(training: LocalTraining, client) -> dict:
+    """Returns a client's own epochs and batch size, those that its input has, by name."""
+    return {name: client[name] for name in OF_CLIENTS if name in client_fields(training)}
 
-    def rate_scale(self, client):
-        """What the step size is multiplied by in this client's round; None where it never changes."""
-        if self.learning_rate_decay == 1:
-            return None
-        return tf.constant(self.learning_rate_decay, tf.float32) ** tf.cast(client[ROUND] - 1, tf.float32)
+
+def own_options(training: LocalTraining, client) -> dict:
+    """Returns what of the arguments of `build_local_sgd`'s function a client's input decides."""
+    options = own_steps(training, client)
+    if not training.decay.is_constant:
+        options["rate_scale"] = rate_factor(training.decay, client[ROUND])
+    if training.keeps_state:
+        options["state"] = client[OPTIMIZER]
+    return options
+
+
+def kept_state(model: FlatModel, training: LocalTraining) -> list[np.ndarray] | None:
+    """Returns what a client has of its optimizer before its first round, a list of arrays; None if it keeps nothing."""
+    if not training.keeps_state:
+        return None
+    with tf.init_scope():
+        parts, _ = _build_parting(model, training)[0](tf.zeros([model.size]))
+        return [np.asarray(leaf) for leaf in tf.nest.flatten(first_state(training, parts))]
+
+
+def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
+    """Builds `(parts, statistics, features, labels, seed, scale) -> (moves, statistics, loss)`: the scaled gradient of
+    the loss alone, clipped, and what the forward pass gives."""
+
+    def descent(parts, statistics, features, labels, seed, scale):
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            loss, statistics = model.training_loss(tensors_of(parts, statistics), features, labels, seed)
+            # The learning rate in the loss and not at the gradient saves a pass over the parameters.
+            scaled = scale * loss
+        moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        moves = [tf.convert_to_tensor(move) for move in moves]
+        if training.clip_norm is not None:
+            moves, _ = tf.clip_by_global_norm(moves, training.clip_norm * abs(scale))
+        return moves, statistics, loss
+
+    return descent
 
 
 def build_local_sgd(model: FlatModel, training: LocalTraining):
     """Builds the client's training as a tf.function.
 
-    Each epoch visits the local examples once in an order drawn from the seed, batch by batch; the velocity follows
-    `v <- momentum * v + gradient`, the parameters `w <- w - learning_rate * v`.
+    Each epoch visits the local examples once in an order drawn from the seed, batch by batch. By SGD the velocity
+    follows `v <- momentum * v + gradient`, the parameters `w <- w - learning_rate * v`; other optimizers are those of
+    `tff.learning.optimizers`.
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction
-      float32[P], rate_scale float32)` to `(vector float32[P], loss float32)`: the trained parameters and the mean
-      training loss over the last epoch, without the terms of `weight_decay` and `proximal_weight`. The centre of the
-      proximal term is the vector as it came in unless another is given. A correction is added to every gradient. The
-      step size is multiplied by the rate scale. With n = 0 the vector comes back as it went in, with loss 0.
+      float32[P], rate_scale float32, epochs int32, batch_size int32, state)` to `(vector float32[P], loss float32[,
+      state])`: the trained parameters and the mean training loss over the last epoch, without the terms of
+      `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless another
+      is given. A correction is added to every gradient. The step size is multiplied by the rate scale. Epochs and batch
+      size are those of the training unless others are given. A training that keeps its state takes and gives it in the
+      form of `kept_state`, a fresh one unless it is given. With n = 0 the vector comes back as it went in, with loss 0.
     """
+    split, tensors_of, join = _build_parting(model, training)
+    descent = _build_descent(model, training, tensors_of)
     build_step = _build_momentum_step if training.momentum else _build_plain_step
-    split, tensors_of, join = _build_parting(model)
-
-    def descent(parts, statistics, features, labels, seed, rate):
-        """The step against the gradient of the loss alone, the new statistics, and the loss."""
-        with tf.GradientTape() as tape:
-            tape.watch(parts)
-            loss, statistics = model.training_loss(tensors_of(parts, statistics), features, labels, seed)
-            # The learning rate in the loss and not at the gradient saves a pass over the parameters.
-            scaled = -rate * loss
-        moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.convert_to_tensor(move) for move in moves], statistics, loss
+    if not training.is_sgd:
+        build_step = _build_optimizer_step
 
     @tf.function(autograph=False)
-    def local_sgd(vector, x, y, seed, centre=None, correction=None, rate_scale=None):
-        rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
+    def local_sgd(
+        vector, x, y, seed, centre=None, correction=None, rate_scale=None, epochs=None, batch_size=None, state=None
+    ):
         features = model.preprocess(x)
         n = tf.shape(y)[0]
-        size = training.batch_size or tf.maximum(n, 1)
+        size = batch_size_of(training, n, batch_size)
         parts, statistics = split(vector)
-        move = build_step(training, rate, parts if centre is None else split(centre)[0])
-        shifts = None if correction is None else split(-rate * correction)[0]
+        centres = parts if centre is None else split(centre)[0]
+        scale, first, move = build_step(training, parts, centres, rate_scale, state)
+        shifts = None if correction is None else split(scale * correction)[0]
 
-        def step(start, parts, statistics, velocity, total, order, shuffling):
+        def step(start, parts, statistics, state, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
             batch = tf.gather(features, chosen), tf.gather(y, chosen)
-            moves, statistics, loss = descent(parts, statistics, *batch, dropped, rate)
+            moves, statistics, loss = descent(parts, statistics, *batch, dropped, scale)
             if shifts is not None:
                 moves = [each + shift for each, shift in zip(moves, shifts)]
-            parts, velocity = move(parts, velocity, moves)
+            parts, state = move(parts, state, moves)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
-            return start + size, parts, statistics, velocity, total, order, shuffling
+            return start + size, parts, statistics, state, total, order, shuffling
 
-        def epoch(number, parts, statistics, velocity, total):
+        def epoch(number, parts, statistics, state, total):
             del total  # only the last epoch's is reported
             shuffling = seed + [0, number]
             order = visiting_order(n, shuffling)
-            _, parts, statistics, velocity, total, *_ = tf.while_loop(
+            _, parts, statistics, state, total, *_ = tf.while_loop(
                 lambda start, *_: start < n,
                 step,
-                (0, parts, statistics, velocity, 0.0, order, shuffling),
+                (0, parts, statistics, state, 0.0, order, shuffling),
                 parallel_iterations=1,
             )
-            return number + 1, parts, statistics, velocity, total
+            return number + 1, parts, statistics, state, total
 
-        velocity = [tf.zeros_like(part) for part in parts] if training.momentum else []
-        _, trained, statistics, _, total = tf.while_loop(
-            lambda number, *_: number < training.epochs,
+        _, trained, statistics, last, total = tf.while_loop(
+            lambda number, *_: number < (training.epochs if epochs is None else epochs),
             epoch,
-            (0, parts, statistics, velocity, 0.0),
+            (0, parts, statistics, first, 0.0),
             parallel_iterations=1,
         )
-        return join(trained, statistics), tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
+        kept = (tf.nest.flatten(last),) if training.keeps_state else ()
+        return join(trained, statistics), tf.math.divide_no_nan(total, tf.cast(n, tf.float32)), *kept
 
     return local_sgd
 
 
-def _build_parting(model: FlatModel):
+def _build_parting(model: FlatModel, training: LocalTraining):
     """Builds `(vector) -> (parts, statistics)`, what training goes on with, `(parts, statistics) -> tensors` and
     `(parts, statistics) -> vector`.
 
-    The parts are the trained weights' own tensors, or the vector as a whole of a small model without statistics.
+    The parts are the trained weights' own tensors, or the vector as a whole of a small model without statistics. A
+    user's own optimizer has the tensors: it may look at their shapes.
     """
-    if not model.has_statistics and model.size < _WORTH_SPLITTING * len(model.weights):
+    small = model.size < _WORTH_SPLITTING * len(model.weights) and isinstance(training.optimizer, str)
+    if small and not model.has_statistics:
         return lambda vector: ([vector], []), lambda parts, _: model.unravel(parts[0]), lambda parts, _: parts[0]
 
     def split(vector):
@@ -179,46 +197,81 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     return full_gradient
 
 
-def _build_plain_step(training: LocalTraining, rate, centres):
-    """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum: one sum a part, with decay and proximal
-    term."""
+def _build_plain_step(training: LocalTraining, parts, centres, rate_scale, state):
+    """Builds SGD without momentum: one sum a part, with decay and proximal term.
+
+    Returns:
+      `(scale, state, step)` as all steps do: what the loss is multiplied by, the state before the first step, and
+      `(parts, state, moves) -> (parts, state)`.
+    """
+    rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
     pulled, shrunk = training.proximal_weight > 0, training.proximal_weight + training.weight_decay > 0
     pull = rate * training.proximal_weight
     kept = 1.0 - pull - rate * training.weight_decay
     pulls = [pull * centre for centre in centres] if pulled else None
 
-    def step(parts, velocity, moves):
+    def step(parts, state, moves):
         terms = [moves, [kept * part for part in parts] if shrunk else parts, *([pulls] if pulled else [])]
-        return [tf.add_n(alike) for alike in zip(*terms)], velocity
+        return [tf.add_n(alike) for alike in zip(*terms)], state
 
-    return step
+    return -rate, [], step
 
 
-def _build_momentum_step(training: LocalTraining, rate, centres):
-    """Builds `(parts, velocity, moves) -> (parts, velocity)` of SGD with momentum; the velocity is in steps (-ηv)."""
+def _with_terms(training: LocalTraining, scale, parts, centres, moves, weight_decay: float):
+    """Adds the scaled gradients of weight decay and proximal term."""
+    if weight_decay:
+        moves = [move + scale * weight_decay * part for move, part in zip(moves, parts)]
+    if training.proximal_weight:
+        pull = scale * training.proximal_weight
+        moves = [move + pull * (part - centre) for move, part, centre in zip(moves, parts, centres)]
+    return moves
+
+
+def _build_momentum_step(training: LocalTraining, parts, centres, rate_scale, state):
+    """Builds SGD with momentum; the velocity is in steps (-ηv)."""
+    rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
 
     def step(parts, velocity, moves):
-        if training.weight_decay:
-            moves = [move - rate * training.weight_decay * part for move, part in zip(moves, parts)]
-        if training.proximal_weight:
-            moves = [
-                move - rate * training.proximal_weight * (part - centre)
-                for move, part, centre in zip(moves, parts, centres)
-            ]
+        moves = _with_terms(training, -rate, parts, centres, moves, training.weight_decay)
         velocity = [training.momentum * was + move for was, move in zip(velocity, moves)]
         return [part + by for part, by in zip(parts, velocity)], velocity
 
-    return step
+    return -rate, [tf.zeros_like(part) for part in parts], step
 
 
-def local_steps(training: LocalTraining, examples) -> tf.Tensor:
-    """Returns τ `int32`, how many steps a client with so many examples takes."""
-    size = training.batch_size or tf.maximum(examples, 1)
-    return training.epochs * -(-examples // size)
+def _build_optimizer_step(training: LocalTraining, parts, centres, rate_scale, state):
+    """Builds the steps of an optimizer of `tff.learning.optimizers`; AdamW has the weight decay itself."""
+    optimizer, first = build_optimizer(training), first_state(training, parts)
+    weight_decay = 0.0 if training.optimizer == "adamw" else training.weight_decay
+    if state is not None:
+        first = tf.nest.pack_sequence_as(first, tf.nest.flatten(state))
+    if not training.decay.is_constant:
+        first = with_rate(optimizer, first, 1.0 if rate_scale is None else rate_scale)
+
+    def step(parts, state, gradients):
+        state, parts = optimizer.next(state, parts, _with_terms(training, 1.0, parts, centres, gradients, weight_decay))
+        return list(parts), state
+
+    return 1.0, first, step
+
+
+def batch_size_of(training: LocalTraining, examples, own=None):
+    """Returns the examples that a client of so many takes in a step; `own` is its own batch size, if it has one."""
+    if own is None:
+        return training.batch_size or tf.maximum(examples, 1)
+    return tf.where(own > 0, own, tf.maximum(examples, 1))
+
+
+def local_steps(training: LocalTraining, examples, epochs=None, batch_size=None) -> tf.Tensor:
+    """Returns τ `int32`, how many steps a client with so many examples takes; it may have its own epochs and batch
+    size."""
+    size = batch_size_of(training, examples, batch_size)
+    return (training.epochs if epochs is None else epochs) * -(-examples // size)
 
 
 def build_step_weight(training: LocalTraining):
-    """Builds `(examples int32) -> float32`, ‖a‖₁ of FedNova (Wang et al. 2020, arXiv:2007.07481, section 4).
+    """Builds `(examples int32, epochs, batch_size) -> float32`, ‖a‖₁ of FedNova (Wang et al. 2020, arXiv:2007.07481,
+    section 4).
 
     A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ steps' worth of gradients: with plain SGD
     the number of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ, [1 - (1 -
@@ -227,15 +280,15 @@ def build_step_weight(training: LocalTraining):
     well.
 
     Args:
-      training: Epochs, batch size, momentum and proximal weight.
+      training: Epochs, batch size, momentum and proximal weight; epochs and batch size may be a client's own.
     """
 
-    if training.proximal_weight and training.learning_rate_decay < 1:
+    if training.proximal_weight and not training.decay.is_constant:
         raise UserError("learning_rate_decay and proximal_weight together: no formula says what a step is worth then")
 
     @tf.function(autograph=False)
-    def step_weight(examples):
-        steps = local_steps(training, examples)
+    def step_weight(examples, epochs=None, batch_size=None):
+        steps = local_steps(training, examples, epochs, batch_size)
         pull = training.learning_rate * training.proximal_weight
 
         def step(number, moved, velocity):

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.training import build_train_and_report
+from tffcl.client_work.training import build_train_and_report, training_work
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
 
@@ -106,6 +106,5 @@ def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: L
         uploads = {"update": keyed(client["key"], shared - received["model"])} if parts.global_size else {}
         return ClientResult(uploads, report, tf.where(report["finite"], local, client["kept"]))
 
-    return ClientWork(
-        model.example_spec, compute, training.fields(key=np.int32), tff.TensorType(np.float32, [parts.local_size])
-    )
+    kept = tff.TensorType(np.float32, [parts.local_size])
+    return training_work(model, training, compute, kept=kept, key=np.int32)

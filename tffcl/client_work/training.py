@@ -1,25 +1,32 @@
 """Client works that train: what a client makes of the model that it receives, and what it uploads of it."""
 
 import collections
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
+from tffcl.client_work.client_work import OPTIMIZER, ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.evaluation import build_choose, build_count_correct
 from tffcl.client_work.local_sgd import (
-    LocalTraining,
     build_full_gradient,
     build_local_sgd,
     build_step_weight,
+    client_fields,
+    fields_of,
+    kept_state,
     local_steps,
+    own_options,
+    own_steps,
 )
+from tffcl.client_work.local_training import LocalTraining
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
 
 FLAG = {"changed": np.int32}  # the field of a client that tells whether its data have changed
+_TWO = ("model", "global_model")  # those that a client trains in bi-level training
 CHOOSE = np.int32(-1)  # a client's `forced` row: none, it chooses itself
 
 
@@ -27,8 +34,8 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     """Builds the tf.function that trains one model and reports on it.
 
     Args:
-      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for
-        `correction` and `rate_scale`, and results.
+      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with its first five arguments,
+        and the same results.
       adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its trained model with its
         training examples before it tests it; None for nothing.
 
@@ -37,7 +44,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
       as in `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
       `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the
-      client brings test examples, and its flag of change if it brings one.
+      client brings test examples, its flag of change if it brings one, and its optimizer's state if it keeps it.
     """
     local_sgd = converted(local_sgd or build_local_sgd(model, training))
     adapt = converted(adapt) if adapt is not None else None
@@ -52,9 +59,8 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     @tf.function(autograph=False)
     def train_and_report(vector, client, centre=None, correction=None):
         local = stack(client["examples"])
-        more = {"correction": correction, "rate_scale": training.rate_scale(client)}
-        more = {name: given for name, given in more.items() if given is not None}
-        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre, **more)
+        more = own_options(training, client) | ({} if correction is None else {"correction": correction})
+        trained, loss, *kept = local_sgd(vector, local["x"], local["y"], client["seed"], centre, **more)
         finite = tf.reduce_all(tf.math.is_finite(trained))
         report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=loss, finite=finite)
         if "test_examples" in client:
@@ -63,9 +69,30 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
             report["test_correct"], report["test_examples"] = count_correct(own, test["x"], test["y"])
         if "changed" in client:
             report["changed"] = client["changed"]
+        report.update((OPTIMIZER, state) for state in kept)
         return trained, report
 
     return train_and_report
+
+
+def training_work(
+    model: FlatModel, training: LocalTraining, compute, *, kept=None, models=None, **fields
+) -> ClientWork:
+    """Makes the client work of a computation that trains.
+
+    Args:
+      model: What is trained.
+      training: How; it decides further fields and what a client keeps of its optimizer.
+      compute: See `ClientWork`, as `kept` and `fields`.
+      models: Names of the models that a client trains in a round, each of which has an optimizer's state of its own
+        then; None for one.
+      **fields: Those of the method.
+    """
+    state = kept_state(model, training)
+    if state is not None and models is not None:
+        state = collections.OrderedDict.fromkeys(models, state)
+    fields = {**fields, **client_fields(training)}
+    return ClientWork(model.example_spec, compute, fields, kept, state, functools.partial(fields_of, training))
 
 
 def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool = False, **own) -> ClientWork:
@@ -85,7 +112,7 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"update": keyed(client["key"], trained - received["model"])}, report)
 
-    return ClientWork(model.example_spec, compute, training.fields(key=np.int32, **(FLAG if flags else {})))
+    return training_work(model, training, compute, key=np.int32, **(FLAG if flags else {}))
 
 
 def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
@@ -102,9 +129,7 @@ def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool =
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"trained": keyed(client["key"], trained)}, report)
 
-    return ClientWork(
-        model.example_spec, compute, training.fields(row=np.int32, key=np.int32, **(FLAG if flags else {}))
-    )
+    return training_work(model, training, compute, row=np.int32, key=np.int32, **(FLAG if flags else {}))
 
 
 def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWork:
@@ -120,7 +145,7 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"difference": trained - received["model"]}, report)
 
-    return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
+    return training_work(model, training, compute, key=np.int32)
 
 
 def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_counted: bool = False) -> ClientWork:
@@ -144,13 +169,16 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
 
     def compute(received, client):
         trained, report = train_and_report(received["model"], client)
-        worth = step_weight(report["examples"]) / unit
+        own = own_steps(training, client)
+        worth = step_weight(report["examples"], **own) / unit
         direction = tf.math.divide_no_nan(trained - received["model"], worth)
-        steps = tf.cast(local_steps(training, report["examples"]), tf.float32) / unit if steps_counted else worth
+        steps = worth
+        if steps_counted:
+            steps = tf.cast(local_steps(training, report["examples"], **own), tf.float32) / unit
         uploads = {"update": keyed(client["key"], direction), "steps": keyed(client["key"], steps[tf.newaxis])}
         return ClientResult(uploads, report)
 
-    return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
+    return training_work(model, training, compute, key=np.int32)
 
 
 def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining | None) -> ClientWork:
@@ -173,18 +201,23 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
 
     def compute(received, client):
         start, global_model = received["model"], received["global_model"]
-        trained, report = train_and_report(start, client, global_model)
         if global_sgd is None:
+            trained, report = train_and_report(start, client, global_model)
             return ClientResult({"update": keyed(client["key"], trained - start)}, report)
+        of_cluster, of_all = (
+            {**client, OPTIMIZER: client[OPTIMIZER][name]} if OPTIMIZER in client else client for name in _TWO
+        )
+        trained, report = train_and_report(start, of_cluster, global_model)
         local = stack(client["examples"])
-        scale = global_training.rate_scale(client)
-        more = {} if scale is None else {"rate_scale": scale}
-        moved, _ = global_sgd(global_model, local["x"], local["y"], client["seed"], **more)
+        more = own_options(global_training, of_all)
+        moved, _, *kept = global_sgd(global_model, local["x"], local["y"], client["seed"], **more)
+        for state in kept:
+            report[OPTIMIZER] = collections.OrderedDict(zip(_TWO, (report[OPTIMIZER], state)))
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(moved)))
         uploads = {"update": keyed(client["key"], trained - start), "global_update": moved - global_model}
         return ClientResult(uploads, report)
 
-    return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
+    return training_work(model, training, compute, models=_TWO if global_sgd else None, key=np.int32)
 
 
 def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion: str, tried: str):
@@ -235,8 +268,8 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
         # A device goes on with what it kept: a model that is not finite would stay so for ever.
         return ClientResult({}, report, tf.where(report["finite"], trained, client["kept"]))
 
-    fields = training.fields(**({"key": np.int32} if towards else {}))
-    return ClientWork(model.example_spec, compute, fields, tff.TensorType(np.float32, [model.size]))
+    kept = tff.TensorType(np.float32, [model.size])
+    return training_work(model, training, compute, kept=kept, **({"key": np.int32} if towards else {}))
 
 
 def build_controlled_work(
@@ -279,14 +312,13 @@ def build_controlled_work(
             local = stack(client["examples"])
             renewed = full_gradient(start, local["x"], local["y"])
         else:
-            scale = training.rate_scale(client)
-            gone = training.learning_rate * (1.0 if scale is None else scale) * step_weight(report["examples"])
+            scale = own_options(training, client).get("rate_scale", 1.0)
+            gone = training.learning_rate * scale * step_weight(report["examples"], **own_steps(training, client))
             renewed = own - control + model.trained_only(tf.math.divide_no_nan(start - trained, gone))
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(renewed)))
         told = clipped(renewed if anew else renewed - own)
         uploads = {"update": keyed(client["key"], trained - start), "control": keyed(client["key"], told)}
         return ClientResult(uploads, report, tf.where(report["finite"], told if anew else own + told, own))
 
-    return ClientWork(
-        model.example_spec, compute, training.fields(key=np.int32), tff.TensorType(np.float32, [model.size])
-    )
+    kept = tff.TensorType(np.float32, [model.size])
+    return training_work(model, training, compute, kept=kept, key=np.int32)

@@ -169,10 +169,13 @@ def _build_round(
     element_spec,
 ) -> Round:
     """Builds the round: that of IFCA on data sets of any form, with summed metrics instead of the clients' reports."""
-    if training.learning_rate_decay < 1:
-        raise UserError(
-            "learning_rate_decay needs the number of the round, which this process does not tell its clients"
-        )
+    for key, is_set in {
+        "learning_rate_decay": not training.decay.is_constant,
+        "optimizer_state 'kept'": training.keeps_state,
+        "clients": training.clients,
+    }.items():
+        if is_set:
+            raise UserError(f"{key} needs more than this process tells its clients: a seed and their examples")
     choose_and_train = build_choose_and_train(model, training, "loss", "examples")
 
     def compute(received, client):

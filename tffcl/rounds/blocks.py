@@ -122,7 +122,8 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     if cohort.local_test is not None:
         held += float(np.mean(population.test_sizes)) * example
     result = composed.simulated_update.type_signature.result
-    uploads, kept = type_bytes(result["uploads"], rows), type_bytes(composed.work.kept, rows)
+    uploads = type_bytes(result["uploads"], rows)
+    kept = sum(type_bytes(kind, rows) for kind in composed.work.keeps.values())
     received = composed.transfer.down_bytes(rows) if composed.uploads else 0
     rows_sent = sum(_size(values[name][0]) for name in by_row)
     # Sums by key: a client's own slot of them is copied when it is added to.
@@ -217,8 +218,8 @@ class BlockForm:
             outputs = collections.OrderedDict(rows=collect(updated["client_id"], tff.federated_zip(row)))
             if form is not None:
                 outputs["partial"] = form.up_to_merge(server["states"], updated["uploads"], updated["weight"])
-            if composed.work.kept is not None:
-                kept = collections.OrderedDict(client_id=updated["client_id"], kept=updated["kept"])
+            if composed.work.keeps:
+                kept = collections.OrderedDict((name, updated[name]) for name in ("client_id", *composed.work.keeps))
                 outputs["kept"] = tff.federated_zip(kept)
             return outputs
 
@@ -252,7 +253,7 @@ class BlockForm:
         for name, field in by_row.items():
             used, places = np.unique(fields[field], return_inverse=True)
             values[name], fields[field] = values[name][used], places.astype(np.int32)
-        names = [*self._round.work.fields, *(["kept"] if self._round.work.kept is not None else [])]
+        names = [*self._round.work.fields, *self._round.work.keeps]
         server = collections.OrderedDict(
             values=collections.OrderedDict((name, values[name]) for name in self._round.server.values),
             states=collections.OrderedDict((name, states[name]) for name in self.merged),
@@ -302,8 +303,8 @@ def run_in_blocks(
       cohort: Who takes part.
       values: The server's values by name, broadcast and private ones.
       states: States of the aggregation processes, by upload name.
-      fields: The client work's fields and `kept`, a value for each client of the cohort.
-      keep: Called with client IDs and what these keep, a block at a time.
+      fields: The client work's fields and what it `keeps`, a value for each client of the cohort.
+      keep: Called with client IDs and what these hand out of what they keep, a block at a time.
     """
     form = block_form(composed)
     order = np.argsort(-cohort.sizes, kind="stable")  # dealt out, so that blocks take the same time
@@ -326,8 +327,7 @@ def run_in_blocks(
             if len(partials) > _HELD_PARTIALS:
                 partials = [functools.reduce(form.mergeable.merge, partials)]
         if "kept" in out:
-            by_id = {int(each["client_id"]): each["kept"] for each in out["kept"]}
-            keep(few.client_ids, [by_id[int(client)] for client in few.client_ids])
+            keep(few.client_ids, out["kept"])
         done += len(few.client_ids)
         current().on_progress(done, len(cohort.client_ids))
     together.pop("weight")

@@ -22,7 +22,7 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
-from tffcl.client_work.client_work import LOCAL_TEST, ClientWork, sequence_type, stacked_type
+from tffcl.client_work.client_work import KEPT, LOCAL_TEST, OPTIMIZER, ClientWork, sequence_type, stacked_type
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
 
@@ -102,7 +102,7 @@ class Round:
     @functools.cached_property
     def simulated_of_nobody(self) -> tff.Computation:
         """The same of a round without clients, of which TFF cannot hand out what they keep."""
-        if self.work.kept is None:
+        if not self.work.keeps:
             return self.simulated
         return self._build_next(self.simulated_update, kept=False, aggregations=self.simulated_aggregations)
 
@@ -160,7 +160,7 @@ class Round:
     @functools.cached_property
     def deployed_with_kept(self) -> tff.Computation | None:
         """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
-        return self._build_next(self.client_update, kept=True) if self.work.kept is not None else None
+        return self._build_next(self.client_update, kept=True) if self.work.keeps else None
 
     def process(self, initial: Mapping, aggregators: Mapping | None = None) -> tff.templates.IterativeProcess:
         """Returns the round as `tff.templates.IterativeProcess`; arguments as in `build_initialize`."""
@@ -265,8 +265,7 @@ class Round:
         if simulated:
             fields["test_examples"] = examples
         fields.update(client_id=np.int32, seed=tff.TensorType(np.int32, [2]), **self.work.fields)
-        if self.work.kept is not None:
-            fields["kept"] = self.work.kept
+        fields.update(self.work.keeps)
         if simulated:
             for name, kind in fields.items():
                 fields[name] = stacked_type(kind) if isinstance(kind, tff.SequenceType) else kind
@@ -277,6 +276,7 @@ class Round:
         def client_update(values, client):
             result = self.work.compute(self.server.receive(values, client), client)
             finite = result.report["finite"]
+            state = result.report.pop(OPTIMIZER, None)
 
             def silenced(leaf):
                 leaf = tf.convert_to_tensor(leaf)
@@ -296,7 +296,11 @@ class Round:
                 report=result.report,
             )
             if self.work.kept is not None:
-                output["kept"] = result.kept
+                output[KEPT] = result.kept
+            if state is not None:
+                output[OPTIMIZER] = tf.nest.map_structure(
+                    lambda new, old: tf.where(finite, new, old), state, client[OPTIMIZER]
+                )
             return output
 
         return client_update
@@ -347,8 +351,8 @@ class Round:
                 held = {name: moved[name] for name in held}
             aggregators = _zip({name: output.state for name, output in outputs.items()})
             result = _zip({**held, "aggregators": aggregators}), _zip(told)
-            if kept and self.work.kept is not None:
-                result += (_zip({"client_id": updated["client_id"], "kept": updated["kept"]}),)
+            if kept and self.work.keeps:
+                result += (_zip({name: updated[name] for name in ("client_id", *self.work.keeps)}),)
             return result
 
         return next_fn

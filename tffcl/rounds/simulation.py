@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.aggregators.collect import by_client
-from tffcl.client_work.local_sgd import ROUND
+from tffcl.client_work.client_work import KEPT, OPTIMIZER
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import on_devices
@@ -32,6 +32,7 @@ class RoundResult:
       results: The aggregators' results by name, where the server step is the coordinator's.
       measurements: The aggregators' measurements by name.
       kept: What clients keep after the round; None where they keep nothing.
+      optimizers: What they keep of their optimizers; None where they keep nothing of them.
       traffic: All bytes of the round.
     """
 
@@ -42,6 +43,7 @@ class RoundResult:
     results: Mapping
     measurements: Mapping
     kept: KeptStates | None
+    optimizers: KeptStates | None
     traffic: Traffic
 
     def metrics(self, cohort: Cohort, clusters: np.ndarray, **more) -> RoundMetrics:
@@ -73,6 +75,7 @@ def run_round(
     aggregators: object = (),
     kept: KeptStates | None = None,
     brought: Sequence | None = None,
+    optimizers: KeptStates | None = None,
     **fields: Sequence,
 ) -> RoundResult:
     """Runs a round, in blocks of clients where the whole cohort would take more than the memory budget (see
@@ -85,6 +88,7 @@ def run_round(
       aggregators: States of the aggregation processes.
       kept: What clients have kept, where the client work keeps something.
       brought: What each client of the cohort brings of it; default what it has kept.
+      optimizers: What clients have kept of their optimizers; None where nobody has yet.
       **fields: The client work's fields: name to a value for each client, in the cohort's order.
 
     Raises:
@@ -92,15 +96,18 @@ def run_round(
         client takes more than the memory budget.
     """
     values = dict(values or {})
-    if ROUND in composed.work.fields:
-        fields[ROUND] = np.full(len(cohort.client_ids), cohort.seed[1], np.int32)
+    fields |= composed.work.values(cohort)
+    if OPTIMIZER in composed.work.keeps:
+        optimizers = KeptStates(composed.work.optimizer) if optimizers is None else optimizers
+        fields[OPTIMIZER] = optimizers.of(cohort.client_ids)
     if kept is not None:
-        fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
+        fields[KEPT] = kept.of(cohort.client_ids) if brought is None else brought
+    held = {KEPT: kept, OPTIMIZER: optimizers}
     with on_devices():
         chosen = blocks.plan(composed, cohort, values)
         privacy_releases.release_round(composed.uploads, cohort)
         run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
-        told, kept = run(composed, cohort, values, aggregators, fields, kept)
+        told = run(composed, cohort, values, aggregators, fields, held)
     rows = dict(told.rows)
     reports = rows.pop("report")
     check_finite(reports, cohort)
@@ -108,37 +115,39 @@ def run_round(
     transfer = composed.transfer
     traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * len(cohort.client_ids)
     return RoundResult(
-        told.values, told.aggregators, reports, rows, told.results, told.measurements, kept, traffic,
+        told.values, told.aggregators, reports, rows, told.results, told.measurements, held[KEPT], held[OPTIMIZER],
+        traffic,
     )  # fmt: skip
 
 
-def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None):
+def _keep(held: dict[str, KeptStates | None], names: Sequence[str], client_ids, told):
+    """Puts what clients have handed out of what they keep in the place of what they had."""
+    by_id = {int(each["client_id"]): each for each in told}
+    for name in names:
+        held[name] = held[name].updated(client_ids, [by_id[int(client)][name] for client in client_ids])
+
+
+def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, held: dict):
     state = collections.OrderedDict({**values, "aggregators": aggregators})
-    names = [*composed.work.fields, *(["kept"] if composed.work.kept is not None else [])]
+    names = [*composed.work.fields, *composed.work.keeps]
     inputs = cohort.inputs(**{name: fields[name] for name in names})  # in the order of the client's type
     if inputs:
-        state, told, *held = composed.simulated(state, inputs)
+        state, told, *handed_out = composed.simulated(state, inputs)
     else:  # there is nothing that several workers could share
         with tff.framework.get_context_stack().install(next(iter(runtime.lanes()))):
-            state, told, *held = composed.simulated_of_nobody(state, inputs)
+            state, told, *handed_out = composed.simulated_of_nobody(state, inputs)
     rows = by_client(told["reports"], cohort.client_ids)
     rows = rows if "report" in rows else {"report": rows}
-    if held:
-        by_id = {int(each["client_id"]): each["kept"] for each in held[0]}
-        kept = kept.updated(cohort.client_ids, [by_id[int(client)] for client in cohort.client_ids])
+    for each in handed_out:
+        _keep(held, composed.work.keeps, cohort.client_ids, each)
     values = {name: state[name] for name in values}
     aggregators = plain_containers(state["aggregators"])
-    return blocks.Told(values, aggregators, rows, told.get("results", {}), told.get("measurements", {})), kept
+    return blocks.Told(values, aggregators, rows, told.get("results", {}), told.get("measurements", {}))
 
 
-def _run_in_blocks(
-    composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None, chosen: blocks.Plan
-):
-    def keep(client_ids, brought):
-        nonlocal kept
-        kept = kept.updated(client_ids, brought)
-
-    return blocks.run_in_blocks(composed, chosen, cohort, values, aggregators, fields, keep), kept
+def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields, held: dict, chosen: blocks.Plan):
+    keep = functools.partial(_keep, held, tuple(composed.work.keeps))
+    return blocks.run_in_blocks(composed, chosen, cohort, values, aggregators, fields, keep)
 
 
 def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):

@@ -57,7 +57,7 @@ def build_partial_weights(
     @tf.function(autograph=False)
     def compute(context, examples):
         data = stack(examples)
-        trained, _ = local_sgd(context["model"], data["x"], data["y"], context[OWN_SEED])
+        trained, *_ = local_sgd(context["model"], data["x"], data["y"], context[OWN_SEED])
         return tf.ensure_shape(tf.concat([trained[place] for place in places], 0), [size])
 
     context_type = collections.OrderedDict([("model", tff.TensorType(np.float32, [model.size])), own_seed_type()])

@@ -90,7 +90,7 @@ def build_inference(
     @tf.function(autograph=False)
     def train_and_answer(context, examples):
         local = stack(examples)
-        trained, _ = local_sgd(context["model"], local["x"], local["y"], context[OWN_SEED])
+        trained, *_ = local_sgd(context["model"], local["x"], local["y"], context[OWN_SEED])
         return tf.ensure_shape(answer(trained, context["images"]), value_type.shape)
 
     key = None if model.key is None else (model.key, training, soft)

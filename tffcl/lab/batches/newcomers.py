@@ -20,7 +20,6 @@ from tffcl.errors import UserError
 from tffcl.lab.reporting.files import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS
 from tffcl.lab.reporting.table import Table
-from tffcl.lab.tasks import build
 from tffcl.lab.tasks.load_run import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
@@ -148,7 +147,7 @@ def _personalised(
 ) -> np.ndarray:
     """Trains every newcomer's model on its own data; returns the accuracies after that, `float [B]`."""
     config = trained.config
-    training = dataclasses.replace(build.local_training(config.train), epochs=config.newcomers.epochs)
+    training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
     own_round = build_own_round(trained.method.model, training)
     # As if in the round after the last: no cohort of the run has this seed.
     seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)

@@ -6,13 +6,12 @@ from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering
-from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.sampling import stream
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks.attack_settings import OF_UPLOADS
-from tffcl.lab.tasks.resolve import RunConfig, TrainSettings
+from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
@@ -71,18 +70,6 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     return model
 
 
-def local_training(train: TrainSettings) -> LocalTraining:
-    """The client's share of the protocol."""
-    return LocalTraining(
-        epochs=train.local_epochs,
-        batch_size=train.batch_size,
-        learning_rate=train.learning_rate,
-        learning_rate_decay=train.learning_rate_decay,
-        momentum=train.momentum,
-        weight_decay=train.weight_decay,
-    )
-
-
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
     """What the method's builders need beside model, training and parameters."""
     server = federated.server
@@ -134,7 +121,7 @@ def build_method(
     malicious = config.attack.malicious(federated.num_clients, config.seed)
     if simulated and len(malicious) and config.attack.kind in OF_UPLOADS:
         factory = AttackedFactory(factory, config.attack.kind, malicious, config.attack.strength)
-    return config.method_source.build(model, local_training(config.train), config.method, given, factory)
+    return config.method_source.build(model, config.train.local, config.method, given, factory)
 
 
 def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
@@ -172,4 +159,4 @@ def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: s
     own = () if config.method is None else (config.method,)
     build, given = config.method_source.clustering_builder, _given(config, federated, data_dir)
     assert build, f"{config.algorithm} does not cluster before training"
-    return build(model, local_training(config.train), *own, **given)
+    return build(model, config.train.local, *own, **given)

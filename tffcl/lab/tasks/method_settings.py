@@ -6,10 +6,11 @@ import inspect
 import pathlib
 from collections.abc import Callable, Mapping
 
+from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError, no_server_data, unknown
 from tffcl.lab.tasks.settings import TrainSettings
 from tffcl.references import load_reference, references_in
-from tffcl.registry import ALGORITHMS, ANY, TRAININGS, given, made_by, registered, rows
+from tffcl.registry import ALGORITHMS, ANY, TRAININGS, Row, given, made_by, registered, rows
 from tffcl.validation import Parameters, from_table, types_of
 
 # Why a method takes no other aggregation.
@@ -106,19 +107,31 @@ class MethodSource:
         row = ALGORITHMS.get(self.base)
         if row and "server_images" in row.needs and not contents["dataset"].get("server_examples"):
             raise no_server_data()
-        self._check_aggregation(contents.get("algorithms", {}).get(self.label, {}), contents.get("aggregation", {}))
+        self._check_aggregation(contents)
         self._check_attack(contents.get("attack", {}))
 
-    def _check_aggregation(self, table: Mapping, aggregation: Mapping):
+    def _rows(self, contents: Mapping) -> list[Row]:
+        """What is known of the method, and of the local training that its table names."""
+        training = contents.get("algorithms", {}).get(self.label, {}).get("training")
+        training = training.get("name") if isinstance(training, Mapping) else training
+        found = (ALGORITHMS.get(self.base), TRAININGS.get(training) if isinstance(training, str) else None)
+        return [row for row in found if row is not None]
+
+    def check_training(self, contents: Mapping, training: LocalTraining):
+        """Raises UserError if the method holds for clients that train by SGD alone, and these do not."""
+        for row in self._rows(contents):
+            if row.sgd:
+                training.require_sgd(self.label, *row.sgd)
+
+    def _check_aggregation(self, contents: Mapping):
+        aggregation = contents.get("aggregation", {})
         name = aggregation.get("name")
         if not aggregation or name == "mean":
             return
-        training = table.get("training")
-        training = training.get("name") if isinstance(training, Mapping) else training
-        for row in (ALGORITHMS.get(self.base), TRAININGS.get(training) if isinstance(training, str) else None):
-            if row is not None and ANY in row.refuses:
+        for row in self._rows(contents):
+            if ANY in row.refuses:
                 raise self._takes_none()
-            if row is not None and name in row.refuses:
+            if name in row.refuses:
                 raise UserError(
                     f"{self.label} with [aggregation] {name}: {row.refuses[name]}", table="aggregation", key="name"
                 )

@@ -323,6 +323,7 @@ def _resolved(
         directory=source.directory,
     )
     _check_happens(config)
+    source.check_training(contents, config.train.local)
     for kind, table in (("models", parts["model"]), ("aggregations", aggregation)):
         if table and not references_in(table):
             _check_named(kind, table)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES
+from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
 from tffcl.clients.sampling import KINDS
 from tffcl.runs.callbacks import EarlyStopping
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong
@@ -22,10 +24,20 @@ class TrainSettings(Parameters):
       sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average.
       local_epochs: Passes over the local data a round.
       batch_size: Examples a step; 0 is all local data.
-      learning_rate: Of local SGD.
-      learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is.
+      learning_rate: Of local training.
+      learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is. Or a table:
+        `{factor = 0.5, every = 10}` falls in steps, `{cosine = 100, least = 0.01}` along a cosine, `warm_up = 5` beside
+        these or alone lets it rise first.
       momentum: Of local SGD.
-      weight_decay: L2 coefficient.
+      weight_decay: L2 coefficient; of "adamw" the decoupled one.
+      optimizer: Of local training.
+      beta_1: Of "adam" and "adamw".
+      beta_2: Of "adam", "adamw" and "rmsprop".
+      epsilon: Of the same.
+      optimizer_state: "reset": momentum and moments start at zero in every round; "kept": a client goes on with those
+        of its last round.
+      clip_norm: The norm, over all weights, to which longer gradients are shortened.
+      clients: Single clients' own values: `{"3" = {epochs = 1, batch_size = 32}}`.
       early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when so many
         values of the metric in a row were no better than the best before. An accuracy is that on validation examples
         where there are some.
@@ -38,10 +50,27 @@ class TrainSettings(Parameters):
     local_epochs: Count = 1
     batch_size: Whole = 10
     learning_rate: Positive = 0.01
-    learning_rate_decay: Share = 1.0
+    learning_rate_decay: Share | LearningRateDecay = 1.0
     momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
+    optimizer: one_of(LOCAL_OPTIMIZERS) = "sgd"
+    beta_1: Fraction | None = None
+    beta_2: Fraction | None = None
+    epsilon: Positive | None = None
+    optimizer_state: one_of(OPTIMIZER_STATES) = "reset"
+    clip_norm: Positive | None = None
+    clients: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     early_stopping: EarlyStopping | None = None
+
+    @property
+    def local(self) -> LocalTraining:
+        """The client's share of the protocol."""
+        names = {field.name for field in dataclasses.fields(LocalTraining)} - {"epochs"}
+        same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in names}
+        return LocalTraining(epochs=self.local_epochs, **same)
+
+    def check(self):
+        self.local  # which checks what goes together
 
     def cohort_size(self, clients: int) -> int:
         """How many of so many clients take part in a round: at least one."""

@@ -1,0 +1,174 @@
+"""The hyper-parameters of a client's local training. Imports nothing heavy: they are checked before TensorFlow is
+loaded."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES
+from tffcl.errors import UserError, unknown
+from tffcl.validation import (
+    Count,
+    Fraction,
+    NonNegative,
+    Parameters,
+    Positive,
+    Share,
+    Whole,
+    check_value,
+    one_of,
+    wrong,
+)
+
+OF_CLIENTS = {"epochs": Count, "batch_size": Whole}  # what single clients may have of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningRateDecay(Parameters):
+    """What a learning rate is multiplied by in each round: the product of what is set here.
+
+    Attributes:
+      factor: What it is multiplied by after every so many rounds, see `every`; 1 leaves it as it is.
+      every: Rounds between two multiplications by `factor`; above 1 the rate falls in steps.
+      cosine: Rounds in which it falls along half a cosine to `least` (Loshchilov & Hutter 2017, arXiv:1608.03983),
+        where it stays; 0 is none.
+      least: The share of the rate at the end of the cosine.
+      warm_up: Rounds in which it rises to the full rate in equal steps, from 1 / warm_up; what is above begins when it
+        has risen.
+    """
+
+    factor: Share = 1.0
+    every: Count = 1
+    cosine: Whole = 0
+    least: Fraction = 0.0
+    warm_up: Whole = 0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the rate never changes."""
+        return self.factor == 1 and not self.cosine and self.warm_up <= 1
+
+    def check(self):
+        if self.every > 1 and self.factor == 1:
+            raise wrong("every", self.every, "it needs a factor below 1")
+        if self.least and not self.cosine:
+            raise wrong("least", self.least, "it needs cosine, the rounds in which the rate falls to it")
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining(Parameters):
+    """Hyper-parameters of a client's local training.
+
+    What an optimizer goes by is the gradient of the loss, clipped if `clip_norm` is given, plus a method's correction,
+    plus weight decay and proximal term, in this order.
+
+    Attributes:
+      epochs: Passes over the local data (E in the papers).
+      batch_size: Examples a step; the last batch of an epoch may be smaller. 0 stands for all local data.
+      learning_rate: Step size.
+      learning_rate_decay: What the step size is multiplied by after every round (0.99 in IFCA's code), 1 leaves it as
+        it is; or a `LearningRateDecay`: in steps, by a cosine, after a warm-up.
+      momentum: Of SGD.
+      weight_decay: L2 coefficient added to the gradient; of "adamw" the decoupled one (Loshchilov & Hutter 2019,
+        arXiv:1711.05101).
+      proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
+      optimizer: A name in `LOCAL_OPTIMIZERS`, or a `tff.learning.optimizers` object, which has a learning rate of its
+        own.
+      beta_1: Of "adam" and "adamw", decay of the mean of gradients; default 0.9.
+      beta_2: Of "adam", "adamw" and "rmsprop", decay of the mean of their squares; default 0.999, of "rmsprop" 0.9.
+      epsilon: Of the same, added to the root of that mean; default 1e-7.
+      optimizer_state: "reset": momentum and moments start at zero in every round, as in the papers' code. "kept": a
+        client goes on with those of its last round.
+      clip_norm: The norm, over all weights, to which a longer gradient of the loss is shortened; None leaves all.
+      clients: Epochs and batch size of single clients, by client ID: {"site-3": {"epochs": 1, "batch_size": 32}}.
+    """
+
+    instead: ClassVar = {
+        "class_weight": "a tf.keras.losses.Loss of your own weighs classes, call(y, outputs) with tf.gather(weights, "
+        "y)",
+        "callbacks": "tffcl.train(rounds=R, resume=True) with more and more rounds lets you look at each, and stop",
+        "schedule": "learning_rate_decay takes a number or a tffcl.LearningRateDecay(...)",
+        "clipnorm": "it is called clip_norm",
+        "rho": "it is called beta_2",
+        "lr": "it is called learning_rate",
+    }
+
+    epochs: Count = 1
+    batch_size: Whole = 10
+    learning_rate: Positive = 0.01
+    learning_rate_decay: Share | LearningRateDecay = 1.0
+    momentum: Fraction = 0.0
+    weight_decay: NonNegative = 0.0
+    proximal_weight: NonNegative = 0.0
+    optimizer: object = "sgd"
+    beta_1: Fraction | None = None
+    beta_2: Fraction | None = None
+    epsilon: Positive | None = None
+    optimizer_state: one_of(OPTIMIZER_STATES) = "reset"
+    clip_norm: Positive | None = None
+    clients: dict[str | int, dict[str, int]] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def decay(self) -> LearningRateDecay:
+        """What the learning rate is multiplied by in each round."""
+        given = self.learning_rate_decay
+        return given if isinstance(given, LearningRateDecay) else LearningRateDecay(given)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep the state of their optimizer between rounds."""
+        return self.optimizer_state == "kept"
+
+    @property
+    def is_sgd(self) -> bool:
+        """Whether clients train by SGD, of which momentum starts at zero in every round."""
+        return self.optimizer == "sgd" and not self.keeps_state
+
+    def check(self):
+        if isinstance(self.optimizer, str):
+            check_value("optimizer", self.optimizer, one_of(LOCAL_OPTIMIZERS))
+            name, taken = self.optimizer, LOCAL_OPTIMIZERS[self.optimizer]
+        elif all(hasattr(self.optimizer, each) for each in ("initialize", "next", "get_hparams", "set_hparams")):
+            name, taken = "that was given, which has its own", ()
+        else:
+            raise wrong(
+                "optimizer", self.optimizer, f"it must be {', '.join(LOCAL_OPTIMIZERS)} or a tff.learning.optimizers "
+                "object"
+            )  # fmt: skip
+        for key in ("momentum", "beta_1", "beta_2", "epsilon"):
+            if key not in taken and getattr(self, key):
+                besides = f"; it has {', '.join(taken)}" if taken else ""
+                raise UserError(f"{key} is not of the optimizer {name}{besides}", key=key)
+        if self.keeps_state and self.optimizer == "sgd" and not self.momentum:
+            raise wrong("optimizer_state", self.optimizer_state, "SGD without momentum has no state to keep")
+        for client, own in self.clients.items():
+            for key, value in own.items():
+                if key not in OF_CLIENTS:
+                    raise unknown(f"key of clients {client!r}", key, OF_CLIENTS, key="clients")
+                check_value(f"clients {client!r}, {key}", value, OF_CLIENTS[key])
+
+    def require_sgd(self, method: str, why: str, *keys: str):
+        """Checks that a method's derivation holds for this training.
+
+        Args:
+          method: Its name, for the message.
+          why: What it takes for granted.
+          *keys: Further keys that must be as by default.
+
+        Raises:
+          UserError: If the optimizer is not SGD from zero momentum in every round, or one of the keys is set.
+        """
+        if not self.is_sgd:
+            key = "optimizer_state" if self.optimizer == "sgd" else "optimizer"
+            raise UserError(f"{method} {why}: {key} must be {'reset' if self.optimizer == 'sgd' else 'sgd'}", key=key)
+        plain = {field.name: field for field in dataclasses.fields(self)}
+        for key in keys:
+            default = plain[key].default if plain[key].default is not dataclasses.MISSING else {}
+            if getattr(self, key) != default:
+                raise UserError(f"{method} {why}: it takes no {key}", key=key)
+
+
+def settings_of_clients(clients: Mapping, names, key: str, default: int) -> list[int]:
+    """Returns a value of `LocalTraining.clients` for each client, by its name; the default for those without."""
+    known = {str(name): own for name, own in clients.items()}
+    return [known.get(str(name), {}).get(key, default) for name in names]
