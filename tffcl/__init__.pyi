@@ -2,7 +2,8 @@
 from tffcl import algorithms as algorithms
 from tffcl import learning as learning
 from tffcl import parts as parts
-from tffcl.client_work.local_sgd import LocalTraining as LocalTraining
+from tffcl.client_work.local_training import LearningRateDecay as LearningRateDecay
+from tffcl.client_work.local_training import LocalTraining as LocalTraining
 from tffcl.clients.population import Population as Population
 from tffcl.errors import UserError as UserError
 from tffcl.export.writer import export_result as export_result

@@ -11,6 +11,7 @@ from tffcl.client_work.optimizers import build_optimizer, first_state, rate_fact
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import converted
 
 ROUND = "round"  # the field of a client that says in which round it trains
 
@@ -242,6 +243,7 @@ def _build_momentum_step(training: LocalTraining, parts, centres, rate_scale, st
 def _build_optimizer_step(training: LocalTraining, parts, centres, rate_scale, state):
     """Builds the steps of an optimizer of `tff.learning.optimizers`; AdamW has the weight decay itself."""
     optimizer, first = build_optimizer(training), first_state(training, parts)
+    advance = optimizer.next if isinstance(training.optimizer, str) else converted(optimizer.next)
     weight_decay = 0.0 if training.optimizer == "adamw" else training.weight_decay
     if state is not None:
         first = tf.nest.pack_sequence_as(first, tf.nest.flatten(state))
@@ -249,8 +251,10 @@ def _build_optimizer_step(training: LocalTraining, parts, centres, rate_scale, s
         first = with_rate(optimizer, first, 1.0 if rate_scale is None else rate_scale)
 
     def step(parts, state, gradients):
-        state, parts = optimizer.next(state, parts, _with_terms(training, 1.0, parts, centres, gradients, weight_decay))
-        return list(parts), state
+        gradients = _with_terms(training, 1.0, parts, centres, gradients, weight_decay)
+        moved, parts = advance(state, parts, gradients)
+        # Some optimizers make floats of whole numbers.
+        return list(parts), tf.nest.map_structure(lambda new, old: tf.cast(new, old.dtype), moved, state)
 
     return 1.0, first, step
 

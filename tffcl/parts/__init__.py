@@ -17,7 +17,7 @@ _SHOWN = {
     "aggregators.per_cluster": ("PerClusterFactory",),
     "aggregators.relatedness_mean": ("RelatednessMeanFactory",),
     "client_work.client_work": ("ClientWork", "stack"),
-    "client_work.local_sgd": ("LocalTraining",),
+    "client_work.local_training": ("LocalTraining",),
     "client_work.training": ("build_update_work",),
     "clients.client_examples": ("ClientExamples",),
     "clients.cohort": ("Cohort",),
