@@ -467,8 +467,8 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
             r"tf.keras.losses.Loss of your own weighs",
         ),
         (
-            lambda model, run: tffcl.LocalTraining(optimizer="adam"),
-            "LocalTraining has no optimizer: clients train by SGD, with momentum",
+            lambda model, run: tffcl.LocalTraining(optimizer=tf.keras.optimizers.Adam()),
+            "optimizer is .*; it must be sgd, adam, adamw, rmsprop or a tff.learning.optimizers object",
         ),
     ],
 )
