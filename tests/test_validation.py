@@ -276,7 +276,7 @@ def test_nothing_heavy_is_imported():
 
 def test_a_parameter_that_there_is_not_is_told_with_the_nearest():
     with pytest.raises(
-        UserError, match=r"^unknown parameter of LocalTraining 'epoch'; did you mean 'epochs'\? \(the nearest of \d+: ep"
+        UserError, match=r"^unknown parameter of LocalTraining 'epoch'; did you mean 'epochs'\? \(the nearest of \d+"
     ):
         LocalTraining(epoch=2)
     with pytest.raises(UserError, match="unknown parameter of Settings"):
