@@ -483,15 +483,6 @@ def test_an_object_of_the_wrong_kind_is_told_in_one_line(tmp_path, call, message
     assert "\n" not in str(told.value)
 
 
-def test_columns_of_a_result_are_known_by_name(clinics, regression, tmp_path, monkeypatch):
-    result = run(build_fedavg(regression, TRAINING), Population.from_arrays(*clinics), tmp_path / "run", rounds=1)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as where pandas is not installed
-    for rows in (result.clients, result.clients[:2]):
-        assert "cluster" in rows and "nowhere" not in rows and "cluster_accuracy" in rows.columns
-        assert rows["client_id"][1] == rows.client_id[1] == rows[1]["client_id"] == "clinic_1" and len(repr(rows)) < 300
-    assert repr(result.rounds).startswith("1 rows of round, ")
-
-
 def small_images():
     layers = own_data.layers
     keras = own_data.sequential(layers.Flatten(input_shape=(8, 8, 1)), layers.Dense(10))

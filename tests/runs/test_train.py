@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import tomllib
-import types
 
 import numpy as np
 import pytest
@@ -107,15 +106,11 @@ def test_a_result_says_what_it_is(finished):
     )
 
 
-def test_with_pandas_tables_are_data_frames(finished, monkeypatch):
-    """pandas is no dependency: a module in its place is asked for a frame of the columns."""
-    assert isinstance(finished.rounds, np.recarray) and finished.rounds["round"].tolist() == [1, 2, 3, 4]
-    monkeypatch.setitem(
-        __import__("sys").modules, "pandas", types.SimpleNamespace(DataFrame=lambda columns: ("frame", columns))
-    )
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "pandas")
-    kind, columns = finished.clients
-    assert kind == "frame" and "true_cluster" not in columns and columns["client_id"].tolist() == list(range(CLIENTS))
+def test_tables_are_data_frames(finished):
+    assert finished.rounds["round"].tolist() == [1, 2, 3, 4] and "cluster_accuracy" in finished.rounds.columns
+    clients = finished.clients
+    assert "true_cluster" not in clients and clients["client_id"].tolist() == list(range(CLIENTS))
+    assert clients.groupby("cluster")["examples"].sum().tolist() == [3 * EACH, 3 * EACH]
 
 
 def test_resuming_goes_on_after_the_newest_checkpoint_that_is_left(finished, method, population, tmp_path):

@@ -1,12 +1,12 @@
 """What a run gave, as Python objects."""
 
 import dataclasses
-import importlib.util
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 
 from tffcl.algorithms.method import Method
@@ -125,14 +125,14 @@ class Result(Shown):
     client_columns: Mapping[str, np.ndarray]
 
     @property
-    def rounds(self):
-        """A row a round: a pandas DataFrame where pandas is installed, else a NumPy record array; columns by name."""
-        return _table(self.round_columns)
+    def rounds(self) -> pd.DataFrame:
+        """A row a round, the columns of rounds.csv."""
+        return pd.DataFrame(dict(self.round_columns))
 
     @property
-    def clients(self):
-        """A row a client: a pandas DataFrame where pandas is installed, else a NumPy record array; columns by name."""
-        return _table({name: column for name, column in self.client_columns.items() if column is not None})
+    def clients(self) -> pd.DataFrame:
+        """A row a client, the columns of clients.csv but for those that nothing is known of."""
+        return pd.DataFrame({name: column for name, column in self.client_columns.items() if column is not None})
 
     def model_of(self, client) -> np.ndarray:
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
@@ -159,26 +159,3 @@ class Result(Shown):
         counts = {"round": self.summary["rounds"], "cluster": self.summary["clusters"]["count"]}
         rounds, clusters = (f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
         return f"Result({self.summary['algorithm']} after {rounds}: {said or 'no accuracies'}; {clusters}; {self.out})"
-
-
-def _table(columns: Mapping[str, np.ndarray]):
-    columns = {name: np.asarray(column) for name, column in columns.items()}
-    if importlib.util.find_spec("pandas"):
-        import pandas
-
-        return pandas.DataFrame(columns)
-    return np.rec.fromarrays(list(columns.values()), names=list(columns)).view(_Rows)  # type: ignore[call-overload]
-
-
-class _Rows(np.recarray):
-    """A table of NumPy that knows its columns by name, as one of pandas does."""
-
-    def __contains__(self, name) -> bool:
-        return name in self.columns
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.dtype.names or ()
-
-    def __repr__(self) -> str:
-        return f"{len(self)} rows of {', '.join(self.columns)}; a column is an array, e.g. [{self.columns[0]!r}]"
