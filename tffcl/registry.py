@@ -181,13 +181,20 @@ SIGNATURES: Mapping[str, Row] = {
         parameters=f"{_OF_SIGNATURES}:AnchorGradientSignatureParameters",
         method="stocfl",
     ),
-    "descriptors": Row("moments of the model's outputs, over all data and by class (FLUX)"),
+    "descriptors": Row(
+        "moments of the model's outputs, over all data and by class (FLUX)",
+        "tffcl.signatures.descriptors:build_descriptors",
+    ),
     "partial_weights": Row(
         "the last layer's weights after a local warm-up (FedClust)",
         parameters=f"{_OF_SIGNATURES}:PartialWeightsParameters",
         method="fedclust",
     ),
-    "label_histogram": Row("the shares of the labels", parameters=f"{_OF_SIGNATURES}:LabelHistogramParameters"),
+    "label_histogram": Row(
+        "the shares of the labels",
+        "tffcl.signatures.label_histogram:build_label_histogram",
+        f"{_OF_SIGNATURES}:LabelHistogramParameters",
+    ),
 }
 
 # What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,

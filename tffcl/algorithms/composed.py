@@ -28,12 +28,10 @@ from tffcl.clustering.vector_distances import (
 )
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.references import load_reference, named
-from tffcl.registry import find, given, made_by, parameters_of, registered
+from tffcl.references import is_reference, named
+from tffcl.registry import Row, find, given, made_by, parameters_of
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
-from tffcl.signatures.descriptors import build_descriptors
 from tffcl.signatures.embedding import Centres, build_embedding
-from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.predictions import build_inference, check_images
@@ -44,7 +42,8 @@ from tffcl.validation import Parameters, check_options, wrong
 
 @dataclasses.dataclass(frozen=True)
 class SignatureKind:
-    """A signature that can be named.
+    """A signature that has metrics of its own, or that takes more than its keys. Any other needs none of this: what
+    builds it, with its keys as keyword-only parameters, stands in its row of the registry.
 
     Attributes:
       build: `(model, [parameters,] *, what the run gives) -> Signature`.
@@ -116,14 +115,6 @@ def _partial_weights(model: FlatModel, how, *, training: LocalTraining, seed: in
     return build_partial_weights(model, training=warm_up, layers=how.layers, seed=seed)
 
 
-def _label_histogram(model: FlatModel, how, *, noise_seed: int | None = None) -> Signature:
-    return build_label_histogram(model, noise_multiplier=how.noise_multiplier, noise_seed=noise_seed)
-
-
-def _descriptors(model: FlatModel) -> Signature:
-    return build_descriptors(model)
-
-
 SIGNATURES = {
     "subspace": SignatureKind(
         _subspace, subspace_angles, "degrees", functools.partial(_subspace, method="power"), _subspace_remark
@@ -133,8 +124,6 @@ SIGNATURES = {
     "embedding": SignatureKind(_embedding, centre_distances, "distance of centres"),
     "anchor_gradient": SignatureKind(_anchor_gradient, unit="1 - cosine"),
     "partial_weights": SignatureKind(_partial_weights),
-    "descriptors": SignatureKind(_descriptors),
-    "label_histogram": SignatureKind(_label_histogram),
 }
 
 
@@ -153,7 +142,7 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
         "device_signature": kind.build_device(model, *own) if kind.build_device else None,
         "remark": kind.remark(model, *own) if kind.remark else None,
     }
-    return _grouped(signature, kind, METRICS[name], cut, **more)
+    return _grouped(signature, kind, METRICS.get(name, {}), cut, **more)
 
 
 def _taken(build: Callable, values: Mapping) -> dict:
@@ -179,7 +168,9 @@ def group_composed(
     if name in SIGNATURES:
         how = parameters_of(find("signatures", name), own, f"signature {name}")
         return build_grouping(name, model, how, parameters, **values)
-    build = load_reference(registered("signatures").get(name, name), where="signature")
+    row = Row("", name, foreign="signature") if is_reference(name) else find("signatures", name)
+    build = row.builder()
+    own = vars(parameters_of(row, own, f"signature {name}")) if row.parameters else own
     own = check_options(f"signature {name}", build, own, given=given("signatures"))
     signature = made_by("signatures", name, build, None, model, **own, **_taken(build, values))
     if not isinstance(signature, Signature):

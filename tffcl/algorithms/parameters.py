@@ -149,16 +149,13 @@ class FedClustParameters(CutParameters, PartialWeightsParameters):
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
 
 
-# The metrics that are made for each signature; the first is its default.
+# The metrics that are made for a signature; the first is its default.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "subspace": choices.ANGLES,
     "inference": choices.SIMILARITIES,
     "pca_centres": choices.DISTANCES,
     "embedding": choices.DISTANCES,
     "anchor_gradient": {"cosine": choices.VECTOR_METRICS["cosine"]},
-    "partial_weights": {},
-    "descriptors": {},
-    "label_histogram": {},
 }
 
 
