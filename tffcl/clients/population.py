@@ -10,8 +10,10 @@ import numpy as np
 
 from tffcl.clients import sources
 from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, pooled
+from tffcl.clients.folders import read_folders
 from tffcl.clients.lazy_examples import mapped, without_empty
 from tffcl.clients.simulation_context import current
+from tffcl.clients.tables import TableRules, read_table
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError, unknown
 
@@ -57,6 +59,7 @@ class Population(Shown):
       note: What a reader of results should know of the data; else "".
       names: What each client is called in files and messages, where that is not its ID.
       label_names: What each class is called, where labels were texts or bools; else None.
+      table: How the columns of a table became features, see `from_frame`; else None.
       signed_as: Of malicious clients in simulations: whose examples a client signs instead of its own, IDs by ID.
     """
 
@@ -71,6 +74,7 @@ class Population(Shown):
     note: str = ""
     names: np.ndarray | None = None
     label_names: tuple[str, ...] | None = None
+    table: TableRules | None = None
     signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -193,6 +197,11 @@ class Population(Shown):
         kinds = self.test_examples, self.validation_examples
         return [None if each is None else pooled(each.held, self.client_ids.tolist()) for each in kinds]
 
+    @property
+    def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
+        """What each feature of a table is called, by input where there are several; None for what is no table."""
+        return None if self.table is None else self.table.feature_names
+
     @functools.cached_property
     def example_spec(self) -> collections.OrderedDict:
         """`<x, y>` of `tf.TensorSpec`, of one example: what a model must take; the form of `FlatModel.example_spec`."""
@@ -254,6 +263,91 @@ class Population(Shown):
             **sources.from_client_data(train, test, clients=clients, lazy=lazy, known=known, label_names=label_names)
         )
 
+    @classmethod
+    def from_frame(
+        cls,
+        frame,
+        *,
+        client: str,
+        label: str | Sequence[str] | None,
+        features: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+        test: float | str = 0.3,
+        validation: float = 0.0,
+        seed: int = 0,
+        group: str | None = None,
+        missing: str | None = None,
+        standardize: bool | Sequence[str] | Mapping[str, tuple[float, float]] | None = None,
+        known: "Population | None" = None,
+    ) -> "Population":
+        """Makes a population of a table with a row for each example.
+
+        Columns of numbers and bools become a feature each; one of texts or categories becomes a feature for each
+        category of the training examples, 1 where it is that one and 0 elsewhere, so that others are all 0. What is
+        measured for this is of training examples alone, all clients' together and without noise: a private mean needs
+        bounds of each column, and who knows these can give them as `standardize`.
+
+        Args:
+          frame: A `pandas.DataFrame`, or the path of a CSV or Parquet file.
+          client: The column that says whose a row is, by text or whole numbers.
+          label: The column of labels, which become what `clients.labels` says; a list of columns for several numbers
+            an example; None for the features themselves, which an autoencoder gives again.
+          features: The columns that the model takes; default all others. For a model of several inputs a dict of their
+            names to columns.
+          test: The share of each client's rows that is kept for tests, or a column of bools that says which.
+          validation: The share of each client's other rows that it neither trains nor is tested on.
+          seed: Decides which rows these are; who else is in the table does not.
+          group: A column of the true group of each client.
+          missing: What happens to rows with missing values: "refuse" (default), "drop" leaves them out, "mean" puts the
+            mean of training examples for a number and no category for a category.
+          standardize: Which columns of numbers become of mean 0 and deviation 1 on the training examples: True (all,
+            the default) or False, or a list of them; or a mapping of columns to a mean and a deviation of your own.
+          known: All clients so far, from `from_frame`, where those of `frame` join them or are all of a later round:
+            columns become features, and labels numbers, as theirs did.
+
+        Raises:
+          UserError: As `from_arrays`, and if a column is missing or of another type, or a value is missing.
+        """
+        if known is not None and known.table is None:
+            raise UserError("the known clients are of no table; known= of from_frame is a population that it has made")
+        table = read_table(
+            frame, client=client, label=label, features=features, test=test, validation=validation, seed=seed,
+            group=group, missing=missing, standardize=standardize, known=known and known.table,
+        )  # fmt: skip
+        return cls(**sources.from_table(table, known))
+
+    @classmethod
+    def from_folders(
+        cls,
+        root,
+        *,
+        image_size: int | Sequence[int] | None = None,
+        channels: int | None = None,
+        test: float = 0.3,
+        validation: float = 0.0,
+        seed: int = 0,
+        known: "Population | None" = None,
+    ) -> "Population":
+        """Makes a population of folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg and others of Pillow's).
+
+        Examples are uint8 `[n, height, width, channels]`; the names of the labels' folders are remembered.
+
+        Args:
+          root: The folder that has one of each client.
+          image_size: Height and width to scale pictures to, or one number for both; default as they are, all equal.
+          channels: 1 for grey, 3 for colours; default 1 where all are grey.
+          test: As of `from_frame`, a share.
+          validation: As there.
+          seed: As there.
+          known: As of `from_arrays`.
+
+        Raises:
+          UserError: If a client has no pictures, one cannot be read, or they are of two sizes.
+        """
+        table = read_folders(
+            root, image_size=image_size, channels=channels, test=test, validation=validation, seed=seed
+        )
+        return cls(**sources.from_table(table, known))
+
     def map(self, function: Callable) -> "Population":
         """Returns the population with what a function of one's own makes of the examples of each client.
 
@@ -281,6 +375,7 @@ class Population(Shown):
             None if validation is None else of("validation", validation),
         )
         found["label_names"] = found["label_names"] or self.label_names
+        found["table"] = None  # whose rules do not make these features
         return dataclasses.replace(self, **found)
 
     def restricted(self, client_ids) -> "Population":

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tffcl import arrays
-from tffcl.clients import labels
+from tffcl.clients import labels, tables
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.lazy_examples import LazyExamples, mapped
 from tffcl.errors import UserError, unknown
@@ -223,6 +223,23 @@ def from_client_data(
         return {number: of_client(number) for number in _bar(numbers, kind)}
 
     return fields(shown, read(train, "training"), read(test, "test"), known=known, label_names=label_names)
+
+
+def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
+    """Returns the fields of the population of a table or of folders, whose clients share one pool of examples."""
+    shown, ids = numbered(table.parts["training"], known)
+    y = labels.checked(table.y, "the labels")
+
+    def of(kind: str) -> dict[int, ClientExamples]:
+        rows = zip(ids.tolist(), (table.parts[kind][client] for client in shown), strict=True)
+        return {number: ClientExamples(table.x, y, own) for number, own in rows if kind == "training" or len(own)}
+
+    train, test, validation = of("training"), of("test"), of("validation")
+    found = fields(
+        shown, train, test, validation or None, known=known, label_names=None if known else table.label_names
+    )
+    groups = table.groups and np.array([table.groups[client] for client in shown], np.int32)
+    return {**found, "groups": groups, "note": table.note, "table": table.rules}
 
 
 def _bar(client_ids: Iterable, kind: str) -> Iterable:

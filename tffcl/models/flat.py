@@ -269,7 +269,8 @@ class FlatModel(FlatWeights, Shown):
           loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
             `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
             do not count in accuracies either.
-          input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension.
+          input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, or
+            `Population.example_spec`.
           name: For titles; default the Keras model's.
           objective: What a label is, where loss and input_spec do not tell: "classes", "binary", "labels" (several,
             each 0 or 1), "numbers", or "reconstruction": then the model's input is the label.

@@ -81,8 +81,8 @@ def from_keras(
         that are not trained, which TFF cannot make a function of, and without regularizers, which it would leave out.
         What a dropout layer draws is TensorFlow's matter: with one, two runs of the same seed differ.
       loss: A mean over the batch.
-      input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, as in
-        `tff.learning`.
+      input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of a batch as in
+        `tff.learning`, or of an example as `Population.example_spec` is.
       name: For titles; default the Keras model's.
       objective: A name in `OBJECTIVES`; default what loss and labels tell.
       class_weight: Class to the weight of its labels in the loss.
@@ -109,6 +109,7 @@ def from_keras(
             f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)"
         )
     _check_layers(name, keras_model)
+    input_spec = batched(input_spec)
     _, label = _example_specs(input_spec)
     try:
         functional = _keras_in_graphs(keras_model, loss, input_spec)
@@ -226,6 +227,15 @@ def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.Funct
 def _weight_name(variable: tf.Variable) -> str:
     # "sequential/dense/kernel:0" is the weight "dense/kernel"
     return "/".join(variable.name.split(":")[0].split("/")[-2:])
+
+
+def batched(input_spec):
+    """Returns the spec of a batch of the examples of a spec without a batch dimension, as `Population.example_spec` is
+    one; others as they are."""
+    leaves = tf.nest.flatten(input_spec)
+    if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined() for leaf in leaves):
+        return input_spec
+    return tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype), input_spec)
 
 
 def _example_specs(input_spec) -> tuple[tf.TensorSpec, tf.TensorSpec]:

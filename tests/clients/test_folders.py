@@ -1,0 +1,87 @@
+"""Folders of pictures as populations, of scikit-learn's digits."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import digits
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+
+
+def write(root, clients=("bonn", "oslo"), each=12):
+    """Some digits of each client as PNG files; returns them by client, in the order of their paths."""
+    x, y = digits.load()
+    held = {}
+    for place, client in enumerate(clients):
+        rows = np.arange(place * each, (place + 1) * each)
+        for row in rows:
+            folder = root / client / str(y[row])
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x[row].squeeze(-1)).save(folder / f"{row:03}.png")
+        held[client] = rows[np.argsort(y[rows], kind="stable")]
+    return held
+
+
+def test_folders_become_clients_with_named_labels(tmp_path):
+    held, (x, y) = write(tmp_path), digits.load()
+    (tmp_path / "bonn" / "3" / "Thumbs.db").write_text("no picture")
+    (tmp_path / ".hidden").mkdir()
+    population = Population.from_folders(tmp_path, test=0.25, validation=0.2)
+    assert population.names.tolist() == ["bonn", "oslo"] and population.label_names == tuple("0123456789")
+    for number, name in enumerate(population.names):
+        parts = [getattr(population, kind)(number) for kind in ("train", "test", "validation")]
+        assert [len(each) for each in parts] == [7, 3, 2]
+        found = np.concatenate([each.x for each in parts]), np.concatenate([each.y for each in parts])
+        order, wanted = ([each.tobytes() for each in images] for images in (found[0], x[held[name]]))
+        assert sorted(order) == sorted(wanted) and sorted(found[1]) == sorted(y[held[name]])
+    same = Population.from_folders(tmp_path, test=0.25, validation=0.2)
+    np.testing.assert_array_equal(same.test(0).x, population.test(0).x)
+
+
+def test_sizes_colours_and_newcomers(tmp_path):
+    write(tmp_path / "known")
+    known = Population.from_folders(tmp_path / "known", image_size=[4, 6], channels=3)
+    assert known.example_spec["x"].shape == [4, 6, 3] and known.example_spec["x"].dtype.name == "uint8"
+    write(tmp_path / "new", ["york"])
+    new = Population.from_folders(tmp_path / "new", image_size=[4, 6], channels=3, known=known)
+    assert new.client_ids.tolist() == [2] and new.label_names == known.label_names
+    (tmp_path / "new" / "york" / "3").rename(tmp_path / "new" / "york" / "seven")
+    with pytest.raises(UserError, match="client york has the label 'seven', which is none of those known"):
+        Population.from_folders(tmp_path / "new", image_size=[4, 6], channels=3, known=known)
+    Image.new("RGB", (8, 8)).save(tmp_path / "known" / "oslo" / "1" / "red.jpg")
+    assert Population.from_folders(tmp_path / "known").example_spec["x"].shape == [8, 8, 3]
+
+
+def test_folders_that_are_none_are_refused_in_one_line(tmp_path):
+    write(tmp_path / "good")
+    (tmp_path / "good" / "york").mkdir()
+    (tmp_path / "none").mkdir()
+    for path, options, message in (
+        (
+            tmp_path / "nowhere",
+            {},
+            "nowhere is no folder; the pictures of a client are in folders of labels, ROOT/CLIENT",
+        ),
+        (tmp_path / "none", {}, "none has no folders; the pictures of a client are in folders of labels"),
+        (tmp_path / "good", {}, "client york has no pictures; .* ending in .png"),
+        (tmp_path / "good" / "bonn", {}, "client 0 has no pictures"),
+        (tmp_path / "good", {"test": 1}, "test is 1; it must be"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Population.from_folders(path, **options)
+    (tmp_path / "good" / "york").rmdir()
+    for options, message in (
+        ({"image_size": [8]}, r"image_size is \[8\]; it must be height and width"),
+        ({"channels": 2}, "channels is 2; it must be 1 for grey or 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Population.from_folders(tmp_path / "good", **options)
+    wide = tmp_path / "good" / "oslo" / "1" / "wide.png"
+    Image.new("L", (9, 8)).save(wide)
+    with pytest.raises(UserError, match=r"wide.png is of 8 x 9 pixels, .* of 8 x 8; image_size=\[8, 8\] makes all so"):
+        Population.from_folders(tmp_path / "good")
+    assert Population.from_folders(tmp_path / "good", image_size=8).example_spec["x"].shape == [8, 8, 1]
+    wide.write_text("no picture")
+    with pytest.raises(UserError, match="wide.png cannot be read as a picture"):
+        Population.from_folders(tmp_path / "good")

@@ -1,0 +1,219 @@
+"""Tables as populations: which columns become which features, what is measured of whom, and what is refused."""
+
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+
+from tffcl.clients.population import Population
+from tffcl.clients.tables import read_table
+from tffcl.errors import UserError
+
+
+def shared_out(data, clients=5, seed=0):
+    """One of scikit-learn's tables, of whose rows each is some clinic's."""
+    frame = data.frame.copy()
+    names = np.array([f"clinic {number}" for number in range(clients)])
+    frame["clinic"] = names[np.random.default_rng(seed).integers(0, clients, len(frame))]
+    return frame
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return shared_out(load_breast_cancer(as_frame=True))
+
+
+@pytest.fixture
+def small():
+    """Two clients with three rows each, columns of every kind."""
+    return pandas.DataFrame(
+        dict(
+            user=["a", "b", "a", "b", "a", "b"],
+            age=[20, 30, 40, 50, 60, 70],
+            pulse=[60.0, 70.0, 80.0, 60.0, 70.0, 80.0],
+            sex=["m", "f", "m", "f", "m", "f"],
+            smokes=[True, False, True, False, True, False],
+            ill=["no", "yes", "no", "no", "yes", "no"],
+        )
+    )
+
+
+def read(frame, **options):
+    return Population.from_frame(frame, **{"client": "user", "label": "ill", "test": 0, **options})
+
+
+def all_of(population, kind="train"):
+    return [getattr(population, kind)(client) for client in population.client_ids]
+
+
+def test_a_table_becomes_clients_with_standardised_features(cancer):
+    population = Population.from_frame(cancer, client="clinic", label="target", validation=0.25)
+    assert population.names.tolist() == sorted(set(cancer["clinic"])) and population.label_names is None
+    assert population.feature_names == tuple(cancer.columns[:30]) and population.example_spec == {
+        "x": tf.TensorSpec([30], tf.float32), "y": tf.TensorSpec([], tf.int32),
+    }  # fmt: skip
+    x = np.concatenate([each.x for each in all_of(population)])
+    np.testing.assert_allclose([x.mean(0), x.std(0)], np.stack([np.zeros(30), np.ones(30)]), atol=1e-5)
+    counts = cancer.groupby("clinic").size().to_numpy()
+    held = np.stack([[len(each) for each in all_of(population, kind)] for kind in ("train", "validation", "test")])
+    np.testing.assert_array_equal(held.sum(axis=0), counts)
+    np.testing.assert_array_equal(held[2], np.round(0.3 * counts))
+    assert "standardised by means and deviations of all clients' training examples" in population.note
+    everything = np.concatenate(
+        [each.y for kind in ("train", "validation", "test") for each in all_of(population, kind)]
+    )
+    np.testing.assert_array_equal(np.bincount(everything), np.bincount(cancer["target"]))
+
+
+def test_who_else_is_in_a_table_does_not_change_a_clients_split(cancer):
+    options = dict(client="clinic", label="target", standardize=False)
+    whole = Population.from_frame(cancer, **options)
+    part = Population.from_frame(cancer[cancer["clinic"] > "clinic 2"], **options)
+    for name in part.names:
+        np.testing.assert_array_equal(whole.test(whole.id_of(name)).x, part.test(part.id_of(name)).x)
+    other = Population.from_frame(cancer, seed=1, **options)
+    assert not np.array_equal(other.test(0).x, whole.test(0).x)
+
+
+def test_columns_of_every_kind(small):
+    population = read(small, standardize=False)
+    assert population.feature_names == ("age", "pulse", "sex=f", "sex=m", "smokes")
+    np.testing.assert_array_equal(population.train(0).x[0], [20, 60, 0, 1, 1])
+    assert population.label_names == ("no", "yes") and population.train(1).y.tolist() == [1, 0, 0]
+    categories = small.astype(
+        {"sex": pandas.CategoricalDtype(["x", "f", "m"]), "ill": pandas.CategoricalDtype(["yes", "no"])}
+    )
+    named = read(categories, standardize=["age"])
+    assert named.label_names == ("yes", "no") and named.feature_names[2:5] == ("sex=x", "sex=f", "sex=m")
+    np.testing.assert_allclose(named.train(0).x[:, 0], [-25 / 17.07825, -5 / 17.07825, 15 / 17.07825], rtol=1e-5)
+    given = read(small, features=["age", "pulse"], standardize={"pulse": (70, 10)})
+    np.testing.assert_array_equal(given.train(0).x, [[20, -1], [40, 1], [60, 0]])
+    nullable = small.astype({"age": "Int64", "pulse": "Float64", "smokes": "boolean", "sex": "string", "ill": "string"})
+    np.testing.assert_array_equal(read(nullable, standardize=False).train(0).x, population.train(0).x)
+
+
+def test_several_inputs_labels_groups_and_a_column_of_tests(small):
+    inputs = {"body": ["pulse", "smokes"], "age": "age"}
+    more = small.assign(town=["x", "y"] * 3, held=[0, 0, 0, 0, 1, 1])
+    population = read(more, features=inputs, standardize=["pulse"], group="town", test="held")
+    assert population.example_spec["x"] == {"body": tf.TensorSpec([2], tf.float32), "age": tf.TensorSpec([1], tf.int64)}
+    assert population.feature_names == {"body": ("pulse", "smokes"), "age": ("age",)}
+    assert population.groups.tolist() == [0, 1] and population.sizes.tolist() == [2, 2]
+    assert population.test(1).x["age"].tolist() == [[70]]
+    several = read(small, features=["smokes"], label=["age", "pulse"])
+    np.testing.assert_array_equal(several.train(0).y, [[20, 60], [40, 80], [60, 70]])
+    again = read(small, features=["age", "pulse"], label=None)
+    np.testing.assert_array_equal(again.train(0).y, again.train(0).x)
+    assert again.example_spec["y"] == tf.TensorSpec([2], tf.float32)
+
+
+def test_numbers_to_predict_and_classes_from_a_table():
+    diabetes = Population.from_frame(shared_out(load_diabetes(as_frame=True)), client="clinic", label="target")
+    assert diabetes.example_spec["y"] == tf.TensorSpec([], tf.float32) and diabetes.label_counts is None
+    wine = Population.from_frame(shared_out(load_wine(as_frame=True)), client="clinic", label="target")
+    assert wine.label_counts.shape == (5, 3)
+
+
+def test_newcomers_are_read_by_the_rules_of_the_known(small):
+    known = read(small)
+    later = small.assign(user="c", pulse=900.0, sex="x", ill="yes")
+    new = read(later, known=known)
+    assert new.client_ids.tolist() == [2] and new.feature_names == known.feature_names and new.note == ""
+    np.testing.assert_allclose(new.train(2).x[:, 1], (900 - 70) / small["pulse"].std(ddof=0), rtol=1e-6)
+    assert not new.train(2).x[:, 2:4].any(), "a category that no known client has"
+    everyone = read(pandas.concat([small, later]), known=known)
+    np.testing.assert_array_equal(everyone.train(0).x, known.train(0).x)
+    for frame, options, message in (
+        (later.assign(ill="perhaps"), {}, "client c has the label 'perhaps', which is none of those known"),
+        (
+            later,
+            {"missing": "drop"},
+            "features, missing and standardize are those of the known clients; leave them out",
+        ),
+        (later.assign(sex=1), {}, "column sex holds numbers; that of the known clients holds text"),
+        (later.drop(columns="sex"), {}, "unknown column 'sex'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(frame, known=known, **options)
+    with pytest.raises(UserError, match="the known clients are of no table"):
+        read(later, known=known.map(lambda x, y: (x * 2, y)))
+
+
+def test_missing_values_are_refused_filled_or_left_out(small):
+    holed = small.astype({"age": float})
+    holed.loc[1, "age"], holed.loc[2, "sex"] = np.nan, None
+    with pytest.raises(UserError, match="column age has no value in 1 of 6 rows, first of client b in row 1; missing="):
+        read(holed)
+    filled = read(holed, missing="mean", standardize=["pulse"])
+    assert filled.train(1).x[0, 0] == 48 and filled.train(0).x[1, 2:4].tolist() == [0, 0]
+    assert read(holed, missing="mean").train(1).x[0, 0] == 0
+    dropped = read(holed, missing="drop")
+    assert dropped.sizes.tolist() == [2, 2] and "2 rows with missing values are left out" in dropped.note
+    for missing in (None, "mean"):
+        with pytest.raises(
+            UserError, match='column ill has no value in 1 of 6 rows, first of client a in row 0; missing="drop"'
+        ):
+            read(small.assign(ill=[None, *small["ill"][1:]]), missing=missing)
+
+
+def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
+    floats = small.assign(user=[1, 2, 1, 2, 1, np.nan])
+    with pytest.raises(UserError, match=r"column user names no client in 1 of 6 rows, first in row 5; frame.dropna"):
+        read(floats)
+    assert read(floats.dropna()).client_ids.tolist() == [1, 2]
+    alone = read(small.assign(user=["a"] * 5 + ["b"]), test=0.5, validation=0.4)
+    assert alone.sizes.tolist() == [2, 1] and len(alone.test(1)) == len(alone.validation_examples[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "change, options, message",
+    [
+        ({}, {"client": "usr"}, "unknown column 'usr'; did you mean 'user'"),
+        ({}, {"label": "sick"}, "unknown column 'sick'"),
+        ({}, {"features": ["age", "pluse"]}, "unknown column 'pluse'; did you mean 'pulse'"),
+        ({}, {"features": ["age", "ill"]}, "column ill cannot be a feature: it says the client, the label"),
+        ({}, {"features": []}, "there are no features; name one column or more"),
+        ({}, {"test": 1.5}, "test is 1.5; it must be"),
+        ({}, {"test": "age"}, "column age must hold bools: True where a row is for tests"),
+        ({}, {"missing": "zero"}, "unknown missing 'zero'"),
+        ({}, {"standardize": ["sex"]}, "unknown column of numbers to standardise 'sex'"),
+        ({}, {"group": "sex", "features": ["age"], "client": "smokes"}, "column smokes holds bool; client IDs must be"),
+        ({"user": [1, "a"] * 3}, {}, "column user holds int, str; client IDs must be all text or all whole numbers"),
+        ({"town": ["x"] * 4 + ["y"] * 2}, {"group": "town"}, "column town has 2 values of client a, e.g. x and y"),
+        ({"age": [[1]] * 6}, {}, r"column age holds object \(list\); features are numbers, bools, texts or categories"),
+        ({"age": [1, "x"] * 3}, {}, r"column age holds object \(int, str\); .* pandas.to_numeric"),
+        ({"age": [1.0, np.inf] * 3}, {}, "column age has an infinite value of client b in row 1"),
+        ({"age": [1j] * 6}, {}, "column age holds complex128; features are numbers"),
+        ({"age": pandas.date_range("2020", periods=6)}, {}, r"column age holds datetime64\[ns\]; .*dt.days makes"),
+        ({"age": np.nan}, {"missing": "mean"}, "column age has no value in any training example; leave it out"),
+        ({"ill": [-1, 1] * 3}, {}, r"client a has the label -1; labels count from 0: y.astype\(str\) makes names"),
+        ({"ill": ["x", 1] * 3}, {}, "the labels of column ill are of int, str, 1 in row 1"),
+    ],
+)  # fmt: skip
+def test_what_is_no_table_of_clients_is_refused_in_one_line(small, change, options, message):
+    with pytest.raises(UserError, match=message) as raised:
+        read(small.assign(**change), **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_columns_of_too_many_texts_are_refused():
+    frame = pandas.DataFrame(dict(user=["a"] * 1001, ill=1, name=[f"n{number}" for number in range(1001)]))
+    with pytest.raises(UserError, match="column name holds 1,001 different texts in training examples; from 1 to 1000"):
+        read(frame)
+
+
+def test_a_table_may_be_a_file(small, tmp_path):
+    small.to_csv(tmp_path / "small.csv", index=False)
+    np.testing.assert_array_equal(read(tmp_path / "small.csv").train(0).x, read(small).train(0).x)
+    (tmp_path / "empty.csv").write_text("")
+    for path, message in (
+        (tmp_path / "none.csv", "there is no table .*none.csv"),
+        (tmp_path / "empty.csv", "empty.csv cannot be read as a table: No columns"),
+        (tmp_path, "cannot be read as a table: .*directory"),
+        (3, "the table is of int; it must be a pandas.DataFrame, or a path"),
+        (small[:0], "the table has no rows"),
+        (pandas.concat([small, small[["age"]]], axis=1), "the table has two columns age"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_table(path, client="user", label="ill")

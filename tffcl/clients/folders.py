@@ -1,0 +1,95 @@
+"""Folders of pictures, client/label/picture.png, and the arrays that they become. Imports Pillow where one is read, and
+never TensorFlow.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from tffcl.clients.tables import Table, split
+from tffcl.errors import UserError
+from tffcl.validation import Fraction, check_value
+
+_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_GREY = ("1", "L", "LA", "I", "I;16", "F")  # modes of Pillow
+_FORM = "the pictures of a client are in folders of labels, ROOT/CLIENT/LABEL/NAME.png"
+
+
+def read_folders(
+    root,
+    *,
+    image_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    test: float = 0.3,
+    validation: float = 0.0,
+    seed: int = 0,
+) -> Table:
+    """Makes examples of folders of pictures; `Population.from_folders` says what it is given.
+
+    Raises:
+      UserError: If there are no pictures, one cannot be read, or they are of two sizes.
+    """
+    root = pathlib.Path(root).expanduser()
+    check_value("validation", validation, Fraction)
+    test = check_value("test", test, Fraction)
+    paths = _pictures(root)
+    size = None if image_size is None else _size(image_size)
+    if channels not in (None, 1, 3):
+        raise UserError(f"channels is {channels!r}; it must be 1 for grey or 3 for colours")
+    channels = channels or (1 if all(_read(path, lambda image: image.mode) in _GREY for path in paths) else 3)
+    mode, x = {1: "L", 3: "RGB"}[channels], None
+    for row, path in enumerate(paths):
+        # Pillow has width before height.
+        picture = _read(path, lambda image: np.asarray(image.convert(mode).resize((size or image.size[::-1])[::-1])))
+        x = np.empty([len(paths), *picture.shape[:2], channels], np.uint8) if x is None else x
+        if picture.shape[:2] != x.shape[1:3]:
+            sizes = [f"{height} x {width}" for height, width in (picture.shape[:2], x.shape[1:3])]
+            raise UserError(
+                f"{path} is of {sizes[0]} pixels, {paths[0]} of {sizes[1]}; "
+                f"image_size={list(x.shape[1:3])} makes all so"
+            )
+        x[row] = picture.reshape(x.shape[1:])
+    clients, names = (np.array([path.parts[place] for path in paths]) for place in (-3, -2))
+    numbers = all(name.isdecimal() for name in names)
+    ordered = tuple(sorted(set(names.tolist()), key=int if numbers else None))  # 10 is after 9
+    return Table(x, names, split(clients, test, validation, seed), None, None, ordered, "")
+
+
+def _pictures(root: pathlib.Path) -> list[pathlib.Path]:
+    """The files of all pictures, in the order of client, label and name."""
+    clients = _folders(root)
+    if not clients:
+        raise UserError(f"{root} {'has no folders' if root.is_dir() else 'is no folder'}; {_FORM}")
+    paths = []
+    for client in clients:
+        own = [
+            path for label in _folders(client) for path in sorted(label.iterdir()) if path.suffix.lower() in _ENDINGS
+        ]
+        if not own:
+            raise UserError(f"client {client.name} has no pictures; {_FORM}, ending in {', '.join(_ENDINGS)}")
+        paths += own
+    return paths
+
+
+def _folders(of: pathlib.Path) -> list[pathlib.Path]:
+    inside = sorted(of.iterdir()) if of.is_dir() else []
+    return [each for each in inside if each.is_dir() and not each.name.startswith(".")]
+
+
+def _size(given: int | Sequence[int]) -> tuple[int, int]:
+    size = (given, given) if isinstance(given, int) else tuple(given)
+    if len(size) != 2 or not all(isinstance(each, int) and each > 0 for each in size):
+        raise UserError(f"image_size is {given!r}; it must be height and width, [28, 28], or one number for both")
+    return size
+
+
+def _read(path: pathlib.Path, function):
+    """What a function makes of a picture; UserError if it cannot be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return function(image)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as a picture: {str(error)[:200]}") from None

@@ -1,0 +1,380 @@
+"""Tables of a user's own, as pandas has them, and the arrays that they become. Imports pandas only where one is read,
+and never TensorFlow.
+"""
+
+import dataclasses
+import pathlib
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tffcl import arrays
+from tffcl.clients import labels
+from tffcl.errors import UserError, unknown
+from tffcl.validation import Fraction, check_value, one_of
+
+MISSING = ("refuse", "mean", "drop")
+_STANDARDISED = "features are standardised by means and deviations of all clients' training examples"
+_MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
+_BOOLS = ("bool", "boolean")  # types of columns that are 0 or 1 and stay so
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """How a column becomes features: `(value - mean) / std`, or one feature a category, 1 where it is that; `fill` is
+    what a missing number becomes before.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+    fill: float = 0.0
+    categories: tuple[str, ...] | None = None
+
+    def features(self, name: str) -> list[str]:
+        """The names of its features."""
+        return [name] if self.categories is None else [f"{name}={each}" for each in self.categories]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableRules:
+    """How a table becomes examples: clients that join later are read by those of the clients before.
+
+    Attributes:
+      inputs: Name of a model's input to its columns; "" where it has one only.
+      columns: How each becomes features.
+      missing: What happens to missing values, see `Population.from_frame`.
+    """
+
+    inputs: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, Column]
+    missing: str
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
+        """The names of the features in their order, by input where there are several."""
+        names = {
+            key: tuple(name for column in own for name in self.columns[column].features(column))
+            for key, own in self.inputs.items()
+        }
+        return names.get("", names)
+
+    def features(self, values: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+        """Returns the examples, float32 `[n, features]`, by input where there are several; whole numbers of columns
+        that are not standardised stay these.
+
+        Args:
+          values: Column to its values, float64 with NaN, integers, or texts of which "" is missing.
+        """
+        found = {}
+        for key, own in self.inputs.items():
+            x = np.concatenate([self._of(name, values[name]) for name in own], axis=1)
+            found[key] = x if x.dtype.kind == "i" else x.astype(np.float32)
+            arrays.check_finite(found[key], "the features of the table")
+        return found.get("", found)
+
+    def _of(self, name: str, values: np.ndarray) -> np.ndarray:
+        rule = self.columns[name]
+        if rule.categories is not None:
+            return (values[:, np.newaxis] == np.array(rule.categories)[np.newaxis]).astype(np.float32)
+        if values.dtype.kind in "iu" and (rule.mean, rule.std) == (0, 1):
+            return values[:, np.newaxis]
+        filled = np.where(np.isnan(values), rule.fill, values) if values.dtype.kind == "f" else values
+        return ((filled - rule.mean) / rule.std)[:, np.newaxis]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """A table that has become examples.
+
+    Attributes:
+      x: `[n, features]`, by input where there are several.
+      y: Labels `[n, ...]`, see `clients.labels`.
+      parts: "training", "test" and "validation" to the rows of each client, by ID; of training, of every client.
+      groups: The true group of each client by ID; None where there are none.
+      rules: How the columns became features; None where it is no table.
+      label_names: What each class is called, where the column is of categories; else None.
+      note: What a reader of results should know.
+    """
+
+    x: np.ndarray | dict[str, np.ndarray]
+    y: np.ndarray
+    parts: Mapping[str, Mapping[str | int, np.ndarray]]
+    groups: Mapping[str | int, int] | None
+    rules: TableRules | None
+    label_names: tuple[str, ...] | None
+    note: str
+
+
+def read_table(
+    frame,
+    *,
+    client: str,
+    label: str | Sequence[str] | None,
+    features: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    test: float | str = 0.3,
+    validation: float = 0.0,
+    seed: int = 0,
+    group: str | None = None,
+    missing: str | None = None,
+    standardize: bool | Sequence[str] | Mapping[str, tuple[float, float]] | None = None,
+    known: TableRules | None = None,
+) -> Table:
+    """Makes examples of a table; `Population.from_frame` says what it is given.
+
+    Args:
+      known: The rules of the clients so far.
+
+    Raises:
+      UserError: If a column is missing or of a type that is no numbers or texts, or a value is missing.
+    """
+    frame = _as_frame(frame)
+    if known is not None and (features, missing, standardize) != (None, None, None):
+        raise UserError("features, missing and standardize are those of the known clients; leave them out")
+    check_value("missing", missing or MISSING[0], one_of(MISSING))
+    check_value("validation", validation, Fraction)
+    outputs = [] if label is None else [label] if isinstance(label, str) else list(label)
+    roles = [client, *outputs, *([group] if group else []), *([test] if isinstance(test, str) else [])]
+    inputs = known.inputs if known else _inputs(frame, features, roles)
+    columns = list(dict.fromkeys(name for own in inputs.values() for name in own))
+    for name in (*roles, *columns):
+        if name not in frame.columns:
+            raise unknown("column", name, map(str, frame.columns))
+    ids = _client_ids(frame[client], client)
+    rule = known.missing if known else missing or MISSING[0]
+    kept = _without_missing(frame, ids, columns, outputs, rule)
+    frame, note = frame[kept], f"{(~kept).sum()} rows with missing values are left out" if not kept.all() else ""
+    ids = ids[kept]
+    values = {name: _values(frame[name], ids) for name in columns}
+    if isinstance(test, str) and not frame[test].isin([0, 1]).all():
+        raise UserError(f"column {test} must hold bools: True where a row is for tests")
+    tested = frame[test].to_numpy(bool) if isinstance(test, str) else check_value("test", test, Fraction)
+    parts = split(ids, tested, validation, seed)
+    training = np.concatenate([*parts["training"].values(), np.zeros(0, int)]).astype(int)
+    rules = known or TableRules(
+        inputs, _measured(frame, {name: values[name][training] for name in columns}, standardize), rule
+    )
+    for name, column in rules.columns.items():
+        if (column.categories is None) == (values[name].dtype.kind == "U"):
+            kinds = ("text", "numbers") if column.categories is None else ("numbers", "text")
+            raise UserError(f"column {name} holds {kinds[0]}; that of the known clients holds {kinds[1]}")
+    x = rules.features(values)
+    y, names = (x, None) if label is None else _labels(frame, outputs, isinstance(label, str))
+    if not known and any(
+        column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()
+    ):
+        note = "; ".join(filter(None, [_STANDARDISED, note]))
+    return Table(x, y, parts, group and _groups(frame[group], ids, group), rules, names, note)
+
+
+def _as_frame(frame):
+    if isinstance(frame, (str, pathlib.Path)):
+        frame = read_file(pathlib.Path(frame).expanduser())
+    if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
+        raise UserError(
+            f"the table is of {type(frame).__name__}; it must be a pandas.DataFrame, or a path of a CSV file"
+        )
+    if not len(frame):
+        raise UserError("the table has no rows")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise UserError(f"the table has two columns {twice[0]}; their names must be different")
+    return frame.reset_index(drop=True)
+
+
+def read_file(path: pathlib.Path):
+    """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read."""
+    import pandas
+
+    try:
+        return pandas.read_parquet(path) if path.suffix in (".parquet", ".pq") else pandas.read_csv(path)
+    except FileNotFoundError:
+        raise UserError(f"there is no table {path}") from None
+    except Exception as error:  # pandas', the parsers' and the file system's errors are of a dozen types
+        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
+
+
+def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
+    """The columns of each input of a model."""
+    if features is None:
+        features = [name for name in frame.columns if name not in roles]
+    if isinstance(features, str):
+        features = [features]
+    inputs = features if isinstance(features, Mapping) else {"": features}
+    inputs = {key: (own,) if isinstance(own, str) else tuple(own) for key, own in inputs.items()}
+    for key, own in inputs.items():
+        if not own:
+            raise UserError(f"there are no features{f' of input {key}' if key else ''}; name one column or more")
+        also = next((name for name in own if name in roles), None)
+        if also is not None:
+            raise UserError(f"column {also} cannot be a feature: it says the client, the label, the group or the test")
+    return inputs
+
+
+def _client_ids(column, name: str) -> np.ndarray:
+    """Who holds each row, texts or whole numbers."""
+    if (none := column.isna()).any():
+        raise UserError(
+            f"column {name} names no client in {none.sum()} of {len(column)} rows, first in row {none.argmax()}; "
+            f"frame.dropna(subset=[{name!r}]) leaves them out"
+        )
+    ids = np.array(column.tolist(), object)
+    if all(isinstance(each, float) and each.is_integer() for each in ids):  # pandas has them where one was missing
+        return ids.astype(np.int64)
+    if all(isinstance(each, str) for each in ids):
+        return ids.astype(str)
+    if all(isinstance(each, int) and not isinstance(each, bool) for each in ids):
+        return ids.astype(np.int64)
+    kinds = ", ".join(sorted({type(each).__name__ for each in ids}))
+    raise UserError(f"column {name} holds {kinds}; client IDs must be all text or all whole numbers: .astype(str)")
+
+
+def _without_missing(frame, ids: np.ndarray, columns, outputs, rule: str) -> np.ndarray:
+    """Which rows stay, `bool [n]`; UserError for a value that is missing where that is not allowed."""
+    kept = np.ones(len(frame), bool)
+    for name in (*columns, *outputs):
+        none = frame[name].isna().to_numpy()
+        if rule == "drop":
+            kept &= ~none
+        elif none.any() and (rule == "refuse" or name in outputs):
+            row, cure = none.argmax(), 'missing="drop" leaves such rows out'
+            fills = "" if name in outputs else 'missing="mean" fills them by the mean of training examples, '
+            raise UserError(
+                f"column {name} has no value in {none.sum()} of {len(frame)} rows, first of client {ids[row]} in row "
+                f"{row}; {fills}{cure}"
+            )
+    if not kept.any():
+        raise UserError("every row of the table has a missing value; features= can leave columns out")
+    return kept
+
+
+def _values(column, ids: np.ndarray) -> np.ndarray:
+    """A column as float64 with NaN, integers, or texts of which "" is missing; UserError for other types."""
+    from pandas.api import types
+
+    name, kind = column.name, column.dtype
+    if types.is_bool_dtype(kind) or types.is_integer_dtype(kind):
+        return column.to_numpy(np.float64, na_value=np.nan) if column.isna().any() else column.to_numpy(np.int64)
+    if types.is_float_dtype(kind):
+        values = column.to_numpy(np.float64, na_value=np.nan)
+        if (infinite := np.isinf(values)).any():
+            row = infinite.argmax()
+            raise UserError(f"column {name} has an infinite value of client {ids[row]} in row {row}")
+        return values
+    some = column.dropna()
+    found = {type(each) for each in some}
+    if isinstance(kind, _categorical()) or all(issubclass(each, str) for each in found):
+        return column.astype(object).map(str, na_action="ignore").fillna("").to_numpy(str)
+    if all(issubclass(each, (int, float, np.number, bool)) for each in found):
+        return _values(column.astype(float), ids)
+    kinds = (
+        f"{kind} ({', '.join(sorted(each.__name__ for each in found))})" if types.is_object_dtype(kind) else str(kind)
+    )
+    cure = "frame[column].astype(str) makes categories, pandas.to_numeric(frame[column], errors='coerce') numbers"
+    if types.is_datetime64_any_dtype(kind):
+        cure = "(frame[column] - frame[column].min()).dt.days makes numbers"
+    raise UserError(f"column {name} holds {kinds}; features are numbers, bools, texts or categories: {cure}")
+
+
+def _categorical() -> type:
+    import pandas
+
+    return pandas.CategoricalDtype
+
+
+def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
+    """Draws what each row is for; who else is there, and where, changes nothing for a client.
+
+    Args:
+      ids: Who holds each row, texts or whole numbers `[n]`.
+      test: The share of each client's rows for tests, rounded; or which ones are, `bool [n]`.
+      validation: The share of the others for validation; one at least is for training.
+      seed: Decides which.
+
+    Returns:
+      As `Table.parts`.
+    """
+    order = np.argsort(ids, kind="stable")
+    clients, starts = np.unique(ids[order], return_index=True)
+    parts: dict[str, dict] = {"training": {}, "test": {}, "validation": {}}
+    for client, rows in zip(clients.tolist(), np.split(order, starts[1:]), strict=True):
+        random = np.random.default_rng([seed, zlib.crc32(str(client).encode())])
+        if isinstance(test, np.ndarray):
+            tested, rest = rows[test[rows]], rows[~test[rows]]
+        else:
+            tested, rest = _drawn(rows, test, random)
+        parts["validation"][client], parts["training"][client] = _drawn(rest, validation, random)
+        parts["test"][client] = tested
+    return parts
+
+
+def _drawn(rows: np.ndarray, share: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A share of rows at random, rounded, and the others, of which there is one at least; in their order."""
+    chosen = np.zeros(len(rows), bool)
+    chosen[random.permutation(len(rows))[: min(round(share * len(rows)), max(len(rows) - 1, 0))]] = True
+    return rows[chosen], rows[~chosen]
+
+
+def _measured(frame, training: Mapping[str, np.ndarray], standardize) -> dict[str, Column]:
+    """The rule of each column, by training examples."""
+    numeric = [name for name, values in training.items() if values.dtype.kind != "U"]
+    given = standardize if isinstance(standardize, Mapping) else {}
+    if standardize is None or isinstance(standardize, bool):
+        wanted = [] if standardize is False else [name for name in numeric if str(frame[name].dtype) not in _BOOLS]
+    else:
+        wanted = [standardize] if isinstance(standardize, str) else list(standardize)
+    for name in wanted:
+        if name not in numeric:
+            raise unknown("column of numbers to standardise", name, numeric)
+    rules = {}
+    for name, values in training.items():
+        if name not in numeric:
+            rules[name] = Column(categories=_categories(frame[name], values))
+            continue
+        if np.isnan(values.astype(np.float64)).all():
+            raise UserError(f"column {name} has no value in any training example; leave it out, features=[...]")
+        middle, spread = (float(each(values)) for each in (np.nanmean, np.nanstd))
+        mean, std = map(float, given.get(name, (middle, spread))) if name in wanted else (0.0, 1.0)
+        rules[name] = Column(mean, std or 1.0, fill=middle)
+    return rules
+
+
+def _categories(column, training: np.ndarray) -> tuple[str, ...]:
+    if isinstance(column.dtype, _categorical()):
+        found = tuple(map(str, column.dtype.categories))
+    else:
+        found = tuple(each for each in np.unique(training).tolist() if each)
+    if not 0 < len(found) <= _MOST_CATEGORIES:
+        raise UserError(
+            f"column {column.name} holds {len(found):,} different texts in training examples; from 1 to "
+            f"{_MOST_CATEGORIES} become features: leave it out, features=[...]"
+        )
+    return found
+
+
+def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels `[n]` of one column, `[n, L]` of a list of them, and the names of classes where pandas knows them."""
+    names = None
+    if single and isinstance(frame[outputs[0]].dtype, _categorical()):
+        names = tuple(map(str, frame[outputs[0]].dtype.categories))
+        return labels.checked(frame[outputs[0]].astype(str).to_numpy(object), f"column {outputs[0]}"), names
+    columns = []
+    for name in outputs:
+        column = frame[name]
+        numeric = getattr(column.dtype, "numpy_dtype", None)  # of pandas' own types, in which values can be missing
+        given = column.to_numpy() if numeric is None else column.to_numpy(numeric)
+        columns.append(labels.checked(given, f"the labels of column {name}"))
+    return columns[0] if single else np.stack(columns, axis=1), names
+
+
+def _groups(column, ids: np.ndarray, name: str) -> dict:
+    """The true group of each client, numbers in the order of their names."""
+    found = {client: column[ids == client].unique() for client in np.unique(ids).tolist()}
+    for client, groups in found.items():
+        if len(groups) != 1:
+            raise UserError(
+                f"column {name} has {len(groups)} values of client {client}, e.g. {groups[0]} and {groups[1]}; "
+                "a client is of one group"
+            )
+    names = sorted({groups[0] for groups in found.values()}, key=str)
+    return {client: names.index(groups[0]) for client, groups in found.items()}
