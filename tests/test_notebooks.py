@@ -69,6 +69,9 @@ def executed(tmp_path_factory):
         if path not in done:
             where = tmp_path_factory.mktemp(path.stem)
             notebook = nbformat.read(path, as_version=4)
+            if path.stem == "own_data":  # whose groups are found before the first round
+                (cell,) = [cell for cell in code_cells(notebook) if "rounds=10" in cell.source]
+                cell.source = cell.source.replace("rounds=10", "rounds=4")
             resources = {"metadata": {"path": str(where)}}
             NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
             done[path] = notebook, where
