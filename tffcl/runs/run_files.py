@@ -227,6 +227,12 @@ class RunFiles(_Numbers, Shown):
     def seed(self) -> int:
         return self.summary["seed"]
 
+    @property
+    def label_names(self) -> list[str]:
+        """What each class is called whose examples `clients` counts: its name, or its number."""
+        names, count = self.summary.get("label_names"), self.clients.label_counts.shape[1]
+        return list(map(str, names if isinstance(names, list) and len(names) == count else range(count)))
+
 
 class RunNumbers(_Numbers):
     """The two small files of a finished run that all its tables are made of, each read when it is asked for.

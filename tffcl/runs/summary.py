@@ -138,6 +138,7 @@ def summarize(
     return {
         **about,
         "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
+        **({"label_names": list(population.label_names)} if population.label_names else {}),
         "accuracy": {
             "cluster": {**cluster, "participants": participation(accuracy, totals, counts)},
             "local": {

@@ -18,7 +18,10 @@ def labels_figure(run: RunFiles) -> ReportFigure:
     """Draws which labels the clients hold, ordered by the clusters found, with the true groups at the side."""
     clients = run.clients
     truth = clients.true_cluster if np.any(clients.true_cluster != "") else None
-    return label_map(clients.label_counts, clients.cluster, true_groups=truth, client_ids=clients.client_id)
+    return label_map(
+        clients.label_counts, clients.cluster, true_groups=truth, client_ids=clients.client_id,
+        label_names=run.label_names,
+    )  # fmt: skip
 
 
 def label_histograms(label_counts: np.ndarray, groups: Sequence | None = None) -> ReportFigure:
@@ -37,6 +40,7 @@ def label_map(
     *,
     true_groups: Sequence | None = None,
     client_ids: Sequence | None = None,
+    label_names: Sequence[str] | None = None,
     group_title: str = "cluster",
     margins: bool = False,
 ) -> ReportFigure:
@@ -47,6 +51,7 @@ def label_map(
       groups: [N], what the clients are ordered by first.
       true_groups: [N], drawn beside it in colours.
       client_ids: [N], names; default numbers.
+      label_names: [C], what the labels are called; default numbers.
       group_title: What `groups` are.
       margins: Whether to draw the totals above and at the right.
     """
@@ -55,9 +60,8 @@ def label_map(
     figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
     main, right = panels["main"], panels.get("right")
     image = _draw_shares(main, counts[order])
-    figure.matrices[image] = style.Matrix(
-        _row_names(order, client_ids, groups, group_title), [f"label {each}" for each in range(counts.shape[1])], " %"
-    )
+    columns = [f"label {each}" for each in (label_names or range(counts.shape[1]))]
+    figure.matrices[image] = style.Matrix(_row_names(order, client_ids, groups, group_title), columns, " %")
     figure.colorbar(
         image, ax=list(panels.values()), location="bottom", shrink=0.7, aspect=30, format=PercentFormatter(decimals=0),
         label="share of the client's examples",

@@ -46,7 +46,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
         row += [Cell(f"{clients.examples[own].sum():,}")]
         row += [percent(value) for value in (_mean(cluster), _least(cluster), _mean(local))]
         row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
-        row += [_label_profile(clients.label_counts[own].sum(axis=0))] if labelled else []
+        row += [_label_profile(clients.label_counts[own].sum(axis=0), run.label_names)] if labelled else []
         row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
         rows.append(row)
     return Table.of(heads, rows, stacked=True)
@@ -80,15 +80,15 @@ def _groups_in_words(groups: np.ndarray) -> str:
     return ", ".join(named) + (f" and {len(counted) - _MOST_GROUPS} more" if len(counted) > _MOST_GROUPS else "")
 
 
-def _label_profile(counts: np.ndarray) -> Cell:
+def _label_profile(counts: np.ndarray, names: Sequence[str]) -> Cell:
     """The labels of a cluster as bars, as high as their share of the largest; sorted by the most frequent label."""
     total, greatest = max(1, counts.sum()), max(1, counts.max())
     bars = [
         (count / greatest, f"label {label}: {100 * count / total:.1f} %, {count:,} examples")
-        for label, count in enumerate(counts)
+        for label, count in zip(names, counts, strict=True)
     ]
     held = np.flatnonzero(counts)
-    words = f"{len(held)} labels, most {counts.argmax()} ({100 * counts.max() / total:.0f} %)"
+    words = f"{len(held)} labels, most {names[counts.argmax()]} ({100 * counts.max() / total:.0f} %)"
     return Cell(words, int(counts.argmax()), bars=bars if len(bars) <= _MOST_BARS else ())
 
 

@@ -1,0 +1,96 @@
+"""Whole runs on a table: clinics of scikit-learn's breast_cancer, text labels, newcomers, resume and export."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.datasets import load_breast_cancer
+
+import tffcl
+from tests import own_data
+from tests.own_data import layers, sequential
+from tests.runs.finished_runs import unfinished_copy
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
+from tffcl.errors import UserError
+
+TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
+PROTOCOL = {"rounds": 2, "clients_per_round": 3, "seed": 1, "evaluate_every": 1, "checkpoint_every": 1}
+
+
+def clinics():
+    """Eight clinics, of which every other one measures half of the features the other way round."""
+    frame = load_breast_cancer(as_frame=True).frame.iloc[:400].copy()
+    number = np.arange(len(frame)) % 8
+    names = frame.columns[:15]
+    turned = 2 * frame[names].mean() - frame[names]
+    frame[names] = np.where((number % 2 == 0)[:, None], frame[names], turned)
+    frame["diagnosis"] = np.array(["malignant", "benign"])[frame.pop("target")]
+    return frame.assign(clinic=np.char.add("clinic ", number.astype(str)), scanner=np.array(["A", "B"])[number % 2])
+
+
+def read(frame, **options):
+    return tffcl.Population.from_frame(
+        frame, client="clinic", label="diagnosis", group="scanner", validation=0.2, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def population():
+    frame = clinics()
+    return read(frame[frame["clinic"] < "clinic 6"])
+
+
+@pytest.fixture(scope="module")
+def method(population):
+    keras = sequential(
+        layers.Dense(6, activation="relu", input_shape=population.example_spec["x"].shape), layers.Dense(2)
+    )
+    model = tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, population.example_spec)
+    return build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables") / "seed-1"
+
+
+@pytest.fixture(scope="module")
+def result(population, method, out):
+    return tffcl.train(method, population, out=out, show_progress=False, **PROTOCOL)
+
+
+def test_standardised_clinics_are_clustered_and_reports_have_the_labels_names(result, out):
+    assert result.summary["clusters"]["ari"] == 1 and result.summary["label_names"] == ["benign", "malignant"]
+    assert result.summary["accuracy"]["cluster"]["mean"] > 0.6
+    assert any("standardised" in note for note in result.summary["notes"])
+    page = tffcl.write_report(out).read_text()
+    assert "label benign" in page and "label 0" not in page
+
+
+def test_a_run_is_resumed_with_the_same_table_only(method, result, out, tmp_path):
+    frame = clinics()
+    held = frame["clinic"] < "clinic 6"
+    for name in ("same", "other"):
+        unfinished_copy(out, tmp_path / name, 1)
+    again = tffcl.train(method, read(frame[held]), out=tmp_path / "same", resume=True, show_progress=False, **PROTOCOL)
+    assert json.dumps(again.summary["accuracy"]) == json.dumps(result.summary["accuracy"])
+    renamed = read(frame[held].replace({"diagnosis": {"benign": "a", "malignant": "b"}}))
+    with pytest.raises(UserError, match="the data have changed since the run in .*: names of labels differ"):
+        tffcl.train(method, renamed, out=tmp_path / "other", resume=True, show_progress=False, **PROTOCOL)
+
+
+def test_newcomers_join_by_the_rules_of_the_known(method, population, result):
+    everyone = read(clinics(), known=population)
+    state = method.admit(result.trained.state, everyone.restricted(["clinic 6", "clinic 7"]))
+    found = dict(zip(state.client_ids.tolist(), method.views(state).clusters.tolist()))
+    assert found[6] == found[0] and found[7] == found[1] != found[0]
+
+
+def test_a_table_without_clusters_of_its_own_is_predicted_by_hand(result, population):
+    """A model of Keras and rules of the population are all that serves a new patient."""
+    examples = population.test(population.id_of("clinic 0"))
+    answers = result.predict("clinic 0", examples.x)
+    keras = result.keras_model_of("clinic 0")
+    np.testing.assert_array_equal(answers, tf.argmax(keras(examples.x), axis=-1))
