@@ -10,7 +10,8 @@ import tensorflow_federated as tff
 
 from tffcl.clients.cohort import Cohort
 
-LOCAL_TEST = ("test_correct", "test_examples")  # what a report has of the local test, in simulations only
+# What a report has of the local test, in simulations only; outputs where metrics need them.
+LOCAL_TEST = ("test_correct", "test_examples", "test_outputs")
 KEPT, OPTIMIZER = "kept", "optimizer"  # what a client has of its last round: a method's, and its optimizer's state
 
 

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from tffcl.client_work.client_work import LOCAL_TEST
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
 
@@ -56,6 +57,12 @@ def build_predict(model: FlatModel, *, few: bool = False):
     return _build_inference(model, model.objective.predictions, model.objective.label.dtype, model.label_shape, few)
 
 
+def build_outputs(model: FlatModel, *, few: bool = False):
+    """Builds `(vector float32[P], x [n, ...]) -> float32[n, ...]`, the model's outputs as they are, see
+    `Objective.outputs`; `few` as in `build_predict`."""
+    return _build_inference(model, tf.identity, tf.float32, model.objective.outputs, few)
+
+
 def build_probabilities(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities, `[n, L, classes]` for
     sequences, `[n, L]` for several labels; UserError where labels are numbers."""
@@ -67,8 +74,10 @@ def build_probabilities(model: FlatModel):
 
 
 def counted(model: FlatModel, y):
-    """Returns which labels `y int32[n]` or `[n, L]` count, `bool` of their shape: all but those that the loss leaves
+    """Returns which labels `y [n, ...]` count, `bool` of their shape: all but those that the loss leaves
     out."""
+    if not model.objective.ignored:
+        return tf.ones_like(y, tf.bool)
     return tf.reduce_all(tf.not_equal(y[..., tf.newaxis], tf.constant(model.objective.ignored, tf.int32)), axis=-1)
 
 
@@ -95,10 +104,39 @@ def build_count_correct(model: FlatModel):
     return count_correct
 
 
+def build_local_test(model: FlatModel):
+    """Builds the test of a client's own model: `(vector float32[P], x [n, ...], y [n, ...])` to the fields
+    `client_work.LOCAL_TEST` of a report.
+
+    Whole outputs come with it where the model has metrics that need them: as a serialized tensor `float32 [n, ...]`,
+    since reports of clients with tests of several sizes are collected as rows.
+    """
+    if not model.metrics_of_outputs:
+        count_correct = build_count_correct(model)
+
+        @tf.function(autograph=False)
+        def test(vector, x, y):
+            return dict(zip(LOCAL_TEST, count_correct(vector, x, y)))
+
+        return test
+    infer = build_outputs(model)
+
+    @tf.function(autograph=False)
+    def test_with_outputs(vector, x, y):
+        outputs = infer(vector, x)
+        right, counts = tf.equal(model.objective.predictions(outputs), y), counted(model, y)
+        if not model.objective.has_accuracy:
+            counts = tf.zeros_like(counts)
+        numbers = (tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
+        return dict(zip(LOCAL_TEST, (*numbers, tf.io.serialize_tensor(outputs))))
+
+    return test_with_outputs
+
+
 def build_losses(model: FlatModel, *, few: bool = False):
     """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32[n]`, the loss of each example; `few` as in
     `build_predict`."""
-    outputs = _build_inference(model, tf.identity, tf.float32, model.objective.outputs, few)
+    outputs = build_outputs(model, few=few)
 
     @tf.function(autograph=False)
     def losses(vector, x, y):

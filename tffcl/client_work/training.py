@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import OPTIMIZER, ClientResult, ClientWork, keyed, stack
-from tffcl.client_work.evaluation import build_choose, build_count_correct
+from tffcl.client_work.evaluation import build_choose, build_local_test
 from tffcl.client_work.local_sgd import (
     build_full_gradient,
     build_local_sgd,
@@ -42,13 +42,13 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     Returns:
       A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client`
       as in `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
-      `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
+      `<examples=int32,loss=float32,finite=bool[,LOCAL_TEST][,changed=int32]>`: training
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the
       client brings test examples, its flag of change if it brings one, and its optimizer's state if it keeps it.
     """
     local_sgd = converted(local_sgd or build_local_sgd(model, training))
     adapt = converted(adapt) if adapt is not None else None
-    count_correct = build_count_correct(model)
+    local_test = build_local_test(model)
 
     def tested(vector, local, test, seed):
         """The model that the local test is of; where nothing is tested nobody waits for an adaptation."""
@@ -66,7 +66,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
         if "test_examples" in client:
             test = stack(client["test_examples"])
             own = tested(trained, local, test, client["seed"])
-            report["test_correct"], report["test_examples"] = count_correct(own, test["x"], test["y"])
+            report.update(local_test(own, test["x"], test["y"]))
         if "changed" in client:
             report["changed"] = client["changed"]
         report.update((OPTIMIZER, state) for state in kept)

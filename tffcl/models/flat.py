@@ -13,6 +13,7 @@ from tffcl.errors import UserError
 from tffcl.models import from_keras
 from tffcl.models.graph_function import converted
 from tffcl.models.layer_weights import Weight, initialize
+from tffcl.models.metrics import ACCURACY, AnswerMetric, chosen
 from tffcl.models.objectives import CLASSES, LossFacts, Objective
 
 _NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
@@ -111,6 +112,7 @@ class FlatModel(FlatWeights, Shown):
       example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` as
         `Objective.label`.
       objective: What a label is, the loss, and what outputs mean.
+      metrics: What is computed of its answers on whole test sets; () for accuracy alone.
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another
         origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the
@@ -124,6 +126,7 @@ class FlatModel(FlatWeights, Shown):
     logits: Callable
     example_spec: collections.OrderedDict
     objective: Objective
+    metrics: tuple[AnswerMetric, ...] = ()
     initialization: str | None = None
     key: tuple | None = None
     keras: tf.keras.Model | None = None
@@ -154,6 +157,19 @@ class FlatModel(FlatWeights, Shown):
     def label_shape(self) -> tuple[int, ...]:
         """Shape of one example's labels: `()`, or `(L,)` for a sequence of L labels."""
         return tuple(self.objective.label.shape)
+
+    @property
+    def metrics_of_outputs(self) -> tuple[AnswerMetric, ...]:
+        """The metrics that are computed of whole outputs; () where there is none but accuracy, which needs none."""
+        return self.metrics if any(each is not ACCURACY for each in self.metrics) else ()
+
+    def with_metrics(self, metrics: Sequence[str | Callable]) -> "FlatModel":
+        """Returns the same model with other metrics, names or functions as of `from_keras`; UserError if one is not for
+        its labels."""
+        found = chosen(metrics, self.objective.label_kind, self.name)
+        changed = dataclasses.replace(self, metrics=found)
+        key = (self.key, "outputs") if self.key is not None and changed.metrics_of_outputs else self.key
+        return dataclasses.replace(changed, key=key)
 
     @property
     def loss(self) -> Callable:
@@ -231,6 +247,7 @@ class FlatModel(FlatWeights, Shown):
         weight_names=None,
         probabilities=None,
         objective: str | None = None,
+        metrics: Sequence[str | Callable] = (),
     ) -> "FlatModel":
         """Makes one of a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
 
@@ -242,12 +259,14 @@ class FlatModel(FlatWeights, Shown):
           probabilities: Outputs to probabilities; default softmax or sigmoid, or nothing where the outputs are
             probabilities already.
           objective: As of `from_keras`.
+          metrics: As of `from_keras`.
 
         Raises:
           UserError: If the input is no such batch, or outputs, labels and loss do not fit each other.
         """
         facts = LossFacts(objective=objective, probabilities=probabilities)
-        return cls(**from_keras.from_functional(functional, name, weight_names=weight_names, facts=facts))
+        made = cls(**from_keras.from_functional(functional, name, weight_names=weight_names, facts=facts))
+        return made.with_metrics(metrics or made.objective.usual_metrics)
 
     @classmethod
     def from_keras(
@@ -259,6 +278,7 @@ class FlatModel(FlatWeights, Shown):
         *,
         objective: str | None = None,
         class_weight: Mapping[int, float] | None = None,
+        metrics: Sequence[str | Callable] = (),
     ) -> "FlatModel":
         """Makes one of a Keras model.
 
@@ -276,6 +296,12 @@ class FlatModel(FlatWeights, Shown):
             each 0 or 1), "numbers", or "reconstruction": then the model's input is the label.
           class_weight: Class to the weight of its labels in the loss, as of `tf.keras.Model.fit`; 1 for classes that
             are not named.
+          metrics: What is computed of its answers, each on whole test sets: "accuracy", "balanced_accuracy", "f1" (the
+            mean over the classes), "f1_micro", "precision", "recall" (of class 1 of two, else means over the classes),
+            "auc" (of more than two classes the mean of each against all others), "log_loss", "calibration_error"; of
+            numbers "mae", "mse", "r2"; or functions of your own, `(labels, outputs) -> float`, of the labels `[n]` and
+            the probabilities `[n, classes]`, or the numbers, larger being better unless the function's name ends in
+            "error", "loss" or "distance". Default: the accuracy; of numbers all three.
 
         Raises:
           UserError: If the model is not built, TFF cannot make a function of it, outputs and labels do not fit each
@@ -284,7 +310,8 @@ class FlatModel(FlatWeights, Shown):
         fields = from_keras.from_keras(
             keras_model, loss, input_spec, name, objective=objective, class_weight=class_weight
         )
-        return cls(**fields)
+        made = cls(**fields)
+        return made.with_metrics(metrics or made.objective.usual_metrics)
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import UserError, unknown
 from tffcl.models.graph_function import converted, graph_function
+from tffcl.models.metrics import OF_NUMBERS
 
 CLASSES, BINARY, LABELS, NUMBERS, RECONSTRUCTION = "classes", "binary", "labels", "numbers", "reconstruction"
 # Name to what a label is.
@@ -60,6 +61,16 @@ class Objective:
     probabilities: Callable | None = tf.nn.softmax
     num_classes: int | None = None
     ignored: tuple[int, ...] = ()
+
+    @property
+    def label_kind(self) -> str:
+        """What metrics are for: "classes", "labels" or "numbers"."""
+        return {BINARY: CLASSES, RECONSTRUCTION: NUMBERS}.get(self.name, self.name)
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """The names of the metrics where a user asks for none."""
+        return ("accuracy",) if self.has_accuracy else OF_NUMBERS
 
     @property
     def has_accuracy(self) -> bool:
@@ -116,13 +127,13 @@ class LossFacts:
 
 
 def objective_of_loss(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> str | None:
-    """Returns the objective that a Keras loss is for, where that is known of it; `label` is the spec of a batch's."""
+    """Returns the objective that a Keras loss is for, where that is known; `label` is the spec of one example's."""
     if isinstance(loss, _OF_CLASSES):
         return CLASSES
     if isinstance(loss, _OF_NUMBERS):
         return NUMBERS
     if isinstance(loss, _OF_ZEROS_AND_ONES):
-        return BINARY if label.shape.rank == 1 or label.shape.rank == 2 and label.shape[1] == 1 else LABELS
+        return BINARY if tuple(label.shape) in ((), (1,)) else LABELS
     return None
 
 

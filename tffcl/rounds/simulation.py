@@ -64,6 +64,7 @@ class RoundResult:
             test_examples=reports["test_examples"],
             traffic=self.traffic,
             changed=reports["changed"].astype(bool) if "changed" in reports else None,
+            test_outputs=reports.get("test_outputs"),
             **more,
         )
 

@@ -89,6 +89,8 @@ class RoundMetrics:
       test_correct: `int32 [m]`, labels of test examples that the client's own model got right after its training.
       test_examples: `int32 [m]`, labels tried, one an example or a sequence, without padding; 0 where there was no
         local test.
+      test_outputs: `object [m]`, what the own models gave for the test examples, each a serialized tensor
+        `float32 [n, ...]`; None where no metric needs them.
       traffic: All bytes of this round.
       signatures: Part of them: what clients exchanged in this round before they trained.
       relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else
@@ -108,6 +110,7 @@ class RoundMetrics:
     relatedness: np.ndarray | None = None
     scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
     changed: np.ndarray | None = None
+    test_outputs: np.ndarray | None = None
 
     @classmethod
     def of_nobody(cls) -> "RoundMetrics":

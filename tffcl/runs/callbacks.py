@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError, tell, unknown
-from tffcl.runs.metrics import DOWN, OF_ROUNDS
-from tffcl.validation import Count, NonNegative, Parameters, one_of
+from tffcl.runs.metrics import DOWN, OF_ROUNDS, of_column, rows_of
+from tffcl.validation import Count, NonNegative, Parameters
 
 if TYPE_CHECKING:
     from tffcl.runs.run import Run
@@ -55,24 +56,36 @@ class EarlyStopping(Parameters, Callback):
     than it is.
 
     Attributes:
-      metric: A column of rounds.csv, e.g. "cluster_accuracy" or "train_loss".
+      metric: A column of rounds.csv, e.g. "cluster_accuracy", "train_loss" or, where the model has the metric f1,
+        "cluster_f1".
       patience: How many values in a row may be no better than the best one before.
       min_delta: By how much a value must exceed the best to count as better, in the unit of rounds.csv (a share for
         accuracies).
     """
 
-    metric: one_of([column for column, metric in OF_ROUNDS.items() if metric.better])
+    metric: str
     patience: Count
     min_delta: NonNegative = 0.0
+
+    def check(self):
+        """Raises UserError if no column has this name, or it has no better and worse values."""
+        found = of_column(self.metric)
+        if found is None or not found.better:
+            raise unknown("metric", self.metric, self._with_better(OF_ROUNDS), key="metric")
 
     @property
     def stops_between_evaluations(self) -> bool:
         """Whether the metric has values between evaluations."""
-        return not self._is_accuracy
+        return not self._is_of_evaluation
 
     @property
-    def _is_accuracy(self) -> bool:
-        return OF_ROUNDS[self.metric].unit == "%"
+    def _is_of_evaluation(self) -> bool:
+        """Whether evaluations alone have values: accuracies, and further metrics of answers."""
+        return of_column(self.metric).source[:1] in (("accuracy",), ("validation",), ("metrics",))
+
+    @staticmethod
+    def _with_better(columns: Iterable[str]) -> list[str]:
+        return [column for column in columns if (metric := of_column(column)) is not None and metric.better]
 
     def _column(self, run: "Run") -> str:
         """The column that is watched."""
@@ -82,24 +95,27 @@ class EarlyStopping(Parameters, Callback):
     def _twin(self) -> str:
         """The column of the same metric on validation examples; "" where there is none."""
         name = f"validation_{self.metric}"
-        return name if name in OF_ROUNDS else ""
+        return name if of_column(name) is not None else ""
 
     def check_measured(self, run: "Run"):
         """Checks before a run that it has what the metric is measured on.
 
         Raises:
-          UserError: If the metric is of validation examples, and clients have none.
+          UserError: If the metric is of validation examples, and clients have none, or the model has no such metric.
         """
         if self.metric.startswith("validation_") and run.stage.validator is None:
             raise UserError(
                 f"early stopping chooses by {self.metric}, and clients have no validation examples; "
                 f"dataset.validation = 0.1 holds some out, or choose by {self.metric.removeprefix('validation_')}"
             )
+        further = [each.column for metric in run.method.model.metrics_of_outputs for each in rows_of(metric.name)]
+        if self.metric not in (*OF_ROUNDS, *further):
+            raise unknown("metric of this run", self.metric, self._with_better([*OF_ROUNDS, *further]), key="metric")
 
     def begin(self, run: "Run") -> str | None:
         """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
         column = self._column(run)
-        if self._is_accuracy and not column.startswith("validation_"):
+        if self._is_of_evaluation and not column.startswith("validation_"):
             hint = "; with dataset.validation = 0.1 clients hold out validation data to choose by" if self._twin else ""
             run.progress.say(
                 f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it "
@@ -124,7 +140,7 @@ class EarlyStopping(Parameters, Callback):
         known = run.callback_states.get(self._key(column))
         if known is not None and known["last"] == run.round_number:
             return self._reason(run, column)  # another one that counts the same has counted this value
-        sign = -1 if OF_ROUNDS[column].better == DOWN else 1
+        sign = -1 if of_column(column).better == DOWN else 1
         if known is None or sign * (value - known["best"]) > self.min_delta:
             known = {"best": value, "round": run.round_number, "since": 0}
         else:
@@ -140,7 +156,7 @@ class EarlyStopping(Parameters, Callback):
         known = run.callback_states.get(self._key(column))
         if known is None or known["since"] < self.patience:
             return None
-        metric = OF_ROUNDS[column]
+        metric = of_column(column)
         best = f"{metric.scale * known['best']:.4g}{f' {metric.unit}' if metric.unit else ''}"
         return (
             f"{column} has not become better than its {best} of round {known['round']} in {known['since']} values "

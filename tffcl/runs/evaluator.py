@@ -1,5 +1,5 @@
-"""The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered
-per client.
+"""The accuracies and other metrics `cluster` and `global`: each distinct test image is answered once per model, then
+gathered per client.
 """
 
 import collections
@@ -13,25 +13,31 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.client_work.evaluation import FEW, build_predict
+from tffcl.client_work.evaluation import FEW, build_outputs, build_predict
 from tffcl.clients.client_examples import PooledExamples
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
+from tffcl.models.metrics import Answers, compute
+from tffcl.models.objectives import CLASSES
 from tffcl.trace_cache import built_once
 
 _IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
 
 
 @built_once
-def build_answering(model: FlatModel) -> tff.Computation:
+def build_answering(model: FlatModel, *, whole: bool = False) -> tff.Computation:
     """Builds inference on images, to be spread over the runtime like client work.
+
+    Args:
+      model: The architecture.
+      whole: Whether its outputs are asked for, and not only its predictions.
 
     Returns:
       `({<item=int32,model=float32[P],x=uint8[?,...]>}@CLIENTS -> {<item=int32,answers=int32[?]>}@CLIENTS)`.
     """
-    predict = build_predict(model)
+    predict = (build_outputs if whole else build_predict)(model)
     item_type = tff.to_type(
         collections.OrderedDict(
             item=np.int32,
@@ -52,10 +58,38 @@ def build_answering(model: FlatModel) -> tff.Computation:
 
 
 @built_once
-def _build_predict_here(model: FlatModel):
-    """Builds `build_predict` as a function of arrays in this process."""
-    predict, x = build_predict(model, few=True), model.example_spec["x"]
+def _build_predict_here(model: FlatModel, *, whole: bool = False):
+    """Builds `build_predict`, or `build_outputs`, as a function of arrays in this process."""
+    predict, x = (build_outputs if whole else build_predict)(model, few=True), model.example_spec["x"]
     return session_function(predict, tf.TensorSpec([model.size]), tf.TensorSpec([None, *model.input_shape], x.dtype))
+
+
+@built_once
+def _build_meaning(model: FlatModel):
+    """Builds `outputs [n, ...] -> (predictions, probabilities or numbers)` as a function of arrays in this process."""
+    objective = model.objective
+
+    def meaning(outputs):
+        predictions = objective.predictions(outputs)
+        return predictions, predictions if objective.probabilities is None else objective.probabilities(outputs)
+
+    return session_function(meaning, tf.TensorSpec([None, *objective.outputs]))
+
+
+def answers_of(model: FlatModel, labels: np.ndarray, outputs: np.ndarray) -> Answers:
+    """Returns what a model answers on examples, for metrics.
+
+    Args:
+      model: The architecture.
+      labels: `[n, ...]`.
+      outputs: What it gave for them, `float32 [n, ...]`, see `Objective.outputs`.
+    """
+    predictions, means = _build_meaning(model)(outputs)
+    if model.objective.label_kind == CLASSES:
+        counted = ~np.isin(labels, model.objective.ignored)
+        return Answers(labels[counted], predictions[counted], means[counted])
+    flat = [len(labels), -1] if labels.ndim > 1 else [len(labels)]
+    return Answers(*(np.reshape(each, flat) for each in (labels, predictions, means)))
 
 
 def check_tokens(model: FlatModel, population: Population):
@@ -117,11 +151,12 @@ class Evaluator:
         self._pool, self._answered = tests, {}
         self.model, self._population = model, population
         self._slots = slots or runtime.WorkerSettings().cores
-        self._answering = build_answering(model)
+        self._whole = bool(model.metrics_of_outputs)
+        self._answering = build_answering(model, whole=self._whole)
 
     @functools.cached_property
     def _predict(self):
-        return _build_predict_here(self.model)
+        return _build_predict_here(self.model, whole=self._whole)
 
     @property
     def _tests(self) -> PooledExamples:
@@ -129,10 +164,12 @@ class Evaluator:
 
     @functools.cached_property
     def _counted(self) -> np.ndarray:
-        """Which labels of the pool count, `bool` of their shape."""
+        """Which labels of the pool count, `bool` of their shape; none where labels are not right or wrong."""
+        if not self.model.objective.has_accuracy:
+            return np.zeros(self._tests.y.shape, bool)
         return ~np.isin(self._tests.y, self.model.objective.ignored)
 
-    def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def answers(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Answers images by models; those that were answered by the same models in the call before are not asked again.
 
         Args:
@@ -140,17 +177,33 @@ class Evaluator:
           wanted: Row of a model to which images of the pool it is to answer.
 
         Returns:
-          For each of these rows, `float [n]`: how many labels are right of each of its images, of those that count.
+          For each of these rows its predictions of its images, or its outputs where further metrics need them.
         """
+        objective = self.model.objective
+        shape, dtype = objective.label.shape, objective.label.dtype.as_numpy_dtype
+        if self._whole:
+            shape, dtype = objective.outputs, np.float32
         keys = {row: _digest(models[row], images) for row, images in wanted.items()}
-        result = {row: self._answered.get(keys[row], np.zeros(len(images))) for row, images in wanted.items()}
         asked = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
+        result = {row: np.zeros([len(images), *shape], dtype) for row, images in asked.items()}
         for row, places, answers in self._answers(models, asked):
-            chosen = asked[row][places]
-            right = (answers == self._tests.y[chosen]) & self._counted[chosen]
-            result[row][places] = right.reshape(len(right), -1).sum(axis=1)
-        self._answered = {keys[row]: right for row, right in result.items()}
+            result[row][places] = answers
+        result |= {row: self._answered[keys[row]] for row in wanted.keys() - asked.keys()}
+        self._answered = {keys[row]: answers for row, answers in result.items()}
         return result
+
+    def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Returns for each row of `wanted`, as of `answers`, `float [n]`: how many labels are right of each of its
+        images, of those that count."""
+        found = {}
+        for row, answers in self.answers(models, wanted).items():
+            images = wanted[row]
+            predictions = _build_meaning(self.model)(answers)[0] if self._whole else answers
+            right = (predictions == self._tests.y[images]) & self._counted[images]
+            found[row] = (
+                right.reshape(len(right), -1).sum(axis=1).astype(float) if right.size else np.zeros(len(images))
+            )
+        return found
 
     def _answers(self, models, asked):
         """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
@@ -193,14 +246,70 @@ class Evaluator:
         Returns:
           `float64 [N]`; NaN for a client without test images, or without a label that counts.
         """
-        tests = self._tests.indices
-        wanted = {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
+        tests, wanted = self._tests.indices, self._wanted(keys)
         right = self.correct(models, wanted)
         found = np.array(
             [right[row][np.searchsorted(wanted[row], tests[client])].sum() for client, row in enumerate(keys)]
         )
         counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
         return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
+
+    def _wanted(self, keys: np.ndarray) -> dict[int, np.ndarray]:
+        """The test images of the clients of each row."""
+        tests = self._tests.indices
+        return {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
+
+    def cluster_answers(self, models: np.ndarray, keys: np.ndarray) -> list[Answers]:
+        """Returns what each client's assigned model answers on its own test images; arguments as of
+        `cluster_accuracy`."""
+        tests, wanted = self._tests.indices, self._wanted(keys)
+        outputs = self.answers(models, wanted)
+        return [
+            answers_of(self.model, self._tests.y[own], outputs[row][np.searchsorted(wanted[row], own)])
+            for row, own in zip(keys, tests, strict=True)
+        ]
+
+    def cluster_metrics(self, models: np.ndarray, keys: np.ndarray, clusters: np.ndarray) -> dict[str, dict]:
+        """Returns the further metrics of the assigned models.
+
+        Args:
+          models: As of `cluster_accuracy`.
+          keys: As there.
+          clusters: `int [N]`, the cluster of each client.
+
+        Returns:
+          For the name of each metric `cluster float64 [N]`, of each client's test examples; `clusters`, for each
+          cluster that of the test examples of its clients together; and `global`, None. NaN where it is not defined.
+        """
+        if not self._whole:
+            return {}
+        own = self.cluster_answers(models, keys)
+        together = {
+            int(each): Answers.joined([own[client] for client in np.flatnonzero(clusters == each)])
+            for each in np.unique(clusters)
+        }
+        return {
+            metric.name: {
+                "cluster": np.array([compute(metric, each) for each in own]),
+                "clusters": {cluster: compute(metric, each) for cluster, each in together.items()},
+                "global": None,
+            }
+            for metric in self.model.metrics_of_outputs
+        }
+
+    def global_metrics(self, model: np.ndarray) -> dict[str, float | None]:
+        """Returns the further metrics of one model `float32 [P]` on the union of all test images; None where one is not
+        defined."""
+        if not self._whole:
+            return {}
+        answers = self.global_answers(model)
+        found = {metric.name: compute(metric, answers) for metric in self.model.metrics_of_outputs}
+        return {name: value if np.isfinite(value) else None for name, value in found.items()}
+
+    def global_answers(self, model: np.ndarray) -> Answers:
+        """Returns what one model `float32 [P]` answers on the union of all test images."""
+        everything = _union(self._tests.indices)
+        return answers_of(self.model, self._tests.y[everything], self.answers(model[np.newaxis], {0: everything})[0])
 
     def global_accuracy(self, model: np.ndarray) -> float | None:
         """Accuracy of one model `float32 [P]` on the union of all test images; None if there are none."""

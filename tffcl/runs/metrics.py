@@ -5,15 +5,18 @@ round is a row here, and a line where it is computed.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from tffcl.errors import unknown
+from tffcl.models import metrics as answer_metrics
+from tffcl.models.metrics import DOWN, UP
 
 ROUND = "round"  # the column of rounds.csv that numbers its rows
-UP, DOWN = "up", "down"
 _SCALES = {"%": 100, "%²": 1e4}  # from a fraction, as files have it
 _IN_NAMES = {"%": "_percent", "%²": "_percent2"}
 
@@ -260,15 +263,61 @@ OF_ROUNDS = {each.column: each for each in reversed(METRICS) if each.column}  # 
 COLUMNS = tuple(each.column for each in METRICS if each.in_all)  # of every rounds.csv
 
 
-def find(column: str) -> Metric:
+# The values of a further metric, and where summary.json has them below the metric's name.
+_KINDS = {"cluster": "assigned model before local training", "local": "own model after training", "global": "one model"}
+_OF_ANSWERS = re.compile(rf"(validation_)?({'|'.join(_KINDS)})_(\w+)")
+
+
+@functools.cache
+def rows_of(name: str) -> tuple[Metric, ...]:
+    """Returns the rows of a metric of answers (`tffcl.models.metrics`), by its name: `cluster`, `local`, `global`, and
+    on validation examples."""
+    known = answer_metrics.METRICS.get(name)
+    title = known.title if known else name
+    share = known is not None and known.is_share
+    look = {"unit": "%", "limits": (0, 100)} if share else {"digits": 3}
+    shown = {**look, "better": answer_metrics.better_of(name), "axis": f"{title} (%)" if share else title}
+    tested = [
+        Metric(
+            key=f"{kind}_{name}", about=f"{title}, {about}", column=f"{kind}_{name}",
+            source=("metrics", name, kind, "mean"), title=f"{kind} {title}", panels=("metrics",),
+            group=f"{title} %" if share else title, header=kind, **shown,
+        )
+        for kind, about in _KINDS.items()
+    ]  # fmt: skip
+    validated = [
+        Metric(
+            key=f"validation_{kind}_{name}", about=f"{title}, on validation examples",
+            column=f"validation_{kind}_{name}", source=("validation", "metrics", name, kind, "mean"), **shown,
+        )
+        for kind in ("cluster", "global")
+    ]  # fmt: skip
+    return (*tested, *validated)
+
+
+def of_column(column: str) -> Metric | None:
+    """Returns the metric of a column of rounds.csv, also of one that a user named; None of a column that is none."""
+    if column in OF_ROUNDS:
+        return OF_ROUNDS[column]
+    found = _OF_ANSWERS.fullmatch(column)
+    return next((each for each in rows_of(found[3]) if each.column == column), None) if found else None
+
+
+def find(column: str, known: Collection[str] = ()) -> Metric:
     """Returns the metric of a column of rounds.csv.
+
+    Args:
+      column: Its name.
+      known: The columns of a run, where it is known; default those of all runs, and of all metrics by name.
 
     Raises:
       UserError: If no metric of a round has this name.
     """
-    if column not in OF_ROUNDS:
-        raise unknown("metric of a round", column, OF_ROUNDS)
-    return OF_ROUNDS[column]
+    named = known or [*OF_ROUNDS, *(each.column for name in answer_metrics.METRICS for each in rows_of(name))]
+    found = of_column(column)
+    if found is None or column not in named:
+        raise unknown("metric of a round", column, known or OF_ROUNDS)
+    return found
 
 
 def of_panel(figure: str) -> tuple[Metric, ...]:

@@ -44,6 +44,8 @@ class Totals:
       rounds_trained: `int64 [N]`.
       local_correct: `int64 [N]`, of its own test examples, by its model after its last local training.
       local_total: `int64 [N]`, how many these are; 0 for a client that never trained, or not since its data changed.
+      local_metrics: `float64 [N, M]`, of the model's further metrics, by the same models on the same examples; NaN
+        where there is none.
       down_bytes: From the server to all clients.
       up_bytes: From all clients to the server.
       signature_bytes: What signatures took of both.
@@ -55,6 +57,7 @@ class Totals:
     rounds_trained: np.ndarray
     local_correct: np.ndarray
     local_total: np.ndarray
+    local_metrics: np.ndarray
     down_bytes: int = 0
     up_bytes: int = 0
     signature_bytes: int = 0
@@ -63,16 +66,18 @@ class Totals:
     callback_states: str = "{}"
 
     @classmethod
-    def of_nobody(cls, clients: int) -> "Totals":
-        """Before the first round."""
-        return cls(**{name: np.zeros(clients, np.int64) for name in _BY_CLIENT})
+    def of_nobody(cls, clients: int, metrics: int = 0) -> "Totals":
+        """Before the first round, of so many clients and further metrics."""
+        counts = {name: np.zeros(clients, np.int64) for name in _BY_CLIENT}
+        return cls(**counts, local_metrics=np.full([clients, metrics], np.nan))
 
     def moved(self, places: np.ndarray, clients: int) -> "Totals":
         """The same of more clients, where the old ones are at `places`, `int [N]`."""
-        everyone = {name: np.zeros(clients, np.int64) for name in _BY_CLIENT}
-        for name, array in everyone.items():
-            array[places] = getattr(self, name)
-        return dataclasses.replace(self, **everyone)
+        everyone = Totals.of_nobody(clients, self.local_metrics.shape[1])
+        names = (*_BY_CLIENT, "local_metrics")
+        for name in names:
+            getattr(everyone, name)[places] = getattr(self, name)
+        return dataclasses.replace(self, **{name: getattr(everyone, name) for name in names})
 
     @property
     def local_accuracies(self) -> np.ndarray:
@@ -110,7 +115,8 @@ class Run:
       state: The method's state after this round.
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
       evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]`
-        (of the initial model), and with validation examples `validation`, of the first two on these.
+        (of the initial model); `metrics`, name to `cluster`, `global` and `clusters` (cluster to its value) of each
+        further metric; and with validation examples `validation`, of the same but `untrained` on these.
       stopped: Why the run ends before its last round; "" if it does not.
       budget_spent: Whether it does because the privacy budget allows no further round.
       callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.
@@ -137,7 +143,7 @@ class Run:
     _viewed: tuple[object, Views] | None = None
 
     def __post_init__(self):
-        self.totals = self.totals or Totals.of_nobody(len(self.population))
+        self.totals = self.totals or Totals.of_nobody(len(self.population), len(self.method.model.metrics_of_outputs))
 
     @property
     def population(self) -> Population:

@@ -346,8 +346,9 @@ def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
     """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric
     cannot be.
     """
-    columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *metrics.OF_ROUNDS)}
-    for name, metric in metrics.OF_ROUNDS.items():
+    known = {name: found for name in table.names if (found := metrics.of_column(name))}
+    columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *known)}
+    for name, metric in known.items():
         least, most = (
             end if limit is None else limit for limit, end in zip(metric.limits, (-math.inf, math.inf), strict=True)
         )

@@ -8,15 +8,17 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.population import Population
+from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs.run import Totals
 
 
-def spread(values: np.ndarray) -> dict[str, float | None]:
+def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
     """Statistics over clients.
 
     Args:
-      values: One accuracy a client; NaN where there is none.
+      values: One accuracy, or value of another metric, a client; NaN where there is none.
+      better: Whether the metric is better `UP` or `DOWN`.
 
     Returns:
       `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean
@@ -26,7 +28,8 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
     known = np.sort(values[np.isfinite(values)])
     if not known.size:
         return dict.fromkeys(("mean", "std", "variance", "worst_decile", "deciles", "stderr"))
-    worst = known[: -(-len(known) // 10)]
+    tenth = -(-len(known) // 10)
+    worst = known[:tenth] if better == UP else known[-tenth:]
     return {
         "mean": float(known.mean()),
         "std": float(known.std()),
@@ -148,6 +151,7 @@ def summarize(
             },
             "global": {"mean": accuracy["global"], **whole},
         },
+        **({"metrics": _metrics(accuracy, totals)} if accuracy["metrics"] else {}),
         **({"validation": _validation(accuracy["validation"])} if "validation" in accuracy else {}),
         "clusters": {
             "count": numbers.pop("clusters"),
@@ -182,7 +186,29 @@ def _information(population: Population, views: Views) -> dict:
 
 
 def _validation(accuracy: Mapping) -> dict:
-    return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
+    further = {
+        name: {"cluster": spread(found["cluster"]), "global": {"mean": found["global"]}}
+        for name, found in accuracy["metrics"].items()
+    }
+    own = {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
+    return {**own, **({"metrics": further} if further else {})}
+
+
+def _metrics(accuracy: Mapping, totals: Totals) -> dict:
+    """The further metrics by name: of clients, as accuracies are; of each cluster's test examples together; and whether
+    a metric is better up or down."""
+    return {
+        name: {
+            "better": better_of(name),
+            "cluster": spread(found["cluster"], better_of(name)),
+            "local": spread(totals.local_metrics[:, place], better_of(name)),
+            "global": {"mean": found["global"]},
+            "clusters": {
+                str(cluster): value if np.isfinite(value) else None for cluster, value in found["clusters"].items()
+            },
+        }
+        for place, (name, found) in enumerate(accuracy["metrics"].items())
+    }
 
 
 def client_table(population: Population, views: Views, accuracy: dict, totals: Totals) -> dict[str, np.ndarray]:
@@ -198,6 +224,8 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": totals.local_accuracies,
     }
+    for place, (name, found) in enumerate(accuracy["metrics"].items()):
+        columns |= {f"cluster_{name}": found["cluster"], f"local_{name}": totals.local_metrics[:, place]}
     if labels is not None:
         columns |= {f"label_{label}": labels[:, label] for label in range(labels.shape[1])}
     return columns

@@ -6,16 +6,18 @@ import functools
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
+from tffcl.models.metrics import compute
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import method_checks, summary
-from tffcl.runs.metrics import COLUMNS, METRICS
-from tffcl.runs.population_changes import Stage
+from tffcl.runs.evaluator import answers_of
+from tffcl.runs.metrics import COLUMNS, METRICS, rows_of
 from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run, Totals
 
 
@@ -52,8 +54,13 @@ def evaluate(run: Run):
             everyones = models[rows[0]]
 
         def of(evaluator) -> dict:
+            found = {"cluster": evaluator.cluster_accuracy(models, rows)}
+            clusters = np.asarray(method.views(placed).clusters)
+            found |= {"metrics": evaluator.cluster_metrics(models, rows, clusters)}
             shared = None if everyones is None else evaluator.global_accuracy(everyones)
-            return {"cluster": evaluator.cluster_accuracy(models, rows), "global": shared}
+            for name, value in ({} if everyones is None else evaluator.global_metrics(everyones)).items():
+                found["metrics"][name]["global"] = value
+            return {**found, "global": shared}
 
         run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
         if stage.validator is not None:
@@ -82,6 +89,7 @@ def _enter_stage(run: Run, number: int):
     # The last local test of these was on data that they hold no more.
     changed = np.isin(run.population.client_ids, run.stage.changed)
     run.totals.local_correct[changed] = run.totals.local_total[changed] = 0
+    run.totals.local_metrics[changed] = np.nan
     if run.stage.arrivals is None:
         return
     with run.timed(CLUSTERING), accounted(run.stage.arrivals):
@@ -104,10 +112,26 @@ def _train(run: Run, number: int) -> dict:
     totals.rounds_trained[where] += 1
     totals.local_correct[where] = metrics.test_correct
     totals.local_total[where] = metrics.test_examples
+    if metrics.test_outputs is not None:
+        totals.local_metrics[where] = _local_metrics(run, metrics)
     totals.down_bytes += metrics.traffic.down
     totals.up_bytes += metrics.traffic.up
     totals.signature_bytes += metrics.signatures.down + metrics.signatures.up
     return _row(run, metrics)
+
+
+def _local_metrics(run: Run, metrics: RoundMetrics) -> np.ndarray:
+    """The further metrics of the cohort's own models on their test examples, `float64 [m, M]`."""
+    model, found = (
+        run.method.model,
+        np.full([len(metrics.client_ids), len(run.method.model.metrics_of_outputs)], np.nan),
+    )
+    for row, client, outputs in zip(found, metrics.client_ids, metrics.test_outputs, strict=True):
+        outputs = tf.io.parse_tensor(outputs, tf.float32).numpy()
+        if len(outputs):
+            answers = answers_of(model, run.population.test(client).y, outputs)
+            row[:] = [compute(each, answers) for each in model.metrics_of_outputs]
+    return found
 
 
 def _draw(run: Run, number: int) -> Cohort:
@@ -130,7 +154,7 @@ def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
     """The row of a round; without metrics that of one which no client was drawn for, and in which nothing moved."""
     # Where clients choose, all of them are asked at an evaluation only.
     clusters = {} if run.method.clients_choose else summary.cluster_numbers(run.population, run.views)
-    row = {**dict.fromkeys((*COLUMNS, *_names(run.stage))), **clusters, "down_bytes": 0, "up_bytes": 0}
+    row = {**dict.fromkeys((*COLUMNS, *_names(run))), **clusters, "down_bytes": 0, "up_bytes": 0}
     if metrics is not None:
         if len(metrics.client_ids):
             row["train_loss"] = float(metrics.examples / max(metrics.examples.sum(), 1) @ metrics.losses)
@@ -140,10 +164,13 @@ def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
     return row | ({"epsilon": run.ledger.epsilon} if run.ledger.is_private else {})
 
 
-def _names(stage: Stage) -> tuple[str, ...]:
+def _names(run: Run) -> tuple[str, ...]:
     """The columns of rounds.csv that an evaluation fills."""
-    kinds = {"accuracy", "validation"} if stage.validator else {"accuracy"}
-    return tuple(each.column for each in METRICS if each.column and kinds.intersection(each.source[:1]))
+    kinds = {"accuracy", "validation"} if run.stage.validator else {"accuracy"}
+    further = [each for metric in run.method.model.metrics_of_outputs for each in rows_of(metric.name)]
+    known = [each for each in METRICS if kinds.intersection(each.source[:1])]
+    known += [each for each in further if run.stage.validator or not each.column.startswith("validation_")]
+    return tuple(each.column for each in known if each.column)
 
 
 def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
@@ -158,8 +185,15 @@ def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
         "cluster_accuracy_participants": summary.spread(accuracy["cluster"][totals.rounds_trained > 0])["mean"],
         "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, totals))["mean"],
     }
+    for place, (name, found) in enumerate(accuracy["metrics"].items()):
+        cells[f"cluster_{name}"] = summary.spread(found["cluster"])["mean"]
+        cells[f"local_{name}"] = summary.spread(totals.local_metrics[:, place])["mean"]
+        cells[f"global_{name}"] = found["global"]
     if "validation" in accuracy:
         found = accuracy["validation"]
+        for name, each in found["metrics"].items():
+            cells[f"validation_cluster_{name}"] = summary.spread(each["cluster"])["mean"]
+            cells[f"validation_global_{name}"] = each["global"]
         cells["validation_cluster_accuracy"] = summary.spread(found["cluster"])["mean"]
         cells["validation_global_accuracy"] = found["global"]
     return cells

@@ -1,0 +1,110 @@
+"""Metrics of a run beside the accuracy: of each client, cluster and all, against scikit-learn on what it predicts."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics as sklearn
+
+import tffcl
+from tests import own_data
+from tests.own_data import layers, sequential, spec
+
+NAMES = ("accuracy", "auc", "f1", "log_loss")
+TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
+
+
+def far_off_error(y, p):
+    """A user's own."""
+    return float(np.mean(np.abs(y - p[:, 1])))
+
+
+@pytest.fixture(scope="module")
+def clients():
+    """The clinics, of which the first has tests of one class alone."""
+    train, test = own_data.clinics()
+    x, y = test["clinic_0"]
+    return train, {**test, "clinic_0": (x[y == 1], y[y == 1])}
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras = sequential(layers.Dense(6, activation="relu", input_shape=(30,)), layers.Dense(2))
+    metrics = (*NAMES, far_off_error)
+    return tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, spec([30], tf.float32), metrics=metrics)
+
+
+def run(method, clients, out, **options):
+    population = tffcl.Population.from_arrays(*clients)
+    how = {"rounds": 2, "clients_per_round": 6, "show_progress": False} | options
+    return tffcl.train(method, population, out=out, **how)
+
+
+def by_hand(y, p):
+    """What scikit-learn has for labels and probabilities."""
+    area = sklearn.roc_auc_score(y, p[:, 1]) if 0 < y.sum() < len(y) else np.nan
+    right = p.argmax(1)
+    return {
+        "accuracy": sklearn.accuracy_score(y, right),
+        "auc": area,
+        "f1": sklearn.f1_score(y, right, average="macro"),
+        "log_loss": sklearn.log_loss(y, p / p.sum(1, keepdims=True, dtype=float), labels=[0, 1]),
+        "far_off_error": far_off_error(y, p),
+    }
+
+
+def test_each_client_cluster_and_all_have_the_metrics_of_scikit_learn(tff_worker, model, clients, tmp_path):
+    how = tffcl.algorithms.PACFLParameters(num_clusters=2)
+    result = run(tffcl.algorithms.build_pacfl(model, TRAINING, how), clients, tmp_path)
+    test, table, found = clients[1], result.clients, result.summary["metrics"]
+    assert list(found) == [*NAMES, "far_off_error"] and result.summary["clusters"]["count"] == 2
+    answers = {name: (y, result.predict(name, x, probabilities=True)) for name, (x, y) in test.items()}
+    each = [by_hand(*answers[name]) for name in table["client_id"]]
+    for metric in found:
+        own = np.array([expected[metric] for expected in each])
+        np.testing.assert_allclose(table[f"cluster_{metric}"], own, atol=2e-6)
+        assert found[metric]["cluster"]["mean"] == pytest.approx(np.nanmean(own), abs=1e-6)
+        assert result.rounds[f"cluster_{metric}"][1] == pytest.approx(np.nanmean(own), abs=1e-6)
+    assert np.isnan(table["cluster_auc"][0]) and np.isfinite(table["cluster_auc"][1:]).all()
+    for cluster in np.unique(table["cluster"]):
+        members = [answers[name] for name in np.asarray(table["client_id"])[np.asarray(table["cluster"]) == cluster]]
+        together = by_hand(*(np.concatenate(parts) for parts in zip(*members)))
+        for metric in found:
+            assert found[metric]["clusters"][str(cluster)] == pytest.approx(together[metric], abs=1e-6)
+    assert found["auc"]["global"]["mean"] is None and found["log_loss"]["better"] == "down"
+    assert json.loads((tmp_path / "summary.json").read_text())["metrics"] == found
+
+
+def test_the_one_model_of_all_is_measured_on_all_test_data(tff_worker, model, clients, tmp_path):
+    result = run(tffcl.algorithms.build_fedavg(model, TRAINING), clients, tmp_path)
+    x, y = (np.concatenate(parts) for parts in zip(*clients[1].values()))
+    together = by_hand(y, result.predict("clinic_1", x, probabilities=True))
+    for metric, found in result.summary["metrics"].items():
+        assert found["global"]["mean"] == pytest.approx(together[metric], abs=1e-6)
+
+
+def test_a_clients_own_model_is_measured_after_its_training(tff_worker, model, clients, tmp_path):
+    """Where each client has a model of its own that is the assigned one; and through a resumed run."""
+    solo = tffcl.algorithms.build_solo(model, TRAINING)
+    half = run(solo, clients, tmp_path, until=1)
+    assert half is None
+    result = run(solo, clients, tmp_path, resume=True)
+    for metric in (*NAMES, "far_off_error"):
+        np.testing.assert_array_equal(result.clients[f"local_{metric}"], result.clients[f"cluster_{metric}"])
+        own = result.summary["metrics"][metric]
+        assert own["local"] == own["cluster"]
+
+
+def test_accuracy_alone_costs_no_outputs(model):
+    plain = own_data.perceptron()
+    assert plain.metrics_of_outputs == () and len(model.metrics_of_outputs) == 5
+
+
+def test_early_stopping_may_choose_by_any_metric_of_the_model(tff_worker, model, clients, tmp_path):
+    fedavg = tffcl.algorithms.build_fedavg(model, TRAINING)
+    stopping = tffcl.EarlyStopping("cluster_log_loss", 1, 10.0)
+    result = run(fedavg, clients, tmp_path / "a", rounds=5, evaluate_every=1, callbacks=[stopping])
+    assert "cluster_log_loss has not become better than its" in result.summary["stopped"]
+    with pytest.raises(tffcl.UserError, match="unknown metric of this run 'cluster_f2'; did you mean 'cluster_f1'"):
+        run(fedavg, clients, tmp_path / "b", callbacks=[tffcl.EarlyStopping("cluster_f2", 1)])
