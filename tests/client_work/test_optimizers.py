@@ -224,8 +224,15 @@ def test_single_clients_train_as_if_all_had_their_settings(tff_worker, model, po
 
 
 MISTAKES = [
-    ({"optimizer": "adam", "momentum": 0.9}, "momentum is not of the optimizer adam; it has beta_1, beta_2, epsilon"),
-    ({"beta_1": 0.8}, "beta_1 is not of the optimizer sgd; it has momentum"),
+    (
+        {"optimizer": "adam", "momentum": 0.9},
+        "momentum is not of the optimizer adam; it has learning_rate, beta_1, beta_2",
+    ),
+    ({"beta_1": 0.8}, "beta_1 is not of the optimizer sgd; it has learning_rate, momentum"),
+    (
+        {"optimizer": tff.learning.optimizers.build_adam(0.1), "learning_rate": 0.1},
+        "learning_rate is not of the optimizer that was given, which has its own",
+    ),
     ({"optimizer": "adm"}, "unknown optimizer 'adm'; did you mean 'adam'"),
     ({"optimizer": 3}, "optimizer is 3; it must be sgd, adam, adamw, rmsprop or a tff.learning.optimizers object"),
     ({"optimizer_state": "kept"}, "SGD without momentum has no state to keep"),

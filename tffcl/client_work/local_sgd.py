@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.client_work.client_work import OPTIMIZER, visiting_order
-from tffcl.client_work.local_training import OF_CLIENTS, LocalTraining, settings_of_clients
+from tffcl.client_work.local_training import OF_CLIENTS, LocalTraining
 from tffcl.client_work.optimizers import build_optimizer, first_state, rate_factor, with_rate
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
@@ -25,19 +25,17 @@ _WORTH_SPLITTING = 20_000
 def client_fields(training: LocalTraining) -> dict:
     """Returns the fields of a client's input (see `ClientWork`) that its training needs: the round, if its learning
     rate changes, and what single clients have of their own."""
-    own = {key for settings in training.clients.values() for key in settings}
+    own = {key for settings in (training.clients or {}).values() for key in settings}
     return dict.fromkeys([*([] if training.decay.is_constant else [ROUND]), *sorted(own)], np.int32)
 
 
 def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, Sequence]:
     """Returns the values of `client_fields` for the clients of a simulated round."""
-    names = [cohort.population.name_of(client) for client in cohort.client_ids] if training.clients else []
-    return {
-        name: np.full(len(cohort.client_ids), cohort.seed[1], np.int32)
-        if name == ROUND
-        else np.array(settings_of_clients(training.clients, names, name, getattr(training, name)), np.int32)
-        for name in client_fields(training)
-    }
+    own = {str(name): settings for name, settings in (training.clients or {}).items()}
+    settings = [own.get(cohort.population.name_of(client), {}) if own else {} for client in cohort.client_ids]
+    given = {name: [each.get(name, getattr(training, name)) for each in settings] for name in OF_CLIENTS}
+    given[ROUND] = [cohort.seed[1]] * len(settings)
+    return {name: np.array(given[name], np.int32) for name in client_fields(training)}
 
 
 def own_steps(training: LocalTraining, client) -> dict:

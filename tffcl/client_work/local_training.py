@@ -2,7 +2,6 @@
 loaded."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES
@@ -106,7 +105,7 @@ class LocalTraining(Parameters):
     epsilon: Positive | None = None
     optimizer_state: one_of(OPTIMIZER_STATES) = "reset"
     clip_norm: Positive | None = None
-    clients: dict[str | int, dict[str, int]] = dataclasses.field(default_factory=dict, hash=False)
+    clients: dict[str | int, dict[str, int]] | None = dataclasses.field(default=None, hash=False)
 
     @property
     def decay(self) -> LearningRateDecay:
@@ -127,7 +126,7 @@ class LocalTraining(Parameters):
     def check(self):
         if isinstance(self.optimizer, str):
             check_value("optimizer", self.optimizer, one_of(LOCAL_OPTIMIZERS))
-            name, taken = self.optimizer, LOCAL_OPTIMIZERS[self.optimizer]
+            name, taken = self.optimizer, ("learning_rate", *LOCAL_OPTIMIZERS[self.optimizer])
         elif all(hasattr(self.optimizer, each) for each in ("initialize", "next", "get_hparams", "set_hparams")):
             name, taken = "that was given, which has its own", ()
         else:
@@ -135,13 +134,13 @@ class LocalTraining(Parameters):
                 "optimizer", self.optimizer, f"it must be {', '.join(LOCAL_OPTIMIZERS)} or a tff.learning.optimizers "
                 "object"
             )  # fmt: skip
-        for key in ("momentum", "beta_1", "beta_2", "epsilon"):
-            if key not in taken and getattr(self, key):
+        for key in ("learning_rate", "momentum", "beta_1", "beta_2", "epsilon"):
+            if key not in taken and getattr(self, key) != getattr(type(self), key):
                 besides = f"; it has {', '.join(taken)}" if taken else ""
                 raise UserError(f"{key} is not of the optimizer {name}{besides}", key=key)
         if self.keeps_state and self.optimizer == "sgd" and not self.momentum:
             raise wrong("optimizer_state", self.optimizer_state, "SGD without momentum has no state to keep")
-        for client, own in self.clients.items():
+        for client, own in (self.clients or {}).items():
             for key, value in own.items():
                 if key not in OF_CLIENTS:
                     raise unknown(f"key of clients {client!r}", key, OF_CLIENTS, key="clients")
@@ -161,14 +160,7 @@ class LocalTraining(Parameters):
         if not self.is_sgd:
             key = "optimizer_state" if self.optimizer == "sgd" else "optimizer"
             raise UserError(f"{method} {why}: {key} must be {'reset' if self.optimizer == 'sgd' else 'sgd'}", key=key)
-        plain = {field.name: field for field in dataclasses.fields(self)}
-        for key in keys:
-            default = plain[key].default if plain[key].default is not dataclasses.MISSING else {}
-            if getattr(self, key) != default:
+        for field in dataclasses.fields(self):
+            key = field.name
+            if key in keys and getattr(self, key) != field.default:
                 raise UserError(f"{method} {why}: it takes no {key}", key=key)
-
-
-def settings_of_clients(clients: Mapping, names, key: str, default: int) -> list[int]:
-    """Returns a value of `LocalTraining.clients` for each client, by its name; the default for those without."""
-    known = {str(name): own for name, own in clients.items()}
-    return [known.get(str(name), {}).get(key, default) for name in names]

@@ -91,7 +91,7 @@ def rehearse(
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with recording(context) as calls:
-        method.next(state, Cohort(population, ids, (0, 1)))
+        method.next(_with_fresh_optimizers(state), Cohort(population, ids, (0, 1)))
         if "signature" in computations:
             sign = method.exports().sign or functools.partial(method.admit, state)
             sign(Population(np.array(sorted(arrivals), np.int32), arrivals, arrivals))
@@ -102,6 +102,15 @@ def rehearse(
                 f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type"
             )
     return found
+
+
+def _with_fresh_optimizers(state):
+    """The state before clients have kept anything of their optimizers, which an export does not hand on."""
+    if not dataclasses.is_dataclass(state):
+        return state
+    parts = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    fresh = {name: None if name == "optimizers" else _with_fresh_optimizers(part) for name, part in parts.items()}
+    return dataclasses.replace(state, **fresh)
 
 
 def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> dict[str, tuple]:

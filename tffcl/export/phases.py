@@ -24,9 +24,13 @@ _OF_CLIENTS = {
     "key": "the row of the server's models that it trains, or what its upload is grouped by",
     "row": "the row of the server's models that it receives",
     "forced": "the row of the server's models that it must take, -1: it chooses itself",
-    "round": "the number of the round, from 1, by which its learning rate decays",
+    "round": "the number of the round, from 1, by which its learning rate changes",
+    "epochs": "its own number of passes over its examples",
+    "batch_size": "its own number of examples a step, 0 is all",
     "changed": "1 if its data have changed since it told about them, else 0",
     "kept": "what it has kept of its last round, or in its first one what the method starts from",
+    "optimizer": "the state of its optimizer after its last round, which the device keeps; in its first one that of "
+    "the clients in check/",
 }
 _OF_SERVER = {
     "models": "a row a model",

@@ -27,7 +27,8 @@ def main():
     state, clients = value(f"check/{name}.input.pb", kind)
     state = value("state/trained.pb", kind[0]) if (HERE / "state" / "trained.pb").is_file() else state
     after, _, *kept = training(state, clients)
-    print(*(f"{len(each)} clients keep values of {kind[1].member['kept']}" for each in kept))
+    types = [str(kind[1].member[name]) for name in ("kept", "optimizer") if name in dir(kind[1].member)]
+    print(*(f"{len(each)} clients keep values of {' and '.join(types)}" for each in kept))
     if "models" in dir(kind[0].member):
         before, trained = np.asarray(state["models"]), np.asarray(after["models"])
         moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""

@@ -141,6 +141,8 @@ def _renyi_of(kind, replaces: bool) -> np.ndarray:
         event = dp_accounting.PoissonSampledDpEvent(rate, event)
     elif replaces and clients < population:
         event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
-    return rdp.RdpAccountant(
-        neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE
-    ).compose(event)._rdp
+    return (
+        rdp.RdpAccountant(neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE)
+        .compose(event)
+        ._rdp
+    )

@@ -1,11 +1,14 @@
 """Whether an object is a method, and whether its state gives what a run asks of it: told before the first round."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 
 from tffcl.algorithms.method import Method, Views
-from tffcl.errors import Diverged, UserError
+from tffcl.client_work.local_training import LocalTraining
+from tffcl.clients.population import Population
+from tffcl.errors import Diverged, UserError, unknown
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.traffic import Traffic
@@ -28,6 +31,22 @@ def check_method(method):
             raise UserError(f"{kind} is no method: its {name} must be {words}")
     if not dataclasses.is_dataclass(getattr(method, "state_class", None)):
         raise UserError(f"{kind} is no method: its state_class must be the dataclass of its state")
+
+
+def check_own_settings(training, populations: Iterable[Population]):
+    """Raises UserError if a local training has settings of single clients that there are not.
+
+    Args:
+      training: A `LocalTraining`, or None where it is not known.
+      populations: Of the run.
+    """
+    named = training.clients if isinstance(training, LocalTraining) else None
+    if named is None:
+        return
+    known = {str(client) for population in populations for client in population.shown_ids.tolist()}
+    for client in named:
+        if str(client) not in known:
+            raise unknown("client in clients", str(client), known, key="clients")
 
 
 def check_state(method, state, client_ids: np.ndarray, size: int):

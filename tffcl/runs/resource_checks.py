@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 
+from tffcl.client_work.local_sgd import kept_state
+from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -55,14 +57,22 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
         )
     pairs = clients**2 * method.pair_bytes
     memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
-    kept = taking_part * method.kept_bytes
+    own = method.kept_bytes + _optimizer_bytes(method)
+    kept = taking_part * own
     there = sum(path.stat().st_size for path in (out / KEPT).glob("*.npz"))
     if kept > (free := _disk_room(out) + there):
-        each = _parameters(method.kept_bytes / 4)
+        each = _parameters(own / 4)
         raise UserError(
             f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the "
             f"disk of {short_path(out)}; {memory.shown(free)} are free"
         )
+
+
+def _optimizer_bytes(method) -> int:
+    """What a client keeps of its optimizer for each model that it trains; 0 of a method whose training is not known."""
+    training = getattr(method, "training", None)
+    state = kept_state(method.model, training) if isinstance(training, LocalTraining) else None
+    return sum(leaf.nbytes for leaf in state or [])
 
 
 def check_state(method, state, client_ids: np.ndarray):

@@ -205,6 +205,7 @@ def _prepared(
     for each in (population, *later.values()):
         check_examples(each, spec, method.model.num_classes)
         check_tokens(method.model, each)
+    method_checks.check_own_settings(method.training, (population, *later.values()))
     stages = Stages(method.model, population, later)
     if stages.starts[-1] > protocol.rounds:
         raise UserError(

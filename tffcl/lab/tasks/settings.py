@@ -59,7 +59,7 @@ class TrainSettings(Parameters):
     epsilon: Positive | None = None
     optimizer_state: one_of(OPTIMIZER_STATES) = "reset"
     clip_norm: Positive | None = None
-    clients: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    clients: dict[str, dict[str, int]] | None = None
     early_stopping: EarlyStopping | None = None
 
     @property

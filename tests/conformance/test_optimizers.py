@@ -1,0 +1,79 @@
+"""Methods of every kind whose clients train by Adam and keep its state: what the suite checks of a method, where a kept
+state could go wrong."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests.conformance import checks
+from tests.conformance.conftest import configured
+from tests.conformance.subject import DoesNotApply, Exported, Subject
+from tffcl.lab.tasks import build
+from tffcl.lab.tasks.exports import check_export, export_run
+
+TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
+# One model, a choice, each client's upload, mixes, own models, own layers, two models a client, and joint clusters in
+# every round.
+KINDS = ["fedavg", "ifca", "cfl", "fedsem", "flt", "solo", "lg_fedavg", "ditto", "stocfl", "flis_dc"]
+EXPORTED = {"fedavg", "ditto"}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def subject(name, data_dir, clients, two_workers, tmp_path_factory):
+    settings = configured(name, train=TRAIN)
+    federated = build.load_data(settings, data_dir)
+    model = build.build_model(settings, federated)
+
+    def export():
+        out, to = (tmp_path_factory.mktemp(name) / each for each in ("out", "to"))
+        tffcl.run(settings, out, data_dir=data_dir, show_progress=False)
+        contents = export_run(out, to, data_dir=data_dir)
+        assert "which the device keeps" in contents["fields"]["clients"]["optimizer"]
+        return Exported(to, contents, check_export(to, data_dir=data_dir))
+
+    method = functools.partial(build.build_method, settings, model, federated, data_dir)
+    made = Subject(method, *clients, two_workers=two_workers, export=export)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        checks.check_resume,
+        checks.check_states_do_not_change,
+        checks.check_blocks,
+        checks.check_two_workers,
+        checks.check_traffic,
+        checks.check_newcomers,
+        checks.check_device_operations,
+        checks.check_exported_files,
+    ],
+    ids=lambda check: check.__name__.removeprefix("check_"),
+)
+def test_a_kept_state_conforms(subject, name, check):
+    if check is checks.check_exported_files and name not in EXPORTED:
+        pytest.skip("another kind stands for it")
+    with subject.running():
+        try:
+            check(subject)
+        except DoesNotApply as reason:
+            pytest.skip(str(reason))
+
+
+def test_a_kept_state_is_used(subject, name):
+    """A second round from fresh optimizers is another one for those who were in the first, and only for them."""
+    with subject.running():
+        state = subject.first.state
+        kept = state.optimizers
+        assert kept is not None and len(kept["personal"] if name == "ditto" else kept) == len(subject.population)
+        again, _ = subject.method.next(dataclasses.replace(state, optimizers=None), subject.cohorts[1])
+        assert np.abs(subject.models(again) - subject.models(subject.second.state)).max() > 1e-4

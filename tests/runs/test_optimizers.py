@@ -1,0 +1,55 @@
+"""Runs whose clients keep the state of their optimizer: resumed, refused with another, and on clients that there are."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tffcl
+from tests import own_data
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.errors import UserError
+
+ADAM = tffcl.LocalTraining(
+    batch_size=10,
+    learning_rate=0.01,
+    learning_rate_decay=tffcl.LearningRateDecay(cosine=6, warm_up=2),
+    optimizer=tff.learning.optimizers.build_adam(0.01),
+    optimizer_state="kept",
+    clip_norm=1.0,
+    clients={"clinic_1": {"epochs": 2}},
+)
+
+
+def trained(training, out: pathlib.Path, **how):
+    population = tffcl.Population.from_arrays(*own_data.clinics())
+    method = build_fedavg(own_data.perceptron(), training)
+    return tffcl.train(
+        method, population, rounds=4, clients_per_round=3, seed=1, out=out, checkpoint_every=1, show_progress=False,
+        **how,
+    )  # fmt: skip
+
+
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tff_worker, tmp_path):
+    whole = trained(ADAM, tmp_path / "whole")
+    trained(ADAM, tmp_path / "parts", until=2)
+    resumed = trained(ADAM, tmp_path / "parts", resume=True)
+    np.testing.assert_array_equal(resumed.trained.state.models, whole.trained.state.models)
+    others = [
+        {"optimizer": tff.learning.optimizers.build_adam(0.01, beta_1=0.8)},
+        {"optimizer": "rmsprop"},
+        {"optimizer_state": "reset"},
+        {"learning_rate_decay": 0.5},
+        {"clip_norm": 2.0},
+        {"clients": None},
+    ]
+    for other in others:
+        with pytest.raises(UserError, match=f"holds another run: its built_from.training.{next(iter(other))}"):
+            trained(dataclasses.replace(ADAM, **other), tmp_path / "whole", resume=True)
+
+
+def test_settings_of_a_client_that_there_is_not_are_refused(tmp_path):
+    with pytest.raises(UserError, match="unknown client in clients 'clinic_x'; did you mean 'clinic_"):
+        trained(dataclasses.replace(ADAM, clients={"clinic_x": {"epochs": 2}}), tmp_path / "run")
