@@ -1,4 +1,4 @@
-"""Runs whose clients keep the state of their optimizer: resumed, refused with another, and on clients that there are."""
+"""Runs whose clients keep their optimizer: resumed, refused with another one, and on clients that there are."""
 
 import dataclasses
 import pathlib
