@@ -12,6 +12,7 @@ from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models import from_keras
 from tffcl.models.graph_function import converted
+from tffcl.models.keras_function import KerasFunction
 from tffcl.models.layer_weights import Weight, initialize
 from tffcl.models.metrics import ACCURACY, AnswerMetric, chosen
 from tffcl.models.objectives import CLASSES, LossFacts, Objective
@@ -117,8 +118,8 @@ class FlatModel(FlatWeights, Shown):
         origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the
         other. None for a model that is like no other.
-      keras: The Keras model that it was made of; None for all others. A run does not start if it has got other weights
-        since.
+      keras: The Keras model that it was made of, and what that computes; None for all others. A run does not start if
+        the Keras model has got other weights since.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -129,7 +130,7 @@ class FlatModel(FlatWeights, Shown):
     metrics: tuple[AnswerMetric, ...] = ()
     initialization: str | None = None
     key: tuple | None = None
-    keras: tf.keras.Model | None = None
+    keras: KerasFunction | None = None
 
     def facts(self):
         """How large it is, and from what to what it goes."""
@@ -204,7 +205,8 @@ class FlatModel(FlatWeights, Shown):
           seed: Decides the values.
           initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the
             entries of each initial tensor change their places at random, so that they keep their distribution; trained
-            weights stay what they are but for normal noise, of 5 % of the standard deviation in each tensor.
+            weights stay what they are but for normal noise, of 5 % of the standard deviation in each tensor. Statistics
+            are those of the model.
 
         Raises:
           UserError: If an initialization is named for a model of another origin.
@@ -217,11 +219,14 @@ class FlatModel(FlatWeights, Shown):
             )
         rng = np.random.default_rng(seed)
         tensors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0]]
-        if not any(np.ptp(tensor) > 0 for tensor in tensors):  # all zero, e.g.: no places to change
-            return self.initial + rng.normal(0, _NEAR, self.size).astype(np.float32)
-        if self.has_trained_weights:
-            return self.ravel([tensor + rng.normal(0, _NEAR * np.std(tensor), tensor.shape) for tensor in tensors])
-        return self.ravel([rng.permutation(np.ravel(tensor)).reshape(tensor.shape) for tensor in tensors])
+        trained, statistics = self.parted(tensors)
+        if not any(np.ptp(tensor) > 0 for tensor in trained):  # all zero, e.g.: no places to change
+            drawn = [tensor + rng.normal(0, _NEAR, tensor.shape) for tensor in trained]
+        elif self.has_trained_weights:
+            drawn = [tensor + rng.normal(0, _NEAR * np.std(tensor), tensor.shape) for tensor in trained]
+        else:
+            drawn = [rng.permutation(np.ravel(tensor)).reshape(tensor.shape) for tensor in trained]
+        return self.ravel(self.together(drawn, statistics))
 
     def training_loss(self, tensors, features, labels, seed) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """What a training step descends, and what its forward pass makes of the statistics.
@@ -236,7 +241,10 @@ class FlatModel(FlatWeights, Shown):
           The loss `float32`, differentiable in the trained weights alone, and the new values of the weights that are
           statistics, in order; none for a model without.
         """
-        return self.loss(self.logits(tensors, features, seed), labels), []
+        if self.keras is None:
+            return self.loss(self.logits(tensors, features, seed), labels), []
+        outputs, penalty, statistics = self.keras.forward(tensors, features, seed)
+        return self.loss(outputs, labels) + penalty, statistics
 
     @classmethod
     def from_functional(
@@ -283,9 +291,11 @@ class FlatModel(FlatWeights, Shown):
         """Makes one of a Keras model.
 
         Args:
-          keras_model: Built; all weights trained (no batch normalization, no frozen layers), no regularizers. It gives
-            one output tensor: an output for each class; one for each label that is 0 or 1; or one for each number.
-            Training starts from the weights that it has now.
+          keras_model: Built, with one output tensor: an output for each class; one for each label that is 0 or 1; or
+            one for each number. Training starts from the weights that it has now. Frozen layers stay as they are and
+            are never sent; what the model itself renews, as batch normalization its moving means and variances, is
+            averaged like its weights; dropout follows from the run's seed; regularizers count. In the place of a model
+            of a class of your own, without `get_config`: a function that builds it.
           loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
             `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
             do not count in accuracies either.
@@ -304,7 +314,7 @@ class FlatModel(FlatWeights, Shown):
             "error", "loss" or "distance". Default: the accuracy; of numbers all three.
 
         Raises:
-          UserError: If the model is not built, TFF cannot make a function of it, outputs and labels do not fit each
+          UserError: If the model is not built, cannot be built again or called, outputs and labels do not fit each
             other, or the loss takes logits where the outputs are probabilities, or the other way round.
         """
         fields = from_keras.from_keras(

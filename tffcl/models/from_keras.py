@@ -1,17 +1,18 @@
-"""Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one
-of."""
+"""Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model."""
 
 import collections
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import UserError
+from tffcl.models.keras_function import KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
-from tffcl.models.objectives import LossFacts, find_objective, objective_of_loss, one_line
+from tffcl.models.objectives import LossFacts, find_objective, objective_of_loss
 from tffcl.runtime import check_process
 
 if TYPE_CHECKING:  # which makes one of these fields
@@ -66,7 +67,7 @@ def from_functional(
 
 
 def from_keras(
-    keras_model: tf.keras.Model,
+    keras_model: tf.keras.Model | Callable[[], tf.keras.Model],
     loss: tf.keras.losses.Loss,
     input_spec,
     name: str | None = None,
@@ -74,52 +75,23 @@ def from_keras(
     objective: str | None = None,
     class_weight: Mapping[int, float] | None = None,
 ) -> dict:
-    """Returns the fields of a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
-
-    Args:
-      keras_model: Built, with one output; without batch normalization, frozen layers or other weights
-        that are not trained, which TFF cannot make a function of, and without regularizers, which it would leave out.
-        What a dropout layer draws is TensorFlow's matter: with one, two runs of the same seed differ.
-      loss: A mean over the batch.
-      input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of a batch as in
-        `tff.learning`, or of an example as `Population.example_spec` is.
-      name: For titles; default the Keras model's.
-      objective: A name in `OBJECTIVES`; default what loss and labels tell.
-      class_weight: Class to the weight of its labels in the loss.
-
-    Raises:
-      UserError: If the model is not built, TFF cannot make a function of it, or `from_functional` refuses it.
-    """
+    """Returns the fields of a `FlatModel` of a Keras model; arguments and errors as of `FlatModel.from_keras`."""
     check_process()
-    if not isinstance(keras_model, tf.keras.Model):
-        raise UserError(f"keras_model is of {type(keras_model).__name__}; it must be a tf.keras.Model")
+    input_spec = batched(input_spec)
+    x, label = _example_specs(input_spec)
+    keras_model, rebuild = _model_and_rebuild(keras_model, x)
     name = name or keras_model.name
-    if not keras_model.built or not keras_model.trainable_variables:
-        raise UserError(
-            f"the Keras model {name} has no weights yet; give its first layer an input shape, or call build(...)"
-        )
     if not isinstance(loss, tf.keras.losses.Loss):
         raise UserError(
             f"loss is of {type(loss).__name__}; it must be a tf.keras.losses.Loss, "
             "SparseCategoricalCrossentropy(from_logits=True), BinaryCrossentropy(), MeanSquaredError() or a subclass "
             "of your own with call(labels, outputs)"
         )
-    if keras_model.losses:
-        raise UserError(
-            f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)"
-        )
-    _check_layers(name, keras_model)
-    input_spec = batched(input_spec)
-    _, label = _example_specs(input_spec)
-    try:
-        functional = _keras_in_graphs(keras_model, loss, input_spec)
-    except Exception as error:  # TFF's own error for what it cannot convert, and Keras's for inputs that do not fit
-        raise UserError(f"TFF cannot make a function of the Keras model {name}: {one_line(error)}") from None
-    names, config = [_weight_name(variable) for variable in keras_model.trainable_variables], loss.get_config()
+    function = keras_function(name, keras_model, rebuild, batched(x))
+    config = loss.get_config()
     ignored = config.get("ignore_class")  # None: none is
-    kind = objective or objective_of_loss(loss, label)
     facts = LossFacts(
-        objective=kind,
+        objective=objective or objective_of_loss(loss, label),
         from_logits=config.get("from_logits"),
         activation=_last_activation(keras_model),
         ignored=(() if ignored is None else (ignored,)) if "ignore_class" in config else None,
@@ -127,7 +99,16 @@ def from_keras(
         class_weight=class_weight,
         keras=True,
     )
-    return {**from_functional(functional, name, weight_names=names, facts=facts), "keras": keras_model}
+    names = [_weight_name(keras_model.weights[place]) for place in function.places]
+    made = from_functional(_functional(function, loss, input_spec), name, weight_names=names, facts=facts)
+    kinds = zip(made["weights"], function.kinds, strict=True)
+    weights = tuple(dataclasses.replace(weight, kind=kind) for weight, kind in kinds)
+    return {
+        **made,
+        "weights": weights,
+        "logits": lambda tensors, features, seed: function.forward(tensors, features, seed)[0],
+        "keras": function,
+    }
 
 
 def check_start(model: "FlatModel"):
@@ -135,11 +116,11 @@ def check_start(model: "FlatModel"):
     clear."""
     if model.keras is None:
         return
-    now, made = model.keras.trainable_variables, model.functional.initial_weights[0]
+    now, made = model.keras.model.weights, model.keras.values
     if not all(np.array_equal(variable.numpy(), value) for variable, value in zip(now, made, strict=True)):
         raise UserError(
-            f"the Keras model {model.keras.name} has got other weights since FlatModel.from_keras was called; call it "
-            "again to start from these, or give it a Keras model that stays as it is"
+            f"the Keras model {model.keras.model.name} has got other weights since FlatModel.from_keras was called; "
+            "call it again to start from these, or give it a Keras model that stays as it is"
         )
 
 
@@ -153,75 +134,65 @@ def keras_with(model: "FlatModel", vector: np.ndarray) -> tf.keras.Model:
         raise UserError(
             f"{model.name} was not made by FlatModel.from_keras; model_of gives its weights, predict its answers"
         )
-    copy = tf.keras.models.clone_model(model.keras)  # which TFF has done, too
-    for variable, tensor in zip(copy.trainable_variables, model.unravel(tf.constant(vector)), strict=True):
-        variable.assign(tensor)
-    return copy
+    return model.keras.with_weights([tensor.numpy() for tensor in model.unravel(tf.constant(vector))])
 
 
-def _check_layers(name: str, keras_model):
-    """Raises UserError, with the way out, for a Keras model that TFF cannot make a function of."""
-    outside = "or compute the features outside, x = base.predict(x), and train a model of the layers that follow"
-    layers = [each for each in keras_model.submodules if isinstance(each, tf.keras.layers.Layer)]
-    normalized = [each.name for each in layers if isinstance(each, tf.keras.layers.BatchNormalization)]
-    if normalized:
+def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.Model]]:
+    """Returns a Keras model and what builds the same with other weights; UserError if there is none.
+
+    Args:
+      given: The model, or a function that builds it.
+      x: Spec of one example's features.
+    """
+    if isinstance(given, tf.keras.Model):
+        if not given.built or not given.weights:
+            raise UserError(
+                f"the Keras model {given.name} has no weights yet; give its first layer an input shape, or call "
+                "build(...)"
+            )
+        return given, lambda: _called(tf.keras.models.clone_model(given), x)
+
+    def build():
+        made = given()
+        if not isinstance(made, tf.keras.Model):
+            raise UserError(f"the function in the place of a Keras model gives {type(made).__name__}, no Keras model")
+        return _called(made, x)
+
+    if not callable(given):
         raise UserError(
-            f"the Keras model {name} has batch normalization ({normalized[0]}), which TFF cannot make a function of; "
-            f"use GroupNormalization or LayerNormalization, {outside}"
+            f"keras_model is of {type(given).__name__}; it must be a tf.keras.Model, or a function that builds one"
         )
-    if keras_model.non_trainable_variables:
-        fixed = _weight_name(keras_model.non_trainable_variables[0])
-        raise UserError(
-            f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable: "
-            f"set trainable = True, {outside}"
-        )
-    if not getattr(keras_model, "_is_graph_network", False):  # Sequential models and those of inputs and outputs are
-        raise UserError(
-            f"the Keras model {name} is of a class of its own, {type(keras_model).__name__}, which TFF cannot make a "
-            "function of; build it as tf.keras.Sequential or tf.keras.Model(inputs, outputs)"
-        )
+    return build(), build
+
+
+def _called(keras_model: tf.keras.Model, x) -> tf.keras.Model:
+    """Returns a Keras model whose weights are there: layers of one's own may make them when they are called first."""
+    if not keras_model.built or not keras_model.weights:
+        keras_model(tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape], spec.dtype), x))
+    return keras_model
+
+
+def _functional(function: KerasFunction, loss, input_spec) -> tff.learning.models.FunctionalModel:
+    @tf.function(autograph=False)
+    def predict_on_batch(model_weights, x, training):
+        seed = tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32) if training else None
+        return function.forward(model_weights[0], x, seed)[0]
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=(function.initial, ()),
+        predict_on_batch_fn=predict_on_batch,
+        loss_fn=lambda output, label, sample_weight=None: loss(label, output, sample_weight),
+        input_spec=input_spec,
+    )
 
 
 def _last_activation(keras_model) -> str | None:
     """The name of the last layer's activation, where it has one."""
     last = keras_model
-    while isinstance(last, tf.keras.Model):
+    while isinstance(last, tf.keras.Model) and last.outputs:  # a model of a class of its own has none
         last = last.outputs[0]._keras_history.layer
     activation = getattr(last, "activation", None)
     return "softmax" if isinstance(last, tf.keras.layers.Softmax) else getattr(activation, "__name__", None)
-
-
-def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.FunctionalModel:
-    """TFF's functional model of a Keras model, which stays usable beside it.
-
-    Keras makes the classes of layers serve graphs when a layer is made in a graph, as TFF does whenever it predicts;
-    the user's own model would then refuse to be called. Making an object of each class in eager mode turns them back.
-    """
-    kinds = {type(each) for each in (keras_model, *keras_model.submodules)}
-
-    def turn_back():
-        with tf.__internal__.eager_context.eager_mode():
-            for kind in kinds:
-                kind.__new__(kind)
-
-    try:
-        inner = tff.learning.models.functional_model_from_keras(keras_model, loss, input_spec)
-    finally:
-        turn_back()
-
-    @tf.function(autograph=False)
-    def predict_on_batch(model_weights, x, training):
-        try:
-            return inner.predict_on_batch(model_weights, x, training)
-        finally:
-            turn_back()
-
-    return tff.learning.models.FunctionalModel(
-        initial_weights=inner.initial_weights,
-        predict_on_batch_fn=predict_on_batch,
-        loss_fn=inner.loss,
-        input_spec=input_spec,
-    )
 
 
 def _weight_name(variable: tf.Variable) -> str:
@@ -238,18 +209,19 @@ def batched(input_spec):
     return tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype), input_spec)
 
 
-def _example_specs(input_spec) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+def _example_specs(input_spec) -> tuple[Any, tf.TensorSpec]:
     """The specs of one example's features and label from a batch's; UserError if that is no `(x, y)`."""
     whole = isinstance(input_spec, (Mapping, tuple, list)) and len(input_spec) == 2
     parts = dict(input_spec if isinstance(input_spec, Mapping) else zip("xy", input_spec)) if whole else {}
-    if set(parts) != {"x", "y"} or not all(isinstance(each, tf.TensorSpec) for each in parts.values()):
+    leaves = tf.nest.flatten(parts)
+    if set(parts) != {"x", "y"} or not all(isinstance(each, tf.TensorSpec) for each in leaves):
         raise UserError(
             f"input_spec is {input_spec}; it must be two tf.TensorSpec, (x, y), each with a leading batch dimension"
         )
-    for key, spec in parts.items():
+    for key, spec in [*(("x", leaf) for leaf in tf.nest.flatten(parts["x"])), ("y", parts["y"])]:
         inner = spec.shape[1:] if spec.shape.rank else None
         if inner is None or not inner.is_fully_defined():
             raise UserError(f"input_spec of {key} is {spec}; only its leading batch dimension may be unknown")
     if not (parts["y"].dtype.is_integer or parts["y"].dtype.is_floating):
         raise UserError(f"labels are {parts['y'].dtype.name}; they must be integers, or floats where they are numbers")
-    return tuple(tf.TensorSpec(spec.shape[1:], spec.dtype) for spec in (parts["x"], parts["y"]))
+    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), (parts["x"], parts["y"]))

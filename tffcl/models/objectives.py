@@ -137,13 +137,13 @@ def objective_of_loss(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> str |
     return None
 
 
-def find_objective(name: str, functional, x: tf.TensorSpec, label: tf.TensorSpec, facts: LossFacts) -> Objective:
+def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFacts) -> Objective:
     """Finds the objective of a model by its labels, outputs and loss.
 
     Args:
       name: Of the model, for messages.
       functional: A `tff.learning.models.FunctionalModel`.
-      x: Spec of one example's features.
+      x: Spec of one example's features, or a structure of specs.
       label: Spec of one example's label, as the loss takes it.
       facts: What is known beforehand.
 
@@ -185,9 +185,9 @@ def find_objective(name: str, functional, x: tf.TensorSpec, label: tf.TensorSpec
     return Objective(kind, spec, outputs, loss, losses, probabilities, classes, ignored)
 
 
-def _output_shape(name: str, functional, x: tf.TensorSpec) -> tuple[int, ...]:
+def _output_shape(name: str, functional, x) -> tuple[int, ...]:
     """Returns the shape of one example's outputs; UserError if the model cannot be computed, or not to floats."""
-    kind = tff.TensorType(x.dtype.as_numpy_dtype, [None, *x.shape])
+    kind = tff.types.tensorflow_to_type(tf.nest.map_structure(_of_batch, x))
 
     def predict(features):
         return functional.predict_on_batch(functional.initial_weights, features, False)
@@ -269,15 +269,17 @@ def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.
     return weights
 
 
-def _check_loss(name: str, functional, loss, x: tf.TensorSpec, label: tf.TensorSpec, classes: int | None) -> Callable:
-    """Returns `(x, y) -> (outputs, loss)` of the initial weights.
+def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: int | None) -> Callable:
+    """Returns `(tensors of x, y) -> (outputs, loss)` of the initial weights.
 
     Raises:
       UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
     """
-    batch = [tf.TensorSpec([None, *each.shape], each.dtype) for each in (x, label)]
+    leaves = tf.nest.flatten(x)
+    batch = [_of_batch(each) for each in (*leaves, label)]
 
-    def answer(features, labels):
+    def answer(*tensors):
+        features, labels = tf.nest.pack_sequence_as(x, tensors[:-1]), tensors[-1]
         outputs = functional.predict_on_batch(functional.initial_weights, features, False)
         return outputs, loss(outputs, labels)
 
@@ -286,7 +288,10 @@ def _check_loss(name: str, functional, loss, x: tf.TensorSpec, label: tf.TensorS
         try:
             run = graph_function(answer, *batch)
             one, several = (
-                run(tf.zeros([n, *x.shape], x.dtype), tf.fill([n, *label.shape], tf.constant(value, label.dtype)))[1]
+                run(
+                    *(tf.zeros([n, *leaf.shape], leaf.dtype) for leaf in leaves),
+                    tf.fill([n, *label.shape], tf.constant(value, label.dtype)),
+                )[1]
                 for n in (1, copies)
             )
         except Exception as error:  # whatever the user's own loss raises
@@ -304,11 +309,19 @@ def _check_loss(name: str, functional, loss, x: tf.TensorSpec, label: tf.TensorS
     return run
 
 
-def _some_batch(x: tf.TensorSpec, label: tf.TensorSpec) -> tuple[tf.Tensor, tf.Tensor]:
-    """Four examples that any model takes: numbers at random, or zeros where they may be tokens."""
-    shape, dtype = [4, *x.shape], x.dtype
-    features = np.random.default_rng(0).standard_normal(shape) if dtype.is_floating else np.zeros(shape)
-    return tf.constant(features.astype(dtype.as_numpy_dtype)), tf.zeros([4, *label.shape], label.dtype)
+def _some_batch(x, label: tf.TensorSpec) -> list[tf.Tensor]:
+    """The tensors of four examples that any model takes: numbers at random, or zeros where they may be tokens."""
+
+    def some(spec):
+        shape = [4, *spec.shape]
+        features = np.random.default_rng(0).standard_normal(shape) if spec.dtype.is_floating else np.zeros(shape)
+        return tf.constant(features.astype(spec.dtype.as_numpy_dtype))
+
+    return [*map(some, tf.nest.flatten(x)), tf.zeros([4, *label.shape], label.dtype)]
+
+
+def _of_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def _to_probabilities(name: str, outputs: np.ndarray, kind: str, facts: LossFacts) -> Callable:

@@ -1,0 +1,200 @@
+"""Keras models with more than weights that are trained: the same steps and statistics as in Keras itself."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tffcl
+from tests import own_data
+from tests.models.test_from_keras import keras_rounds
+from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
+from tests.short_runs import TRAINING, train
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.errors import UserError
+
+FEATURES = spec([30], tf.float32)
+
+
+def made_of(keras, input_spec=FEATURES, **more) -> tffcl.FlatModel:
+    return tffcl.FlatModel.from_keras(keras, CROSS_ENTROPY, input_spec, **more)
+
+
+def frozen_base():
+    """A base that stays as it is, its batch normalization too, below layers that are trained and normalized."""
+    base = sequential(layers.Dense(8, activation="relu", input_shape=(30,)), layers.BatchNormalization())
+    base.layers[1].moving_mean.assign(np.linspace(0, 0.5, 8))
+    base.trainable = False
+    inputs = tf.keras.Input((30,))
+    x = layers.BatchNormalization(momentum=0.5)(layers.Dense(6, "relu", kernel_regularizer="l2")(base(inputs)))
+    return tf.keras.Model(inputs, layers.Dense(2, activity_regularizer="l2")(x))
+
+
+class Scaled(layers.Layer):
+    """A layer of a user's own: it counts its calls, and scales by a weight."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(name="scale", shape=shape[-1:], initializer="ones")
+        self.calls = tf.Variable(0.0, trainable=False, name="calls")
+
+    def call(self, x, training=None):
+        if training:
+            self.calls.assign_add(1.0)
+        return self.scale * x
+
+
+class Own(tf.keras.Model):
+    """A model of a user's own class."""
+
+    def __init__(self, units, **others):
+        super().__init__(**others)
+        self.inner, self.last = layers.Dense(units), layers.Dense(2)
+
+    def call(self, x):
+        return self.last(tf.nn.relu(self.inner(x)))
+
+
+def own_class():
+    tf.keras.utils.set_random_seed(2)
+    return Own(5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        frozen_base,
+        lambda: sequential(layers.BatchNormalization(input_shape=(30,)), Scaled(), layers.Dense(2)),
+        own_class,
+    ],
+)
+def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker, build):
+    """The trained weights, the mean statistics, and the frozen weights, which do not travel."""
+    population = tffcl.Population.from_arrays(*own_data.clinics())
+    cohorts, keras = ((0, 1, 2, 5), (1, 3, 4)), build()
+    keras(np.zeros([1, 30], "f4"))
+    model = made_of(own_class if build is own_class else keras)
+    first = keras.get_weights()
+    state = train(build_fedavg(model, TRAINING), population, cohorts)
+    expected = keras_rounds(keras, population, cohorts)
+    found = model.keras.with_weights(model.unravel(state.models[0])).get_weights()
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    travels = [number in model.keras.places for number in range(len(first))]
+    moved = [np.any(now != before) for now, before in zip(expected, first, strict=True)]
+    assert moved == travels and model.size == sum(each.size for each, goes in zip(first, travels, strict=True) if goes)
+
+
+def test_statistics_of_a_step_are_means_and_variances_of_its_batch():
+    keras = sequential(layers.BatchNormalization(momentum=0.9, fused=False, input_shape=(30,)), layers.Dense(2))
+    model, (x, y) = made_of(keras), own_data.patients()
+    x, training = 3 * x[:20] + 1, LocalTraining(epochs=1, batch_size=20, weight_decay=0.5, proximal_weight=1.0)
+    vector, _ = build_local_sgd(model, training)(
+        model.initial, x, y[:20].astype("i4"), tf.constant([1, 2]), centre=tf.zeros(model.size)
+    )
+    trained, statistics = model.parted(model.unravel(vector))
+    np.testing.assert_allclose(statistics[0], 0.1 * x.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(statistics[1], 0.9 + 0.1 * x.var(axis=0), rtol=1e-5)
+    assert [weight.kind for weight in model.weights] == 2 * ["trained"] + 2 * ["statistic"] + 2 * ["trained"]
+    assert np.all(trained[0] < 1)  # which decay and the centre have pulled
+
+
+def test_other_starts_have_the_statistics_of_the_model():
+    keras = frozen_base()
+    keras.layers[3].moving_variance.assign(np.arange(1.0, 7.0))
+    model = made_of(keras)
+    (drawn, mine), (first, given) = (model.parted(model.unravel(each)) for each in (model.draw(3), model.initial))
+    assert any(np.any(one != other) for one, other in zip(drawn, first, strict=True))
+    np.testing.assert_array_equal(np.concatenate(mine), np.concatenate(given))
+
+
+def with_dropout():
+    return sequential(
+        layers.Dropout(0.3, input_shape=(30,)), layers.Dense(8, "relu"), layers.GaussianNoise(0.1), layers.Dropout(0.5),
+        layers.Dense(2),
+    )  # fmt: skip
+
+
+def test_dropout_follows_from_the_seed_also_across_resume(tff_worker, tmp_path):
+    clients = tffcl.Population.from_arrays(*own_data.clinics())
+    method = tffcl.algorithms.build_fedavg(made_of(with_dropout()), TRAINING)
+
+    def run(place, rounds, seed=1, **more):
+        result = tffcl.train(
+            method, clients, rounds=rounds, clients_per_round=3, seed=seed, out=tmp_path / place, **more
+        )
+        return result.model_of("clinic_0")
+
+    whole, again, other = run("whole", 3), run("again", 2), run("other", 3, seed=2)
+    again = run("again", 3, resume=True)
+    np.testing.assert_array_equal(whole, again)
+    assert np.any(whole != other)
+
+
+def test_masks_of_two_layers_and_of_two_seeds_differ():
+    model = made_of(sequential(layers.Dropout(0.5, input_shape=(30,)), layers.Dropout(0.5), layers.Dense(30)))
+    tensors = [tf.eye(30), tf.zeros(30)]
+    answers = [
+        model.logits(tensors, tf.ones([200, 30]), seed and tf.constant(seed)).numpy() for seed in ((1, 1), (1, 2), None)
+    ]
+    assert set(np.unique(answers[0])) == {0.0, 4.0} and abs(np.mean(answers[0] > 0) - 0.25) < 0.05
+    assert np.any(answers[0] != answers[1]) and np.all(answers[2] == 1)
+
+
+class Unnamed(layers.Layer):
+    """A layer that Keras cannot build again: it does not say what it was given."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+class Late(layers.Layer):
+    """A layer that makes its weight when it is called the second time."""
+
+    def call(self, x):
+        if not hasattr(self, "seen"):
+            self.seen = True
+        elif not hasattr(self, "scale"):
+            self.scale = self.add_weight(name="scale", shape=(2,), initializer="ones")
+        return x
+
+
+def late():
+    model = sequential(layers.Dense(2, input_shape=(30,)), Late())
+    model(np.zeros([1, 30], "f4"))
+    return model
+
+
+def all_frozen():
+    model = sequential(layers.Dense(2, input_shape=(30,)))
+    model.trainable = False
+    return model
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (
+            lambda: sequential(layers.Dense(2, input_shape=(30,)), Unnamed(lambda x: 2 * x)),
+            "cannot be built again .*a function that builds it",
+        ),
+        (late, "has other weights when it is built again, .* a function that builds it and calls it once"),
+        (all_frozen, "has no trainable weights: all its layers are frozen"),
+        (lambda: Own(5), r"the Keras model own\w* has no weights yet"),
+    ],
+)
+def test_what_cannot_be_built_again_is_refused_in_one_line(build, message):
+    with pytest.raises(UserError, match=message) as raised:
+        made_of(build())
+    assert "\n" not in str(raised.value)
+
+
+def test_a_run_does_not_start_after_frozen_weights_were_set():
+    keras = frozen_base()
+    model = made_of(keras)
+    keras.layers[1].layers[0].bias.assign(np.ones(8))
+    with pytest.raises(UserError, match="has got other weights since FlatModel.from_keras"):
+        build_fedavg(model, TRAINING)

@@ -1,0 +1,221 @@
+"""A Keras model as a pure function of its weights: of batch normalization, frozen layers, dropout, regularizers, layers
+of one's own.
+
+The Keras model is built a second time with places in the stead of its variables. A place holds a tensor, and an
+assignment puts another tensor there. So one trace of the call is a function without variables: from the values of all
+weights to the outputs, the penalties of regularizers, and the values of the weights that the call has assigned.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.errors import UserError
+from tffcl.models.objectives import one_line
+
+TRAINED, STATISTIC = "trained", "statistic"  # the kinds of `Weight`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KerasFunction:
+    """What a Keras model computes.
+
+    Attributes:
+      model: The Keras model.
+      rebuild: Builds the same with other weights.
+      values: The initial values of all its weights.
+      places: Of the weights that travel, in `keras_model.weights`; the others are constants.
+      kinds: Of these, `TRAINED` or `STATISTIC`.
+      forward: `(tensors, x, seed) -> (outputs, penalty, statistics)`: the values of the weights that travel, a batch
+        and `int32 [2]`, or None for inference, to the model's outputs, the sum of its regularizers' and other own
+        losses, and the new values of the statistics, in order. Differentiable in the trained weights alone.
+    """
+
+    model: tf.keras.Model
+    rebuild: Callable[[], tf.keras.Model]
+    values: tuple[np.ndarray, ...]
+    places: tuple[int, ...]
+    kinds: tuple[str, ...]
+    forward: Callable
+
+    @property
+    def initial(self) -> tuple[np.ndarray, ...]:
+        """The initial values of the weights that travel, `float32`."""
+        return tuple(self.values[place].astype(np.float32) for place in self.places)
+
+    def with_weights(self, tensors) -> tf.keras.Model:
+        """Returns a new Keras model with other values of the weights that travel."""
+        values = list(self.values)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            values[place] = tensor
+        with _eagerly():
+            made = self.rebuild()
+            made.set_weights(values)
+            _freeze_like(made, self.model)
+            _finalize(made)
+        return made
+
+
+class _Place(tf.Variable, tf.__internal__.types.Tensor):
+    """What Keras' layers take for a variable: it holds a tensor, and an assignment puts another one there."""
+
+    constraint = None
+
+    def __init__(self, value: np.ndarray, name: str | None, trainable: bool):
+        self._held, self._shape, self._dtype = value, tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
+        self._name, self._trainable, self.is_assigned = f"{name or 'Variable'}:0", trainable, False
+
+    def put(self, tensor):
+        self._held, self.is_assigned = tensor, False
+
+    def value(self):
+        return tf.convert_to_tensor(self._held)
+
+    read_value = value
+
+    def assign(self, value, use_locking=False, name=None, read_value=True):
+        del use_locking, name, read_value
+        self._held, self.is_assigned = tf.reshape(tf.cast(value, self._dtype), self._shape), True
+        return self
+
+    def assign_add(self, delta, use_locking=False, name=None, read_value=True):
+        return self.assign(self.value() + tf.cast(delta, self._dtype))
+
+    def assign_sub(self, delta, use_locking=False, name=None, read_value=True):
+        return self.assign(self.value() - tf.cast(delta, self._dtype))
+
+    def get_shape(self):
+        return self._shape
+
+    shape = property(get_shape)
+    dtype = property(lambda self: self._dtype)
+    name = property(lambda self: self._name)
+    trainable = property(lambda self: self._trainable)
+
+    def __repr__(self) -> str:
+        return f"<place of {self._name}>"
+
+
+tf.register_tensor_conversion_function(_Place, lambda place, dtype=None, name=None, as_ref=False: place.value())
+
+
+@contextlib.contextmanager
+def _eagerly():
+    """Keras' layers of today, and not those of TensorFlow 1, which it makes where a graph is built around them."""
+    with tf.__internal__.eager_context.eager_mode():
+        yield
+
+
+def keras_function(
+    name: str, keras_model: tf.keras.Model, rebuild: Callable[[], tf.keras.Model], x_spec
+) -> KerasFunction:
+    """Traces a Keras model.
+
+    Args:
+      name: Of the model, for messages.
+      keras_model: Whose weights are the initial ones; which of them are trained, its layers say.
+      rebuild: Builds the same model with other weights.
+      x_spec: `tf.TensorSpec` of a batch, or a structure of them.
+
+    Raises:
+      UserError: If it cannot be built again, with the same weights, or called on such a batch, or none is trained.
+    """
+    weights, trained = keras_model.weights, {id(each) for each in keras_model.trainable_weights}
+    if not trained:
+        raise UserError(f"the Keras model {name} has no trainable weights: all its layers are frozen")
+    is_trained = [id(each) in trained for each in weights]
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in weights], x_spec
+    with _eagerly():
+        copy = _with_places(name, rebuild, keras_model)
+        trace = tf.function(_build_trace(copy, is_trained), autograph=False)
+        try:
+            training = trace.get_concrete_function(*specs, tf.TensorSpec([2], tf.int32))
+            changed = [place.is_assigned for place in copy.weights]
+            inference = trace.get_concrete_function(*specs, None)
+        except Exception as error:  # whatever Keras and layers of the user's own raise
+            raise UserError(f"the Keras model {name} cannot be computed on its input: {one_line(error)}") from None
+        values = tuple(each.numpy() for each in weights)
+    places = tuple(number for number in range(len(weights)) if is_trained[number] or changed[number])
+    statistics = [number for number in places if not is_trained[number]]
+
+    def forward(tensors, x, seed):
+        given = dict(zip(places, tensors, strict=True))
+        everything = [
+            tf.cast(given[number], value.dtype) if number in given else tf.constant(value)
+            for number, value in enumerate(values)
+        ]
+        outputs, penalty, renewed = (inference if seed is None else training)(everything, x, seed)
+        renewed = dict(zip(np.flatnonzero(changed), renewed, strict=True)) if seed is not None else {}
+        return outputs, penalty, [tf.cast(renewed.get(each, everything[each]), tf.float32) for each in statistics]
+
+    kinds = tuple(TRAINED if is_trained[number] else STATISTIC for number in places)
+    return KerasFunction(keras_model, rebuild, values, places, kinds, forward)
+
+
+def _with_places(name: str, rebuild, keras_model) -> tf.keras.Model:
+    """Returns the rebuilt model with places for variables; UserError if it is not the same."""
+
+    def placed(create, **given):
+        if given.get("name") == "StateVar":  # of a tf.random.Generator, which is not asked (see `_draw_by`)
+            return create(**given)
+        initial = given["initial_value"]
+        value = tf.convert_to_tensor(initial() if callable(initial) else initial, given.get("dtype"))
+        return _Place(value.numpy(), given.get("name"), given.get("trainable") is not False)
+
+    with tf.variable_creator_scope(placed):
+        try:
+            copy = rebuild()
+        except Exception as error:  # of a class or a layer without get_config, e.g.
+            raise UserError(
+                f"the Keras model {name} cannot be built again ({one_line(error)}): give from_keras, in the place of "
+                "the model, a function that builds it"
+            ) from None
+    if [tuple(each.shape) for each in copy.weights] != [tuple(each.shape) for each in keras_model.weights]:
+        raise UserError(
+            f"the Keras model {name} has other weights when it is built again, as of layers that make them when they "
+            "are called: give from_keras, in the place of the model, a function that builds it and calls it once"
+        )
+    _freeze_like(copy, keras_model)
+    return copy
+
+
+def _freeze_like(copy, keras_model):
+    """Freezes the layers of a rebuilt model that are frozen in the model."""
+    for layer, like in zip(copy._flatten_layers(), keras_model._flatten_layers(), strict=True):
+        layer.trainable = like.trainable
+
+
+def _build_trace(copy: tf.keras.Model, is_trained):
+    """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`."""
+    generators = [each._random_generator for each in copy._flatten_layers() if hasattr(each, "_random_generator")]
+
+    def trace(values, x, seed):
+        for place, value, moves in zip(copy.weights, values, is_trained, strict=True):
+            place.put(value if moves else tf.stop_gradient(value))
+        _finalize(copy)
+        if seed is not None:
+            for number, generator in enumerate(generators):
+                _draw_by(generator, tf.random.experimental.stateless_fold_in(seed, number))
+        outputs = copy(tf.nest.map_structure(tf.stop_gradient, x), training=seed is not None)
+        losses = [tf.cast(each, tf.float32) for each in copy.losses]
+        penalty = tf.add_n(losses) if losses else tf.constant(0.0)
+        return outputs, penalty, [place.value() for place in copy.weights if place.is_assigned]
+
+    return trace
+
+
+def _finalize(keras_model):
+    """Lets layers that keep something made of their weights, as Normalization does, make it anew."""
+    for layer in keras_model._flatten_layers():
+        if hasattr(layer, "finalize_state"):
+            layer.finalize_state()
+
+
+def _draw_by(generator, seed):
+    """Makes what a layer draws follow from a seed."""
+    drawn = iter(range(1 << 30))
+    generator._rng_type, generator._built = generator.RNG_STATELESS, True
+    generator.make_seed_for_stateless_op = lambda: tf.random.experimental.stateless_fold_in(seed, next(drawn))
