@@ -280,7 +280,7 @@ MODELS: Mapping[str, Row] = {
     ),
     "mlp": Row(
         "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; any "
-        "image size",
+        "image size, and tables",
         "tffcl.models.classifiers:build_mlp",
     ),
     "resnet9": Row(

@@ -358,7 +358,7 @@ def build_flat_model(
     *,
     input_shape: Sequence[int],
     num_classes: int,
-    normalization: tuple,
+    normalization: tuple | None,
     initialization: str,
     seed: int,
 ) -> FlatModel:
@@ -368,16 +368,18 @@ def build_flat_model(
       name: Of the architecture.
       weights: Named tensors, in order.
       logits: `(tensors, features, seed)` to logits `[n, num_classes]`; see `FlatModel.logits`.
-      input_shape: Of one raw uint8 example.
+      input_shape: Of one example.
       num_classes: Number of outputs.
-      normalization: `(mean, std)`, scalars or one per channel, on the scale 0 to 1.
+      normalization: Of raw uint8 images: `(mean, std)`, scalars or one per channel, on the scale 0 to 1. None: examples
+        are float32 and no images, and stay as they are.
       initialization: A name in `INITIALIZATIONS`.
       seed: Of the initial weights.
 
     Returns:
-      The model; its `functional` takes raw uint8 examples and int32 labels.
+      The model; its `functional` takes such examples and int32 labels.
     """
-    preprocess, logits = build_preprocess(normalization), converted(logits)
+    preprocess = tf.identity if normalization is None else build_preprocess(normalization)
+    dtype, logits = tf.float32 if normalization is None else tf.uint8, converted(logits)
     input_shape = tuple(int(size) for size in input_shape)
 
     @tf.function(autograph=False)
@@ -389,9 +391,9 @@ def build_flat_model(
         initial_weights=(tuple(initialize(weights, initialization, seed)), ()),
         predict_on_batch_fn=predict_on_batch,
         loss_fn=mean_cross_entropy,
-        input_spec=(tf.TensorSpec((None, *input_shape), tf.uint8), tf.TensorSpec((None,), tf.int32)),
+        input_spec=(tf.TensorSpec((None, *input_shape), dtype), tf.TensorSpec((None,), tf.int32)),
     )
-    spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32))
+    spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, dtype), y=tf.TensorSpec((), tf.int32))
     objective = Objective(
         CLASSES, spec["y"], (int(num_classes),), mean_cross_entropy, cross_entropies, num_classes=int(num_classes)
     )

@@ -122,8 +122,8 @@ def test_its_own_mean_is_what_a_method_takes_by_default(task):
         ("fedavg", {"dataset": {"normalization": "unit"}}, "the examples of cancer are no images"),
         (
             "fedavg",
-            {"model": {"name": "mlp", "builder": resolve.task_file.UNSET}},
-            "model mlp takes images; cancer/.* has float32",
+            {"model": {"name": "lenet5", "builder": resolve.task_file.UNSET, "hidden": resolve.task_file.UNSET}},
+            "lenet5 needs images of height x width x channels, not 30",
         ),
     ],
 )

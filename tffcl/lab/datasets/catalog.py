@@ -42,7 +42,14 @@ DATASETS: Mapping[str, Row] = {
         "your own file: x_train, y_train, x_test, y_test; with natural clients or not",
         f"{_LOADERS}.npz:load_npz",
     ),
+    "table": Row(
+        "your own CSV or Parquet file: a column says whose a row is, one its class; natural clients",
+        f"{_LOADERS}.own:load_table",
+    ),
+    "folders": Row("your own pictures: CLIENT/LABEL/NAME.png; natural clients", f"{_LOADERS}.own:load_folders"),
 }
+# Those that always have natural clients: a task file needs no partition for them.
+NATURAL = ("femnist", "table", "folders")
 
 PARTITIONS: Mapping[str, Row] = {
     "iid": Row("equal parts of a shuffled set", f"{_RULES}.by_label:iid"),
@@ -95,7 +102,10 @@ PARTITIONS: Mapping[str, Row] = {
     "by_dataset": Row(
         "each client holds all of one data set and is called as it (PACFL Table 1)", f"{_RULES}.mixed:by_dataset"
     ),
-    "by_owner": Row("natural clients: FEMNIST's writers, or an npz file's", f"{_RULES}.natural:by_owner"),
+    "by_owner": Row(
+        "natural clients: FEMNIST's writers, or those of a table, of folders or an npz file",
+        f"{_RULES}.natural:by_owner",
+    ),
     "by_attribute": Row(
         "groups of clients hold images with one attribute each (PACFL: CelebA)",
         f"{_RULES}.natural:by_attribute",

@@ -28,6 +28,8 @@ class Dataset(Shown):
       note: What a reader of results should know, e.g. that this is a part of the set; else "".
       source_names: Where several sets are put together, their names, to which `Images.source` are indices; else empty.
       attribute_names: Names of the columns of `Images.attributes`; else empty.
+      owner_names: What each natural client is called, to which `Images.owner` are indices; empty for numbers.
+      owner_groups: int32, the true group of each natural client, or None.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Dataset(Shown):
     note: str = ""
     source_names: tuple[str, ...] = ()
     attribute_names: tuple[str, ...] = ()
+    owner_names: tuple[str, ...] = ()
+    owner_groups: np.ndarray | None = None
 
     def facts(self):
         """How much of what."""

@@ -57,11 +57,12 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
     given = {
-        "normalization": (np.asarray(federated.mean), np.asarray(federated.std)),
+        # Numbers that are no images reach the model as they are.
+        "normalization": (np.asarray(federated.mean), np.asarray(federated.std))
+        if federated.train.are_images
+        else None,
         "seed": stream(config.seed, "model"),
     }
-    if not row.foreign and not federated.train.are_images:
-        raise UserError(f"model {name} takes images; {federated.name} has {federated.train.x.dtype} {list(shape)}")
     model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
     takes, has = model.example_spec["x"], federated.train.x
     if (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape) or model.num_classes < classes:

@@ -38,6 +38,7 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
         label_counts=federated.label_counts()[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
+        label_names=federated.class_names,
         names=None if federated.client_names is None else np.array(federated.client_names)[ids],
     )
 

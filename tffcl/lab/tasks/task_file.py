@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tffcl.display import Shown
 from tffcl.errors import UserError, unknown
 from tffcl.json_files import MOST_TOML, parse_toml
+from tffcl.lab.datasets.catalog import NATURAL
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 
@@ -168,6 +169,8 @@ def load_task(task: str | pathlib.Path) -> Task:
     if path.suffix != ".toml":
         path = _by_name(str(task), pathlib.Path())
     contents = _read(path, ())
+    if contents.get("dataset", {}).get("name") in NATURAL:
+        contents.setdefault("partition", {"name": "by_owner"})
     for section in ("dataset", "partition", "model"):
         table = contents.get(section, {})
         if not set(_SOURCES) & set(table):

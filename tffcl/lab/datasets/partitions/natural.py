@@ -1,5 +1,6 @@
 """Partitions that the data themselves suggest: by who made an image, and by what it shows."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -25,8 +26,8 @@ def by_owner(
     min_test: Whole = 1,
     test: Rule = "own",
 ) -> Partition:
-    """Makes one client of each natural owner, e.g. a writer of FEMNIST; no true groups (FLT, scenario 3;
-    StoCFL).
+    """Makes one client of each natural owner, e.g. a writer of FEMNIST; true groups where the data set
+    has some (FLT, scenario 3; StoCFL).
 
     Args:
       dataset: A data set with owners.
@@ -41,7 +42,8 @@ def by_owner(
     """
     if dataset.train.owner is None or dataset.test.owner is None:
         raise UserError(
-            f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}"
+            "by_owner needs a data set with owners (femnist, table, folders, or npz with client_train); "
+            f"not {dataset.name}"
         )
     owners = 1 + max(int(dataset.train.owner.max()), int(dataset.test.owner.max(initial=0)))
     train, own = by_class(dataset.train.owner, owners), by_class(dataset.test.owner, owners)
@@ -54,9 +56,11 @@ def by_owner(
             raise UserError(f"clients is {clients}; {dataset.name} has {len(chosen)} {limits}")
         chosen = np.sort(np.random.default_rng(seed).choice(chosen, clients, replace=False))
     held = [joined([train[owner]]) for owner in chosen]
+    groups = None if dataset.owner_groups is None else dataset.owner_groups[chosen]
+    names = tuple(dataset.owner_names[owner] for owner in chosen) if dataset.owner_names else None
     if test == "own":
-        return Partition(tuple(held), tuple(joined([own[owner]]) for owner in chosen))
-    return with_tests(dataset, held, test=test, seed=seed)
+        return Partition(tuple(held), tuple(joined([own[owner]]) for owner in chosen), groups, names=names)
+    return dataclasses.replace(with_tests(dataset, held, test=test, seed=seed, groups=groups), names=names)
 
 
 @validated

@@ -1,0 +1,129 @@
+"""A table and folders of pictures in a task file: natural clients by name, no partition, every command."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_wine
+
+import tffcl
+from tests import digits
+from tffcl.errors import UserError
+from tffcl.lab.batches import newcomers
+from tffcl.lab.cli.main import main
+from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.datasets.loaders.own import load_folders, load_table
+from tffcl.lab.tasks.task_file import load_task
+
+TASK = """
+[dataset]
+name = "table"
+path = "{path}"
+client = "clinic"
+label = "diagnosis"
+group = "scanner"
+[model]
+name = "mlp"
+hidden = 6
+[train]
+rounds = 2
+clients_per_round = 3
+learning_rate = 0.1
+[newcomers]
+clients = 2
+[algorithms.fedavg]
+[algorithms.pacfl]
+num_clusters = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A CSV of eight clinics with two kinds of scanners, and a task of it."""
+    frame = load_breast_cancer(as_frame=True).frame.iloc[:400].copy()
+    number, names = np.arange(len(frame)) % 8, frame.columns[:15]
+    frame[names] = np.where((number % 2 == 0)[:, None], frame[names], 2 * frame[names].mean() - frame[names])
+    frame["diagnosis"] = np.array(["malignant", "benign"])[frame.pop("target")]
+    frame = frame.assign(clinic=np.char.add("clinic ", number.astype(str)), scanner=np.array(["A", "B"])[number % 2])
+    place = tmp_path_factory.mktemp("tables")
+    frame.to_csv(place / "clinics.csv", index=False)
+    (place / "clinics.toml").write_text(TASK.format(path=place / "clinics.csv"))
+    return place / "clinics.toml"
+
+
+@pytest.fixture(scope="module")
+def compared(table):
+    assert main(["compare", str(table), "--out", str(table.parent / "out")]) == 0
+    return table.parent / "out"
+
+
+def test_a_comparison_on_a_table_has_the_clinics_by_name(compared):
+    rows = (compared / "pacfl" / "seed-0" / "clients.csv").read_text().splitlines()[1:]
+    assert len(rows) == 6 and {row.split(",")[0] for row in rows} < {f"clinic {each}" for each in range(8)}
+    summary = tffcl.find_runs(compared)[1].summary
+    assert summary["label_names"] == ["benign", "malignant"] and summary["clusters"]["ari"] == 1
+    assert "label benign" in (compared / "report.html").read_text()
+
+
+def test_newcomers_of_a_table_are_told_by_name(compared):
+    found = newcomers.join_newcomers(compared / "pacfl" / "seed-0", show_progress=False)
+    assert found["newcomers"] == 2
+
+
+def test_show_and_export_take_a_table(table, compared, capsys):
+    assert main(["show", str(table), "--out", str(table.parent / "shown")]) == 0
+    assert "8 clients, 2 true groups" in capsys.readouterr().out
+    assert main(["export", str(compared / "fedavg" / "seed-0"), "--to", str(table.parent / "exported")]) == 0
+
+
+def test_folders_in_a_task_have_the_clients_and_labels_of_the_tree(tmp_path):
+    x, y = digits.load()
+    for row in range(60):
+        folder = tmp_path / "scans" / f"office {row % 2}" / f"digit {y[row]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(x[row].squeeze(-1)).save(folder / f"{row}.png")
+    asked = {"name": "folders", "path": str(tmp_path / "scans"), "image_size": 16, "validation": 0.1}
+    found = load_federated(asked, {"name": "by_owner"}, seed=0)
+    assert found.client_names == ("office 0", "office 1") and found.class_names[3] == "digit 3"
+    assert found.train.x.shape[1:] == (16, 16, 1) and found.num_classes == 10 and 0 < found.mean[0] < 1
+    assert [len(each) for each in found.validation_indices] == [2, 2]
+    held = tffcl.Population.from_folders(tmp_path / "scans", image_size=16)
+    for client in range(2):
+        np.testing.assert_array_equal(found.test.x[found.test_indices[client]], held.test(client).x)
+
+
+def test_a_partition_may_be_left_out_for_natural_clients_only(tmp_path):
+    (tmp_path / "own.toml").write_text('[dataset]\nname = "folders"\npath = "x"\n[model]\nname = "mlp"\n')
+    assert load_task(tmp_path / "own.toml").contents["partition"] == {"name": "by_owner"}
+    (tmp_path / "own.toml").write_text('[dataset]\nname = "digits"\n[model]\nname = "mlp"\n')
+    with pytest.raises(UserError, match=r"own.toml lacks \[partition\]"):
+        load_task(tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["dataset.lable=x"], "unknown option of dataset table 'lable'; did you mean 'label'"),
+        (["dataset.test=2.5"], "test is 2.5"),
+        (["dataset.missing=zero"], "unknown dataset.missing 'zero'"),
+        (["dataset.path=nowhere.csv"], "there is no table nowhere.csv"),
+        (["dataset.label=mean radius"], "the labels are numbers to predict; those of a task file are classes"),
+        (["model.name=lenet5", "model.hidden="], "lenet5 needs images of height x width x channels, not 3"),
+    ],
+)
+def test_mistakes_of_a_table_are_told_in_one_line(table, tmp_path, overrides, message, capsys):
+    given = [each for pair in overrides for each in ("--set", pair)]
+    assert main(["run", str(table), "--algorithm", "fedavg", "--out", str(tmp_path / "out"), *given]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert re.search(message, said[0]), said
+
+
+def test_whole_numbers_stay_for_models_that_take_them(tmp_path):
+    frame = load_wine(as_frame=True).frame.astype(int).assign(who=np.arange(178) % 3)
+    frame.to_csv(tmp_path / "wine.csv", index=False)
+    found = load_table(path=str(tmp_path / "wine.csv"), client="who", label="target", standardize=False)
+    assert found.train.x.dtype == np.int32 and found.num_classes == 3 and found.owner_names == ("0", "1", "2")
+    with pytest.raises(UserError, match="is no folder; the pictures of a client"):
+        load_folders(path=str(tmp_path / "none"))
