@@ -97,7 +97,7 @@ def test_no_comparison_inside_a_run(finished):
     from tffcl.lab.batches import compare
 
     with pytest.raises(UserError, match="holds a run; a comparison needs another directory"):
-        compare.compare([resolved()], finished, show_progress=False)
+        compare.compare_runs([resolved()], finished, show_progress=False)
 
 
 def test_an_export_deletes_nothing(finished, tmp_path, capsys):
@@ -154,7 +154,7 @@ def test_two_comparisons_or_studies_in_one_directory(tmp_path):
 
     planned = study.plan(study_file.load_study("demo_digits"), rounds=2)
     calls = [
-        lambda: compare.compare([resolved()], tmp_path, show_progress=False),
+        lambda: compare.compare_runs([resolved()], tmp_path, show_progress=False),
         lambda: study.run_study(planned, tmp_path),
     ]
     for call in calls:

@@ -440,13 +440,11 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
         ),
         (
             lambda model, run: tffcl.compare([build_fedavg(model, TRAINING)], "nowhere"),
-            r"one of configs is of "
-            r"OneModel; .* tffcl.resolve.* "
-            r"tffcl.train",
+            r"methods is a list of methods; it must be a dict .* tffcl.resolve",
         ),
         (
             lambda model, run: tffcl.compare(build_fedavg(model, TRAINING), "nowhere"),
-            "configs is of OneModel; it must be a list of what tffcl.resolve",
+            "methods is of OneModel; it must be a dict .* tffcl.resolve",
         ),
         (lambda model, run: tffcl.run("demo_digits", "nowhere"), "config is of str; it must be what tffcl.resolve"),
         (

@@ -88,7 +88,7 @@ def compared(tmp_path_factory):
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runtime, "LARGE_WORKER", 1)  # as after a run of large models
-            summaries = compare.compare([resolved("fedavg"), resolved("solo")], out, show_progress=False)
+            summaries = compare.compare_runs([resolved("fedavg"), resolved("solo")], out, show_progress=False)
         return out, summaries, before, runtime.use_local_worker()
     finally:
         runtime.use_local_worker(runtime.WorkerSettings())

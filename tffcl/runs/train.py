@@ -137,10 +137,10 @@ def train_by(
     """
     runtime.check_process()
     method_checks.check_method(method)
-    _check_given(population, later, callbacks, settings, out)
+    check_given(population, later, callbacks, settings, out)
     memory = current().memory_bytes if memory is None else parse_bytes(memory)
     directory = RunDirectory(out)
-    settings = settings or _default_settings(method, protocol)
+    settings = settings or default_settings(method, protocol)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
@@ -172,7 +172,7 @@ def train_by(
         raise unwritten(error, directory.path, checkpoints) from None
 
 
-def _check_given(population, later, callbacks, settings, out):
+def check_given(population, later, callbacks=(), settings=None, out="."):
     """Raises UserError if an argument is of another kind than it can be."""
     check_kind("later", later or {}, Mapping, "a mapping of rounds to populations")
     check_kind("callbacks", callbacks, (list, tuple), "a list of callbacks")
@@ -189,17 +189,14 @@ def _check_given(population, later, callbacks, settings, out):
         check_kind(place, each, Population, "a tffcl.Population, as Population.from_arrays makes one")
 
 
-def _prepared(
-    method: Method,
-    protocol: Protocol,
-    population: Population,
-    later,
-    callbacks,
-    directory: RunDirectory,
-    until,
-    progress: Progress,
-) -> Run:
-    """A run whose clients fit the model and the cohort; nothing has been computed."""
+def check_fits(
+    method: Method, protocol: Protocol, population: Population, later: Mapping[int, Population] | None
+) -> Stages:
+    """Returns the clients of each round as the method's model takes them.
+
+    Raises:
+      UserError: If they do not fit the model, or the protocol does not fit them.
+    """
     spec = method.model.example_spec
     population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
     for each in (population, *later.values()):
@@ -213,6 +210,21 @@ def _prepared(
             "before its end"
         )
     sample_cohort(population.client_ids, protocol.clients_per_round, protocol.seed, 1)  # too large a cohort is told now
+    return stages
+
+
+def _prepared(
+    method: Method,
+    protocol: Protocol,
+    population: Population,
+    later,
+    callbacks,
+    directory: RunDirectory,
+    until,
+    progress: Progress,
+) -> Run:
+    """A run whose clients fit the model and the cohort; nothing has been computed."""
+    stages = check_fits(method, protocol, population, later)
     clients = len(stages.populations[-1])
     ledger = Ledger(protocol.privacy, clients)
     if protocol.privacy.epsilon or protocol.privacy.delta:
@@ -262,7 +274,8 @@ def _under_way(run: Run, memory: int) -> Iterator[KeptStore]:
         yield context.client_states
 
 
-def _default_settings(method: Method, protocol: Protocol) -> dict:
+def default_settings(method: Method, protocol: Protocol) -> dict:
+    """Returns the settings of a run for which none are given: the protocol, and what the method was built from."""
     values = dataclasses.asdict(protocol)
     del values["privacy"]
     if not protocol.place_unseen:

@@ -44,37 +44,37 @@ def nothing_known(monkeypatch):
 
 
 def test_seeds_are_added_to_those_that_are_there(tmp_path, ran, capsys):
-    compare.compare(configs([0]), tmp_path)
+    compare.compare_runs(configs([0]), tmp_path)
     assert ran == [("fedavg", 0), ("solo", 0)]
     before = (tmp_path / "solo" / "seed-0" / "run.json").read_bytes()
     capsys.readouterr()
-    assert len(compare.compare(configs([0, 1, 2]), tmp_path)) == 6
+    assert len(compare.compare_runs(configs([0, 1, 2]), tmp_path)) == 6
     assert ran[2:] == [(name, seed) for seed in (1, 2) for name in ("fedavg", "solo")]
     assert (tmp_path / "solo" / "seed-0" / "run.json").read_bytes() == before
     said = capsys.readouterr().err
     assert "6 runs, 4 to do" in said
     assert "[2/6] solo, seed 0: finished before" in said and "[6/6] solo, seed 2" in said
-    compare.compare(configs([1], ["fedavg", "pacfl"]), tmp_path)  # fewer seeds, one method more
+    compare.compare_runs(configs([1], ["fedavg", "pacfl"]), tmp_path)  # fewer seeds, one method more
     assert ran[6:] == [("pacfl", 1)]
 
 
 def test_what_is_all_there_is_not_run_again(tmp_path, ran, capsys):
-    first = compare.compare(configs([0, 1]), tmp_path)
+    first = compare.compare_runs(configs([0, 1]), tmp_path)
     capsys.readouterr()
-    assert compare.compare(configs([0, 1]), tmp_path) == first and len(ran) == 4
+    assert compare.compare_runs(configs([0, 1]), tmp_path) == first and len(ran) == 4
     assert capsys.readouterr().err == "nothing to do: all 4 runs are there; --overwrite runs them anew\n"
-    assert compare.compare(configs([1]), tmp_path, resume=True) == first[2:] and len(ran) == 4
-    compare.compare(configs([0, 1]), tmp_path, overwrite=True)
+    assert compare.compare_runs(configs([1]), tmp_path, resume=True) == first[2:] and len(ran) == 4
+    compare.compare_runs(configs([0, 1]), tmp_path, overwrite=True)
     assert len(ran) == 8
 
 
 def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
-    compare.compare(configs([0]), tmp_path)
+    compare.compare_runs(configs([0]), tmp_path)
     (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
     (tmp_path / "solo" / "seed-0" / "checkpoints").mkdir()
     (tmp_path / "solo" / "seed-0" / "checkpoints" / "round_000001.npz").touch()
     with pytest.raises(UserError, match="holds a run already; --resume"):
-        compare.compare(configs([0]), tmp_path)
+        compare.compare_runs(configs([0]), tmp_path)
     assert len(ran) == 2
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_was_ended_before_its_first_checkpoint_begins_anew(tmp_path, 
     (place := tmp_path / "solo" / "seed-0").mkdir(parents=True)
     RunDirectory(place).claim(before.as_dict(), {}, anew=True)
     with pytest.raises(UserError, match="rounds is 3, not 2"):
-        compare.compare([now], tmp_path, resume=True)
+        compare.compare_runs([now], tmp_path, resume=True)
     assert not (tmp_path / "batch.json").exists()  # what is refused is refused before anything is written
 
     def run(config, place, *, resume, **_):
@@ -92,11 +92,11 @@ def test_a_run_that_was_ended_before_its_first_checkpoint_begins_anew(tmp_path, 
 
     monkeypatch.setattr(batch, "run", run)
     with pytest.raises(RuntimeError, match="it has begun"):
-        compare.compare([now], tmp_path)
+        compare.compare_runs([now], tmp_path)
 
 
 def test_the_first_run_tells_what_the_others_of_its_task_take(tmp_path, ran, nothing_known, capsys):
-    compare.compare(configs([0, 1]), tmp_path)
+    compare.compare_runs(configs([0, 1]), tmp_path)
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "4 runs, 4 to do",
@@ -111,7 +111,7 @@ def test_what_earlier_runs_took_is_corrected_by_what_these_take(tmp_path, ran, m
     known = configs([1])
     rates = {batch.settings_key(each.as_dict()): 10.0 for each in known}
     monkeypatch.setattr(batch, "earlier_runs", lambda *_: rates)
-    compare.compare(known, tmp_path)
+    compare.compare_runs(known, tmp_path)
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "2 runs, 2 to do: about 40 s, going by earlier runs",
@@ -121,9 +121,9 @@ def test_what_earlier_runs_took_is_corrected_by_what_these_take(tmp_path, ran, m
 
 
 def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
-    compare.compare(configs([0]), tmp_path)
+    compare.compare_runs(configs([0]), tmp_path)
     capsys.readouterr()
-    compare.compare(configs([0, 1]), tmp_path)
+    compare.compare_runs(configs([0, 1]), tmp_path)
     assert capsys.readouterr().err.startswith("4 runs, 2 to do: about 4 s, going by earlier runs\n")
 
 
@@ -136,7 +136,7 @@ def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(
     (place / "checkpoints").mkdir(parents=True)
     (place / "checkpoints" / "round_000010.npz").touch()
     monkeypatch.setattr(batch.RunDirectory, "check_claim", lambda *_, **__: None)
-    compare.compare(asked, tmp_path, resume=True)
+    compare.compare_runs(asked, tmp_path, resume=True)
     known, first, *_ = capsys.readouterr().err.splitlines()
     assert known == "2 runs, 2 to do: about 3 s, going by earlier runs"
     assert first == "[1/2] solo, seed 1: about 1 s; all that is left: 3 s"
@@ -154,7 +154,7 @@ def test_the_cheapest_of_a_seed_comes_first(tmp_path, ran, monkeypatch):
 
 def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, monkeypatch):
     """There are a thousand kept runs, and every command that begins a run looks them up."""
-    compare.compare(configs([0]), tmp_path)
+    compare.compare_runs(configs([0]), tmp_path)
     (fedavg, _) = configs([1])
     parsed, parse = [], batch.parse_toml
     monkeypatch.setattr(batch, "parse_toml", lambda text: parsed.append(text) or parse(text))
@@ -163,22 +163,22 @@ def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, monkeypatch):
 
 
 def test_a_directory_is_of_one_kind_of_batch(tmp_path, ran):
-    compare.compare(configs([0]), tmp_path)
+    compare.compare_runs(configs([0]), tmp_path)
     with pytest.raises(UserError, match="holds a comparison .batch.json.; a sweep needs another directory"):
         batch.Batch("sweep", tmp_path, batch.Options())
 
 
 @pytest.mark.parametrize("damage", [None, "{", '{"kind": "comparison"}'], ids=["lost", "cut", "a part"])
 def test_a_comparison_goes_on_without_its_index(tmp_path, ran, damage):
-    first = compare.compare(configs([0]), tmp_path)
+    first = compare.compare_runs(configs([0]), tmp_path)
     (tmp_path / "table.csv").write_text("algorithm\n")
     index, before = tmp_path / "batch.json", (tmp_path / "batch.json").read_text()
     if damage:
         index.write_text(damage)
         with pytest.raises(UserError, match=r"batch.json is (not of a comparison.*; move it|damaged: .*; without it)"):
-            compare.compare(configs([0]), tmp_path)
+            compare.compare_runs(configs([0]), tmp_path)
     index.unlink()
-    assert compare.compare(configs([0]), tmp_path) == first and len(ran) == 2
+    assert compare.compare_runs(configs([0]), tmp_path) == first and len(ran) == 2
     assert index.read_text() == before
 
 
@@ -188,4 +188,4 @@ def test_a_damaged_index_is_one_line(tmp_path, damage):
     with pytest.raises(UserError, match=r"batch.json is damaged: [^\n]*$"):
         batch_index.read_order(tmp_path)
     with pytest.raises(UserError, match=r"batch.json is [^\n]*$"):
-        compare.compare(configs([0]), tmp_path)
+        compare.compare_runs(configs([0]), tmp_path)

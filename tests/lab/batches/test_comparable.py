@@ -117,11 +117,11 @@ def test_what_only_tells_about_a_task_may_change(out, task, no_runs):
 
 def test_without_the_task_the_rounds_are_compared(out, task):
     fedavg, solo = (resolve.resolve(task, name) for name in ("fedavg", "solo"))
-    compare.compare([solo], out)
-    compare.compare([fedavg], out)
+    compare.compare_runs([solo], out)
+    compare.compare_runs([fedavg], out)
     shorter = resolve.resolve(task, "pacfl", overrides={"train": {"rounds": 1}})
     with pytest.raises(UserError, match="train.rounds 2, not 1"):
-        compare.compare([shorter], out)
+        compare.compare_runs([shorter], out)
 
 
 def test_a_damaged_run_beside_is_named_before_anything_runs(out, task, no_runs, capsys):

@@ -4,6 +4,7 @@ they take.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
@@ -16,6 +17,7 @@ from tffcl import runtime
 from tffcl.errors import Diverged, UserError, tell
 from tffcl.json_files import parse_toml, read_json
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
+from tffcl.lab.batches.object_run import ObjectRun
 from tffcl.lab.batches.run import run
 from tffcl.lab.reporting.batch_index import INDEX, KINDS, read_index, write_index
 from tffcl.lab.reporting.number_format import human_time
@@ -25,6 +27,7 @@ from tffcl.regular_files import read_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.lock import locked
+from tffcl.runs.result import Result
 from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
@@ -35,19 +38,19 @@ class Job:
     """One of several runs.
 
     Attributes:
-      config: What is run.
+      config: What is run: of a task, or of objects.
       place: Its directory below that of the batch.
       title: What progress calls it.
       newcomers: Whether held-out clients join it at its end.
     """
 
-    config: RunConfig
+    config: RunConfig | ObjectRun
     place: pathlib.PurePath
     title: str
     newcomers: bool = False
 
 
-def settings_of(config: RunConfig) -> dict:
+def settings_of(config: RunConfig | ObjectRun) -> dict:
     """Returns the settings of a run as a TOML file gives them back, without what only describes them."""
     settings = tomllib.loads(tomli_w.dumps(config.as_dict()))
     return {key: value for key, value in settings.items() if key not in ("description", "source")}
@@ -162,6 +165,8 @@ class Batch:
             begun = resume and directory.state is not State.EMPTY
             goes_on = begun or self.options.resume or bool(directory.ended) and not overwrite
             directory.check_claim(job.config.as_dict(), resume=goes_on, overwrite=overwrite)
+            if goes_on and isinstance(job.config, ObjectRun):  # of a task, the settings tell which data
+                job.config.check_same_data(directory)
 
     @contextlib.contextmanager
     def begun(self, jobs: Iterable[Job], contents: Mapping):
@@ -259,16 +264,21 @@ class Batch:
             after_each()
         return [RunDirectory(self.place(job)).summary() for job in jobs]
 
+    def start(self, job: Job, **how) -> Result | None:
+        """Runs a job in its place; further arguments and the result are those of `batches.run.run`."""
+        start = job.config.run if isinstance(job.config, ObjectRun) else functools.partial(run, job.config)
+        options = {name: getattr(self.options, name) for name in ("data_dir", "show_progress", "workers", "callbacks")}
+        return start(self.place(job), **{**options, **how})
+
     def run_or_note(self, job: Job, until: int | None = None):
         """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, says so in failed.json."""
         config, place = job.config, self.place(job)
         # One that has saved nothing begins anew, also where it was to be of other settings.
         resume = self.options.resume or RunDirectory(place).state is not State.EMPTY
         how = {"data_dir": self.options.data_dir, "show_progress": self.options.show_progress}
-        more = {"workers": self.options.workers, "callbacks": self.options.callbacks}
         try:
             if not RunDirectory(place).ended:
-                run(config, place, resume=resume, until=until, **how, **more)
+                self.start(job, resume=resume, until=until)
         except Diverged as error:
             about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
             RunDirectory(place).write_failure(about)

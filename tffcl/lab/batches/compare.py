@@ -1,22 +1,116 @@
 """Several methods and seeds on one task, one after the other, in the layout of a comparison."""
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tffcl.algorithms.method import Method
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
+from tffcl.lab.batches.object_run import Clients, ObjectRun, built, check_seeds, protocols
+from tffcl.lab.batches.summaries import Summaries
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.batch_index import read_order
-from tffcl.lab.reporting.targets import Target, read_targets
+from tffcl.lab.reporting.targets import Target, parse_target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run_directory import RunDirectory, State, first_difference, short_path
 from tffcl.runtime import RemoteWorkers
-from tffcl.validation import check_kind
+from tffcl.validation import check_kind, check_labels
 
 
 def compare(
-    configs: Sequence[RunConfig],
+    methods: Sequence[RunConfig] | Mapping[str, Method | Callable[..., Method]],
+    population: Population | str | pathlib.Path | None = None,
+    out: str | pathlib.Path | None = None,
+    *,
+    seeds: Iterable[int] = (0,),
+    later: Mapping[int, Population] | None = None,
+    task: str = "train",
+    memory: str | int | None = None,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
+    targets: Sequence[Target | str] = (),
+    callbacks: Sequence[Callback] = (),
+    **protocol,
+) -> Summaries:
+    """Runs several methods over several seeds: on clients made in Python, or as tasks say it.
+
+        methods = {"PACFL": pacfl, "FedAvg": fedavg}
+        compared = tffcl.compare(methods, clients, rounds=50, clients_per_round=10, seeds=[0, 1])
+        compared.frame, compared.summary_frame, compared.result("PACFL", seed=1)
+
+    Every run is written to `OUT/<label>/seed-<n>/`, and beside them `table.csv`, anew after each, and `report.html`.
+
+    Args:
+      methods: What tables call a method, to the method, or to a function that returns one: `lambda seed:
+        build_pacfl(model, training, seed=seed)`. A method serves every seed, which decides sampling and shuffling; what
+        a builder draws, as first models, differs between seeds where a function takes `seed`. Or a list of what
+        `tffcl.resolve` returns, distinct in label or seed.
+      population: The clients. Configurations have theirs with them: after them comes `out`.
+      out: Directory of the comparison; default "runs/compare".
+      seeds: Of the runs of each method.
+      later: As of `tffcl.train`.
+      task: What tables call clients and protocol together.
+      memory: As of `tffcl.train`.
+      data_dir: Where data sets of tasks are.
+      resume: A started run goes on; one that has ended is kept in any case.
+      overwrite: Runs that are there are deleted.
+      show_progress: What all runs will take, and a line and a bar a run.
+      workers: As of `tffcl.train`.
+      targets: Accuracies to which rounds and bytes are counted in the report, e.g. "local=75"; they are read off
+        evaluated rounds.
+      callbacks: Are called in each run and may end it, see `tffcl.Callback`.
+      **protocol: `rounds`, `clients_per_round` and what else `tffcl.train` takes of a protocol: sampling,
+        evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy.
+
+    Raises:
+      UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
+    """
+    how = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    how |= {"workers": workers, "callbacks": callbacks}
+    how["targets"] = [parse_target(each) if isinstance(each, str) else each for each in targets]
+    check_kind("methods", methods, (Mapping, list, tuple), _WANTED)
+    if not methods:
+        raise UserError(f"methods is empty; it must be {_WANTED}")
+    if isinstance(methods, Mapping):
+        clients = Clients(population, later or {}, task, memory)
+        configs = _object_runs(methods, clients, check_seeds(seeds), protocol)
+        out, how["others"] = out or "runs/compare", lambda label: configs[0]
+    else:
+        configs, out = methods, out or population or "runs/compare"
+        if any(isinstance(each, Method) for each in configs):
+            raise UserError(f"methods is a list of methods; it must be {_WANTED}")
+        if protocol:
+            raise UserError(f"{next(iter(protocol))} is for methods made in Python; tffcl.resolve has a task's own")
+    found = compare_runs(configs, out, **how)
+    if any(found):
+        report.write_report(out)
+    return found
+
+
+_WANTED = (
+    'a dict of what tables call each method, {"PACFL": method, ...}, or a list of what tffcl.resolve(task, algorithm) '
+    "returns"
+)
+
+
+def _object_runs(methods: Mapping, clients: Clients, seeds: Sequence[int], protocol: Mapping) -> list[ObjectRun]:
+    """The runs seed by seed, of which each is known to fit the clients."""
+    check_labels(methods, "what tables call a method")
+    made = protocols(seeds, protocol)
+    own = {label: built(f"methods[{label!r}]", build, {}, seeds) for label, build in methods.items()}
+    runs = [ObjectRun(label, own[label][place], each, clients) for place, each in enumerate(made) for label in methods]
+    for each in {id(run.method.model): run for run in runs}.values():
+        each.check()
+    return runs
+
+
+def compare_runs(
+    configs: Sequence[RunConfig | ObjectRun],
     out: str | pathlib.Path,
     *,
     data_dir: str | None = None,
@@ -25,35 +119,32 @@ def compare(
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
     targets: Sequence[Target] = (),
-    others: Callable[[str], RunConfig] | None = None,
+    others: Callable[[str], RunConfig | ObjectRun] | None = None,
     callbacks: Sequence[Callback] = (),
-) -> list[dict | None]:
-    """Runs every configuration into `OUT/<algorithm>/seed-<n>/`, and writes `OUT/table.csv` anew after each.
+) -> Summaries:
+    """Does what `compare` does, but for the page.
 
     Args:
       configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
       data_dir: As in `run.run`.
-      resume: A started run goes on; one that has ended is kept in any case.
-      overwrite: Runs that are there are deleted.
-      show_progress: What all runs will take, and a line and a bar a run.
+      resume: As of `compare`.
+      overwrite: As of `compare`.
+      show_progress: As of `compare`.
       workers: As in `run.run`.
-      targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
+      targets: Beside those of an earlier call.
       others: Returns what a method that is there already, but not among `configs`, would be run with, see
         `check_comparable`.
-      callbacks: Are called in each run and may end it, see `tffcl.Callback`.
-
-    Returns:
-      The summaries in the order of `configs`; None for a run that diverged.
+      callbacks: As of `compare`.
 
     Raises:
       UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs;
         if two configurations are the same run, or one that is there already has other settings; or if a run fails
         otherwise than by diverging.
     """
-    check_kind("configs", configs, (list, tuple), "a list of what tffcl.resolve(task, algorithm) returns")
     for each in configs:
-        check_config("one of configs", each)
+        if not isinstance(each, ObjectRun):
+            check_config("one of configs", each)
     options = Options(data_dir, resume, overwrite, show_progress, workers, callbacks)
     batch = Batch("comparison", out, options, written=["report.html", "table.csv", "targets.csv"])
     jobs = [
@@ -64,10 +155,11 @@ def compare(
         raise UserError("a comparison needs each algorithm and each seed once")
     check_comparable(batch.out, configs, overwrite=overwrite, others=others)
     with batch.begun(jobs, _contents(batch, configs, targets)):
-        return batch.run(jobs, after_each=lambda: report.write_table(batch.out))
+        found = batch.run(jobs, after_each=lambda: report.write_table(batch.out))
+    return Summaries(found, batch, jobs, [(each.algorithm,) for each in configs])
 
 
-def _contents(batch: Batch, configs: Sequence[RunConfig], targets: Sequence[Target]) -> dict:
+def _contents(batch: Batch, configs: Sequence[RunConfig | ObjectRun], targets: Sequence[Target]) -> dict:
     """Which methods and targets were asked for, those of an earlier command in this directory behind them."""
     asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(batch.out)])
     wanted = dict.fromkeys(map(str, [*targets, *read_targets(batch.out)]))
@@ -92,10 +184,10 @@ _LONGEST = 100  # characters of a value in a message
 
 def check_comparable(
     out: pathlib.Path,
-    configs: Sequence[RunConfig],
+    configs: Sequence[RunConfig | ObjectRun],
     *,
     overwrite: bool,
-    others: Callable[[str], RunConfig] | None = None,
+    others: Callable[[str], RunConfig | ObjectRun] | None = None,
 ):
     """Checks that the runs which stay in a comparison's directory may stand beside those that are asked for.
 
@@ -111,7 +203,8 @@ def check_comparable(
     Raises:
       UserError: Naming the first run that is of other settings, what differs, and what to do.
     """
-    asked = {config.algorithm: config for config in configs}
+    asked, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
+    dashes, overwrite_it = ("", "overwrite=True") if of_objects else ("--", "--overwrite")
     places = {(config.algorithm, config.seed) for config in configs}
     for place in sorted(out.glob("*/seed-*")):
         label, seed = place.parent.name, place.name.removeprefix("seed-")
@@ -123,18 +216,20 @@ def check_comparable(
         there = _settings_there(place, asked.get(label))
         if label in asked:
             wanted = {**settings_of(asked[label]), "seed": there.get("seed")}
-            anew = "--overwrite" if again else f"--overwrite with {seed} among --seeds"
+            anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
         else:
             there, wanted = _shared(there, configs, others)
-            anew = f"--overwrite with {label} among --algorithms"
+            anew = f"{overwrite_it} with {label} among {'methods' if of_objects else '--algorithms'}"
         difference = first_difference(there, wanted)
         if difference:
-            raise UserError(
-                f"{short_path(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})"
-            )
+            own = label not in asked and not of_objects
+            told = _told(label, *difference, own=own)
+            raise UserError(f"{short_path(place)} {told} give another {dashes}out, or run it anew ({anew})")
+        if of_objects:
+            configs[0].check_same_data(directory)
 
 
-def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
+def _settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> dict:
     """The settings of the run in a directory."""
     try:
         return settings_of(load_run_config(place, trust_builders=own or False))
@@ -144,7 +239,7 @@ def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
 
 
 def _shared(
-    there: Mapping, configs: Sequence[RunConfig], others: Callable[[str], RunConfig] | None
+    there: Mapping, configs: Sequence[RunConfig | ObjectRun], others: Callable[[str], RunConfig | ObjectRun] | None
 ) -> tuple[dict, dict]:
     """Of a run of a method that is not asked for, what must be the same; and what it must be."""
     wanted = {key: value for key, value in settings_of(configs[0]).items() if key in _SHARED}
@@ -164,12 +259,12 @@ def _shared(
 
 def _told(label: str, key: str, before: object, now: object, *, own: bool) -> str:
     """What a run was made with otherwise, and what can be done about it but running it anew."""
-    given = f", say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before})"
+    given = f" say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before}),"
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
     return (
-        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give another "
-        f"--out{given if own else ''}"
+        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings:"
+        f"{given if own else ''}"
     )
 
 

@@ -56,7 +56,7 @@ def demo(options):
 
     names = task_file.named_algorithms(_DEMO)
     configs = [resolve.resolve(_DEMO, name, seed=options.seed) for name in names]
-    compare.compare(configs, options.out, resume=options.resume, overwrite=not options.resume)
+    compare.compare_runs(configs, options.out, resume=options.resume, overwrite=not options.resume)
     shared.print_report(options.out)
 
 
@@ -103,6 +103,6 @@ def compare(options) -> int:
     out = options.out or f"runs/{shared.task_name(options.task)}"
     how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite, "targets": wanted}
     how |= {"others": lambda name: resolve.resolve(options.task, name, overrides=overrides)}
-    summaries = compare.compare(configs, out, **how, workers=shared.workers(options))
+    summaries = compare.compare_runs(configs, out, **how, workers=shared.workers(options))
     shared.print_report(out, options)
     return 1 if None in summaries else 0

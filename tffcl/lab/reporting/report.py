@@ -62,14 +62,8 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     if search is not None:
         print(printable(sweeps.search_text(search), keep="\n"))
         return
-    if sweeps.is_sweep(out):
-        found = sweeps.read_sweep(out)
-        text, runs = sweeps.to_table(found).to_text(), len(found.runs)
-        notes = comparison_table.cost_together(found.runs)
-    else:
-        rows = comparison_table.directory_rows(out)
-        text, runs = comparison_table.to_table(rows).to_text(), sum(len(row.seeds) for row in rows)
-        notes = comparison_table.notes_of(files.find_runs(out)) if runs else []
+    table, notes, runs = read_tables(out)
+    text = table.to_text()
     text += "".join(f"\n\nnote: {note}" for note in notes)
     page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
@@ -82,6 +76,30 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
         print(f"\nreport: {printable(str(page))}")
 
 
+def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], int]:
+    """Reads a run, a comparison or a sweep, as far as its runs are finished.
+
+    Returns:
+      The table for people, what they should know of the runs, and how many runs are in it.
+
+    Raises:
+      UserError: If a file of a run is missing or damaged.
+    """
+    if sweeps.is_sweep(path):
+        found = sweeps.read_sweep(path)
+        return sweeps.to_table(found), comparison_table.cost_together(found.runs), len(found.runs)
+    rows = comparison_table.directory_rows(path)
+    runs = sum(len(row.seeds) for row in rows)
+    return comparison_table.to_table(rows), comparison_table.notes_of(files.find_runs(path)) if runs else [], runs
+
+
+def plain_table(path: str | pathlib.Path) -> Table:
+    """Makes the table for programs of a comparison or a sweep; raises as `read_tables`."""
+    if sweeps.is_sweep(path):
+        return sweeps.plain_table(sweeps.read_sweep(path))
+    return comparison_table.plain_table(comparison_table.directory_rows(path))
+
+
 def write_table(path: str | pathlib.Path):
     """Writes the table of a comparison or a sweep, as far as its runs are finished, and nothing else.
 
@@ -89,10 +107,8 @@ def write_table(path: str | pathlib.Path):
       UserError: If a file of a run is missing or damaged.
     """
     path = pathlib.Path(path)
-    if sweeps.is_sweep(path):
-        write_text(path / "sweep.csv", sweeps.to_csv(sweeps.read_sweep(path)))
-    else:
-        write_text(path / "table.csv", comparison_table.to_csv(comparison_table.directory_rows(path)))
+    name = "sweep.csv" if sweeps.is_sweep(path) else "table.csv"
+    write_text(path / name, plain_table(path).to_csv(comparison_table.SPREAD))
 
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
@@ -119,7 +135,7 @@ def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture]
     sweep = sweeps.read_sweep(path)
     pictures = report_figures.sweep_pictures(sweep, formats)
     return pictures, {
-        "sweep.csv": sweeps.to_csv(sweep),
+        "sweep.csv": sweeps.plain_table(sweep).to_csv(comparison_table.SPREAD),
         **_further("sweep", formats, sweeps.to_table(sweep)),
         REPORT: html.render(sweep.runs, pictures, path, sweep),
     }

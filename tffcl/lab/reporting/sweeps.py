@@ -155,10 +155,10 @@ def to_table(sweep: Sweep) -> Table:
     return comparison_table.to_table(rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
 
 
-def to_csv(sweep: Sweep) -> str:
-    """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
+def plain_table(sweep: Sweep) -> Table:
+    """Makes the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
     names = [point.values for point in sweep.points]
-    return comparison_table.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
+    return comparison_table.plain_table(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
 
 
 def read_search(path: str | pathlib.Path) -> dict | None:

@@ -1,13 +1,15 @@
-"""A table: made once, it goes to text, CSV, Markdown and LaTeX, and onto the page."""
+"""A table: made once, it goes to text, CSV, Markdown, LaTeX, HTML and pandas, and onto the page."""
 
 import csv
 import dataclasses
 import functools
+import html
 import io
 import itertools
 import math
 import textwrap
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import tabulate
 
@@ -15,6 +17,9 @@ from tffcl.csv_files import text_cell
 from tffcl.errors import printable
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_stat, show_value
 from tffcl.runs.metrics import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WIDTH = 120  # of a terminal, in columns
 _LATEX = {"±": r"$\pm$", "–": "--", "²": "$^2$"}  # beside what tabulate escapes
@@ -194,15 +199,39 @@ class Table:
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
+        heads, *lines = self._values(spread)
+        writer.writerow(heads)
+        for line in lines:
+            writer.writerow(map(_csv_cell, line))
+        return text.getvalue()
+
+    def to_frame(self, spread: Sequence[str] = ("std",)) -> "pd.DataFrame":
+        """Returns the table for pandas, with the columns of `to_csv`."""
+        import pandas as pd  # the command line prints without it
+
+        heads, *lines = self._values(spread)
+        return pd.DataFrame(lines, columns=heads)
+
+    def to_html(self) -> str:
+        """Returns the table for a notebook, with its notes below it."""
+        heads, *rows = self._texts(grouped=True)
+        sides = ["left"] + ["right"] * (len(heads) - 1)
+        table = tabulate.tabulate(rows, heads, "html", colalign=sides if rows else None, disable_numparse=True)
+        return "".join([table, *(f"<p>{html.escape(printable(each))}</p>" for each in self.notes)])
+
+    def _values(self, spread: Sequence[str]) -> list[list]:
+        """The names of the columns, and the plain values of each row, where statistics are the mean and their
+        `spread`."""
         more = [() if each.digits is None else spread for each in self.columns]
         heads = [[each.name, *(f"{each.name}_{name}" for name in own)] for each, own in zip(self.columns, more)]
-        writer.writerow(itertools.chain(*heads))
-        for row in self.rows:
-            values = [
-                [each.mean if own else each, *(getattr(each, name) for name in own)] for each, own in zip(row, more)
-            ]  # fmt: skip
-            writer.writerow(map(_csv_cell, itertools.chain(*values)))
-        return text.getvalue()
+        lines = [
+            [
+                [each.mean, *(getattr(each, name) for name in own)] if own else [each]
+                for each, own in zip(row, more, strict=True)
+            ]
+            for row in self.rows
+        ]
+        return [list(itertools.chain(*line)) for line in [heads, *lines]]
 
     def _texts(self, grouped: bool = False) -> list[list[str]]:
         """The titles, with those of the groups before them if `grouped`, and what each row says."""

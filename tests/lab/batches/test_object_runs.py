@@ -1,0 +1,175 @@
+"""`tffcl.compare` and `sweep` on methods and clients that were made in Python: their runs are those of `train`."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests import own_data
+from tffcl.algorithms import PACFLParameters, build_fedavg, build_pacfl
+from tffcl.errors import UserError
+
+TRAINING = tffcl.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
+PROTOCOL = {"rounds": 2, "clients_per_round": 3, "evaluate_every": 1, "checkpoint_every": 1}
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return tffcl.Population.from_arrays(*own_data.clinics())
+
+
+@pytest.fixture(scope="module")
+def model():
+    return own_data.perceptron()
+
+
+@pytest.fixture(scope="module")
+def methods(model):
+    parameters = PACFLParameters(num_clusters=2)
+    return {"PACFL": build_pacfl(model, TRAINING, parameters), "one model": lambda: build_fedavg(model, TRAINING)}
+
+
+def compare(methods, clients, out, **how):
+    return tffcl.compare(methods, clients, out, **{"show_progress": False, **PROTOCOL, **how})
+
+
+@pytest.fixture(scope="module")
+def compared(methods, clients, tmp_path_factory):
+    """Its tests leave the directory as it is."""
+    return compare(methods, clients, tmp_path_factory.mktemp("objects") / "out", seeds=range(2), task="clinics")
+
+
+def test_runs_are_those_of_train(compared, methods, clients, tmp_path):
+    assert [(each["algorithm"], each["seed"]) for each in compared] == [
+        (label, seed) for seed in (0, 1) for label in methods
+    ]
+    alone = tffcl.train(methods["PACFL"], clients, seed=1, out=tmp_path / "alone", show_progress=False, **PROTOCOL)
+    assert compared[2]["accuracy"] == alone.summary["accuracy"] and compared[2]["task"] == "clinics"
+    again = compared.result("PACFL", seed=1)
+    for client in ("clinic_0", "clinic_5"):
+        np.testing.assert_array_equal(again.model_of(client), alone.model_of(client))
+    with pytest.raises(UserError, match="there is no run of PACLF, seed 7; there are PACFL, seed 0; one model, seed 0"):
+        compared.result("PACLF", seed=7)
+
+
+def test_there_are_page_table_and_frames(compared):
+    assert "clinics: 2 methods compared" in (compared.out / "report.html").read_text()
+    frame, means = compared.frame, compared.summary_frame
+    assert frame[["algorithm", "seed"]].values.tolist() == [
+        ["PACFL", 0], ["PACFL", 1], ["one model", 0], ["one model", 1]
+    ]  # fmt: skip
+    column = "cluster_accuracy_percent"
+    assert frame[column].tolist() == [100 * compared[place]["accuracy"]["cluster"]["mean"] for place in (0, 2, 1, 3)]
+    assert means[column].to_dict() == pytest.approx(frame.groupby("algorithm")[column].mean().to_dict())
+    assert means[f"{column}_std"].to_dict() == pytest.approx(frame.groupby("algorithm")[column].std().to_dict())
+    with open(compared.out / "table.csv", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [row["algorithm"] for row in written] == means.index.tolist() and [*written[0]][1:] == [*means.columns]
+    assert float(written[0][column]) == pytest.approx(means.loc["PACFL", column])
+    assert "accuracy %" in repr(compared) and "one model" in repr(compared)
+    assert compared._repr_html_().count("<tr>") == 3
+
+
+def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_settings(methods, clients, tmp_path):
+    alone = {"PACFL": methods["PACFL"]}
+    first = compare(alone, clients, tmp_path)
+    assert compare(alone, clients, tmp_path, seeds=[0, 1])[0] == first[0]
+    others = tffcl.Population.from_arrays(*own_data.clinics(5))
+    with pytest.raises(UserError, match="the data have changed since the run in .*PACFL/seed-0: clients differ"):
+        compare(alone, others, tmp_path, seeds=[0])
+    with pytest.raises(UserError, match="the data have changed since the run in .*PACFL/seed-0: clients differ"):
+        compare({"one model": methods["one model"]}, others, tmp_path)
+    with pytest.raises(UserError, match=r"_every 1, not 2; .* give another out, .*\(overwrite=True with PA"):
+        compare({"one model": methods["one model"]}, clients, tmp_path, evaluate_every=2)
+    with pytest.raises(UserError, match="PACFL/seed-0 was run with built_from.noise_seed .none., not not set"):
+        compare({"PACFL": methods["one model"]}, clients, tmp_path)
+    assert compare(alone, others, tmp_path, overwrite=True, seeds=[0, 1])[0] != first[0]
+
+
+class Ending(tffcl.Callback):
+    """Fails in a round, and counts the runs that begin."""
+
+    def __init__(self, at):
+        self.at, self.begun = at, 0
+
+    def begin(self, run):
+        self.begun += 1
+
+    def after_round(self, run):
+        if (run.protocol.seed, run.round_number) == self.at:
+            raise RuntimeError("ended")
+
+
+def test_what_has_failed_goes_on(compared, methods, clients, tmp_path):
+    ending = Ending((1, 1))
+    with pytest.raises(UserError, match="RuntimeError: ended"):
+        compare({"PACFL": methods["PACFL"]}, clients, tmp_path, seeds=[0, 1], callbacks=[ending], task="clinics")
+    assert ending.begun == 2
+    with pytest.raises(UserError, match="seed-1 holds a run already; --resume"):
+        compare({"PACFL": methods["PACFL"]}, clients, tmp_path, seeds=[0, 1], task="clinics")
+    found = compare({"PACFL": methods["PACFL"]}, clients, tmp_path, seeds=[0, 1], resume=True, task="clinics")
+    assert [each["accuracy"] for each in found] == [compared[place]["accuracy"] for place in (0, 2)]
+
+
+def test_a_function_is_given_each_seed_and_a_run_that_diverges_leaves_the_others(model, clients, tmp_path):
+    given = []
+
+    def build(seed):
+        given.append(seed)
+        return build_fedavg(model, TRAINING if seed else tffcl.LocalTraining(learning_rate=1e38))
+
+    found = compare({"mine": build}, clients, tmp_path, seeds=[0, 1])
+    assert given == [0, 1] and found[0] is None and found[1]["seed"] == 1
+    failed = found.frame.set_index("seed")
+    assert "not finite" in failed.loc[0, "failed"] and failed.loc[1, "failed"] == ""
+    assert np.isnan(failed.loc[0, "cluster_accuracy_percent"]) and found.summary_frame.loc["mine", "seeds"] == 1
+    assert found.result("mine", seed=1).summary["accuracy"] == found[1]["accuracy"]
+    with pytest.raises(UserError, match="mine, seed 0 diverged; it has no result"):
+        found.result("mine", seed=0)
+
+
+def test_clients_that_join_later_are_in_all_runs(methods, clients, tmp_path):
+    train, test = own_data.clinics(7)
+    everyone = tffcl.Population.from_arrays(train, test, known=clients)
+    found = compare(methods, clients, tmp_path, later={2: everyone})
+    assert [len(found.result(label).clients) for label in methods] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"methods": "list"}, "methods is a list of methods; it must be a dict of what tables call each method, "),
+        ({"methods": "one"}, "methods is of OneShot; it must be a dict of what tables call each method"),
+        ({"methods": {}}, "methods is empty; it must be a dict"),
+        ({"methods": {"a": PACFLParameters}}, r"methods\['a'\] is the class PACFLParameters; it must be a method, as "),
+        ({"methods": {"a": PACFLParameters()}}, r"methods\['a'\] is of PACFLParameters; it must be a method, as "),
+        ({"methods": {"a": build_pacfl}}, "the function build_pacfl, which needs model, training, and is called with "),
+        ({"methods": {"a": lambda: 3}}, r"methods\['a'\] returned int; it must return a tffcl.algorithms.Method"),
+        ({"methods": {"a/b": lambda: 3}}, "'a/b' cannot be what tables call a method"),
+        ({"population": "dict"}, "population is of dict; it must be a tffcl.Population"),
+        ({"population": "runs/x"}, "population is of str; it must be a tffcl.Population"),
+        ({"later": {2: "x"}}, r"later\[2\] is of str; it must be a tffcl.Population"),
+        ({"seeds": 3}, r"seeds is '3'; it must be a list of whole numbers, e.g. \[0, 1, 2\]"),
+        ({"seeds": [0, 0]}, r"seeds are \[0, 0\]; give one or more, each once"),
+        ({"seeds": [0.5]}, "one of seeds is 0.5; it must be a whole number"),
+        ({"rounds": 0}, "rounds is 0; it must be a whole number from 1"),
+        ({"clients_per_round": 99}, "99"),
+        ({"epochs": 3}, r"unknown argument 'epochs' \(allowed: checkpoint_every, clients_per_round"),
+        ({"seed": 3}, r"unknown argument 'seed'; did you mean 'seeds'\?"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(methods, clients, tmp_path, change, message):
+    named = {"list": [methods["PACFL"]], "one": methods["PACFL"], "dict": {"a": clients}}
+    given = {"methods": methods, "population": clients, **change}
+    given = {name: named.get(each, each) if isinstance(each, str) else each for name, each in given.items()}
+    with pytest.raises(UserError, match=message) as told:
+        compare(given.pop("methods"), given.pop("population"), tmp_path / "out", **given)
+    assert "\n" not in str(told.value) and not (tmp_path / "out").exists()
+
+
+def test_what_is_missing_and_what_a_task_has_of_its_own_is_told(methods, clients, tmp_path):
+    with pytest.raises(UserError, match="rounds is missing; give it as to tffcl.train, e.g. rounds=10"):
+        tffcl.compare(methods, clients, tmp_path)
+    with pytest.raises(UserError, match="rounds is for methods made in Python; tffcl.resolve has a task's own"):
+        tffcl.compare([tffcl.resolve("demo_digits", "pacfl")], tmp_path, rounds=3)

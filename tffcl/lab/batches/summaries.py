@@ -1,0 +1,99 @@
+"""What several runs in one directory gave: their summaries, tables and results."""
+
+import html
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from tffcl.errors import UserError
+from tffcl.lab.batches.batch import Batch, Job
+from tffcl.lab.reporting import batch_index, comparison_table, files, report, sweeps
+from tffcl.runs.result import Result
+from tffcl.runs.run_directory import SUMMARY
+
+
+class Summaries(list):
+    """The summaries of several runs, as summary.json has them, in the order that was asked for; None for a run that
+    diverged.
+
+    The tables have all runs in the directory, those of earlier calls too, with accuracies in percent. A notebook shows
+    the table that the command line prints.
+
+    Attributes:
+      out: The directory; `report.html` in it is the page.
+    """
+
+    def __init__(
+        self, summaries: Iterable[dict | None], batch: Batch, jobs: Sequence[Job], names: Sequence[Sequence[object]]
+    ):
+        """Notes the runs of a batch.
+
+        Args:
+          summaries: Of the jobs.
+          batch: Which has run them.
+          jobs: The runs.
+          names: What tables call each, but for its seed: the method's label, or the values of a sweep's settings.
+        """
+        super().__init__(summaries)
+        self.out, self._batch = batch.out, batch
+        self._jobs = list(zip(map(tuple, names), jobs, strict=True))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a run: the method's label or the values of a sweep's settings, `seed`, the columns of the table, and
+        `failed`, why it diverged, or ""."""
+        first, columns, found = self._read()
+        lines = []
+        for names, runs, failures in found:
+            lines += [[*names, run.seed, *(each.metric.of_run(run) for each in columns), ""] for run in runs]
+            lines += [[*names, each.seed, *(float("nan") for _ in columns), each.reason] for each in failures]
+        return pd.DataFrame(lines, columns=[*first, "seed", *(each.name for each in columns), "failed"])
+
+    @property
+    def summary_frame(self) -> pd.DataFrame:
+        """A row a method or a point of a sweep: means over the seeds, `<column>_std` and `<column>_stderr`, as in
+        table.csv or sweep.csv."""
+        frame = report.plain_table(self.out).to_frame(comparison_table.SPREAD)
+        return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
+
+    def result(self, *name: object, seed: int | None = None) -> Result:
+        """Returns the result of a finished run, with its models.
+
+        Args:
+          *name: The method's label, or the values of a sweep's settings.
+          seed: Of the run; default the first that was asked for.
+
+        Raises:
+          UserError: If there is no such run, or it diverged.
+        """
+        found = [job for own, job in self._jobs if own == name and seed in (None, job.config.seed)]
+        if not found:
+            known = "; ".join(dict.fromkeys(job.title for _, job in self._jobs))
+            raise UserError(f"there is no run of {', '.join(map(str, name))}, seed {seed}; there are {known}")
+        if self._batch.done(found[0]) != "finished":
+            raise UserError(f"{found[0].title} diverged; it has no result")
+        return self._batch.start(found[0], resume=True, show_progress=False)
+
+    def __repr__(self) -> str:
+        table, _, _ = report.read_tables(self.out)
+        return table.without_empty().to_text()
+
+    def _repr_html_(self) -> str:
+        table, notes, _ = report.read_tables(self.out)
+        said = "".join(f"<p>note: {html.escape(each)}</p>" for each in notes)
+        return table.without_empty().to_html() + said
+
+    def _read(self):
+        """`(titles of names, columns, [(names, finished runs, failures)])` of all that is in the directory."""
+        if sweeps.is_sweep(self.out):
+            sweep = sweeps.read_sweep(self.out)
+            found = [(point.values, point.runs, point.failures) for point in sweep.points]
+            return sweep.keys, sweeps.SWEEP_COLUMNS, found
+        runs = files.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
+        failures = batch_index.find_failures(self.out)
+        methods = batch_index.in_order(self.out, [each.method for each in [*runs, *failures]])
+        found = [
+            ((name,), [run for run in runs if run.method == name], [each for each in failures if each.method == name])
+            for name in methods
+        ]
+        return ("algorithm",), comparison_table.COLUMNS, found
