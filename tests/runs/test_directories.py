@@ -216,6 +216,16 @@ def test_no_link_in_a_runs_directory_is_written_through(stopped, tmp_path, name)
         assert f"{name} is a link" in refused(stopped, **options)
 
 
+@pytest.mark.parametrize("kind", ["is a link", "is not a file"])
+@pytest.mark.parametrize("name", ["kept/0.1.npz", "history/000001.npy", "checkpoints/round_000001.npz"])
+def test_what_is_no_file_where_a_run_writes_for_its_clients_is_refused_first(stopped, name, kind):
+    (stopped / name).parent.mkdir(exist_ok=True)
+    (stopped / name).unlink(missing_ok=True)
+    (stopped / name).symlink_to("/nowhere/at/all") if kind == "is a link" else (stopped / name).mkdir()
+    for options in ({"resume": True}, {"overwrite": True}):
+        assert f"{name} {kind}" in refused(stopped, **options)
+
+
 def test_a_half_written_file_that_is_a_link_is_not_followed(stopped, tmp_path, runs):
     own = tmp_path / "own"
     own.write_text("mine")

@@ -59,7 +59,7 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
     own = method.kept_bytes + _optimizer_bytes(method)
     kept = taking_part * own
-    there = sum(path.stat().st_size for path in (out / KEPT).glob("*.npz"))
+    there = sum(path.lstat().st_size for path in (out / KEPT).glob("*.npz"))
     if kept > (free := _disk_room(out) + there):
         each = _parameters(own / 4)
         raise UserError(

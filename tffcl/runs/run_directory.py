@@ -245,7 +245,9 @@ class RunDirectory(os.PathLike):
                     f"{self / name} is a file; a run has a directory there: move it, or give another directory"
                 )
         names = [
-            path.relative_to(self.path) for name in (CHECKPOINTS, HISTORY) for path in (self / name).glob("*.np[yz]")
+            path.relative_to(self.path)
+            for name in (CHECKPOINTS, KEPT, HISTORY)
+            for path in (self / name).glob("*.np[yz]")
         ]
         for name in (*_FILES, MARKER, LOCK, *names):
             check_replaceable(self.path / name)
