@@ -17,7 +17,7 @@ from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
-from tffcl.client_work.optimizers import rate_factor, scheduled
+from tffcl.client_work.optimizers import ScheduledOptimizer, rate_factor
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 
@@ -147,7 +147,7 @@ def test_the_rate_of_each_round(name):
     decay, expected = SCHEDULES[name]
     found = [float(rate_factor(decay, number)) for number in range(1, 9)]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
-    server, rates = scheduled(tff.learning.optimizers.build_sgdm(2.0), decay), []
+    server, rates = ScheduledOptimizer(tff.learning.optimizers.build_sgdm(2.0), decay), []
     state, weights = server.initialize(tf.TensorSpec([], tf.float32)), tf.constant(0.0)
     for _ in range(8):
         state, moved = server.next(state, weights, tf.constant(1.0))
@@ -226,12 +226,12 @@ def test_single_clients_train_as_if_all_had_their_settings(tff_worker, model, po
 MISTAKES = [
     (
         {"optimizer": "adam", "momentum": 0.9},
-        "momentum is not of the optimizer adam; it has learning_rate, beta_1, beta_2",
+        "it must be 0 with the optimizer adam, whose keys are learning_rate, beta_1",
     ),
-    ({"beta_1": 0.8}, "beta_1 is not of the optimizer sgd; it has learning_rate, momentum"),
+    ({"beta_1": 0.8}, "beta_1 is 0.8; it must be left out with the optimizer sgd, whose keys are learning_rate, "),
     (
         {"optimizer": tff.learning.optimizers.build_adam(0.1), "learning_rate": 0.1},
-        "learning_rate is not of the optimizer that was given, which has its own",
+        "learning_rate is 0.1; it must be left out with the optimizer that was given, which has its own",
     ),
     ({"optimizer": "adm"}, "unknown optimizer 'adm'; did you mean 'adam'"),
     ({"optimizer": 3}, "optimizer is 3; it must be sgd, adam, adamw, rmsprop or a tff.learning.optimizers object"),

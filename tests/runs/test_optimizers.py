@@ -11,6 +11,7 @@ import tffcl
 from tests import own_data
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.errors import UserError
+from tffcl.runs import fingerprint
 
 ADAM = tffcl.LocalTraining(
     batch_size=10,
@@ -48,6 +49,19 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tff_worker, tmp_path
     for other in others:
         with pytest.raises(UserError, match=f"holds another run: its built_from.training.{next(iter(other))}"):
             trained(dataclasses.replace(ADAM, **other), tmp_path / "whole", resume=True)
+
+
+def test_a_servers_schedule_tells_runs_apart():
+    def told(decay):
+        adam = tff.learning.optimizers.build_adam(0.1)
+        method = build_fedavg(
+            own_data.perceptron(), tffcl.LocalTraining(), optimizer=tffcl.parts.ScheduledOptimizer(adam, decay)
+        )
+        return fingerprint.of_method(method)["optimizer"]
+
+    falling = told(tffcl.LearningRateDecay(0.9))
+    assert falling == told(tffcl.LearningRateDecay(0.9)) != told(tffcl.LearningRateDecay(0.8))
+    assert falling["optimizer"]["learning_rate"] == 0.1
 
 
 def test_settings_of_a_client_that_there_is_not_are_refused(tmp_path):

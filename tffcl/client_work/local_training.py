@@ -136,8 +136,9 @@ class LocalTraining(Parameters):
             )  # fmt: skip
         for key in ("learning_rate", "momentum", "beta_1", "beta_2", "epsilon"):
             if key not in taken and getattr(self, key) != getattr(type(self), key):
-                besides = f"; it has {', '.join(taken)}" if taken else ""
-                raise UserError(f"{key} is not of the optimizer {name}{besides}", key=key)
+                default = "0" if key == "momentum" else "left out"
+                besides = f", whose keys are {', '.join(taken)}" if taken else ""
+                raise wrong(key, getattr(self, key), f"it must be {default} with the optimizer {name}{besides}")
         if self.keeps_state and self.optimizer == "sgd" and not self.momentum:
             raise wrong("optimizer_state", self.optimizer_state, "SGD without momentum has no state to keep")
         for client, own in (self.clients or {}).items():

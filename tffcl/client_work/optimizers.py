@@ -27,17 +27,29 @@ def rate_factor(decay: LearningRateDecay, number) -> tf.Tensor:
     return factor
 
 
-def scheduled(optimizer: tff.learning.optimizers.Optimizer, decay: LearningRateDecay):
-    """Returns a server's optimizer whose learning rate changes with the steps that it takes, one in each round of its
-    model.
+class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
+    """A server's optimizer whose learning rate changes with its steps, of which every model has one in each round that
+    it is trained in: a cluster that is founded later begins its schedule then.
 
-    Raises:
-      UserError: If it has no learning rate that could change.
+    Attributes:
+      optimizer: Of `tff.learning.optimizers`, with a learning rate.
+      decay: What that is multiplied by.
     """
-    rate = base_rate(optimizer)
-    return tff.learning.optimizers.schedule_learning_rate(
-        optimizer, lambda done: rate * rate_factor(decay, tf.cast(done, tf.int32) + 1)
-    )
+
+    def __init__(self, optimizer: tff.learning.optimizers.Optimizer, decay: LearningRateDecay):
+        """Makes it; UserError if the optimizer has no learning rate that could change."""
+        self.optimizer, self.decay, rate = optimizer, decay, base_rate(optimizer)
+        self._scheduled = tff.learning.optimizers.schedule_learning_rate(
+            optimizer, lambda done: rate * rate_factor(decay, tf.cast(done, tf.int32) + 1)
+        )
+
+    def initialize(self, specs):
+        """As TFF's optimizers."""
+        return self._scheduled.initialize(specs)
+
+    def next(self, state, weights, gradients):
+        """As TFF's optimizers."""
+        return self._scheduled.next(state, weights, gradients)
 
 
 def base_rate(optimizer: tff.learning.optimizers.Optimizer) -> float:

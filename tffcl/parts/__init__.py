@@ -18,6 +18,7 @@ _SHOWN = {
     "aggregators.relatedness_mean": ("RelatednessMeanFactory",),
     "client_work.client_work": ("ClientWork", "stack"),
     "client_work.local_training": ("LocalTraining",),
+    "client_work.optimizers": ("ScheduledOptimizer",),
     "client_work.training": ("build_update_work",),
     "clients.client_examples": ("ClientExamples",),
     "clients.cohort": ("Cohort",),

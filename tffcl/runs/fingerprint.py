@@ -121,10 +121,8 @@ def _plain(value):
     if isinstance(value, (list, tuple)):
         return [each for each in map(_plain, value) if each is not None]
     if isinstance(value, tff.learning.optimizers.Optimizer):
-        return {
-            "kind": type(value).__name__,
-            **_table(value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32)))),
-        }
+        hyperparameters = value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32)))
+        return {"kind": type(value).__name__, **(_table(hyperparameters) or _table(vars(value)))}
     if isinstance(value, (tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory)):
         # A factory of ours has the dataclass that it was made of; one of TFF's is known by its name alone.
         own = [_table(vars(each)) for each in vars(value).values() if isinstance(each, Parameters)]

@@ -22,6 +22,16 @@ MISTAKES = [
     ([*RUN, "--set", "train.learning_rate=nan"], "train.learning_rate is nan"),
     ([*RUN, "--set", "train.early_stopping.metric=ari"], "[train.early_stopping] needs 'patience'"),
     ([*RUN, "--set", "train.early_stopping=3"], "it must be a table or EarlyStopping of metric, patience, min_delta"),
+    ([*RUN, "--set", "train.optimizer=adm"], "unknown train.optimizer 'adm'; did you mean 'adam'?"),
+    ([*RUN, "--set", "train.optimizer=adam"], "train.momentum is 0.5; it must be 0 with the optimizer adam"),
+    (
+        [*RUN, "--set", "train.learning_rate_decay.cosin=3"],
+        "unknown key in [train.learning_rate_decay] 'cosin'; did you mean 'cosine'?",
+    ),
+    (
+        ["run", "demo_digits", "--algorithm", "scaffold", "--set", "train.optimizer_state=kept"],
+        "scaffold takes control variates from steps of SGD: optimizer_state must be reset",
+    ),
     ([*RUN, "--set", "partition.clints=3"], "did you mean 'clients'"),
     ([*RUN, "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
     ([*RUN, "--set", "model.name=mpl"], "did you mean 'mlp'"),
