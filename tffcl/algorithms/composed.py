@@ -67,8 +67,9 @@ def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | 
             f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
         )
         raise wrong("preprocess", "normalized", rule)
+    classes = model.objective.classes_for("per_class") if how.per_class else None
     return build_subspace(
-        model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=model.num_classes,
+        model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=classes,
         max_classes=how.max_classes, preprocess=model.preprocess if how.preprocess == "normalized" else how.preprocess,
         samples=how.samples, energy=how.energy, method=method, **how.noise, noise_seed=noise_seed,
     )  # fmt: skip
@@ -96,7 +97,7 @@ def _pca_centres(model: FlatModel, how, *, seed: int, noise_seed: int | None = N
 
 def _embedding(model: FlatModel, how, *, find_encoder, seed: int, noise_seed: int | None = None) -> Signature:
     autoencoder, vector = find_encoder(how.encoder, epochs=how.encoder_epochs, examples=how.encoder_examples)
-    centres = Centres.named(how.num_centres, model.num_classes)
+    centres = Centres.named(how.num_centres, model.objective)
     return build_embedding(
         autoencoder, vector, model.example_spec, num_centres=centres.most, by_class=centres.by_class,
         fine_tune_epochs=how.fine_tune_epochs, seed=seed, **how.noise, noise_seed=noise_seed,

@@ -49,7 +49,7 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np
       A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its
       state is `aggregation_context`: β is no part of the computation.
     """
-    form, classes = parameters.metric, model.num_classes
+    form, classes = parameters.metric, model.objective.classes_for("FLIS (DC)")
     context, context_type = aggregation_context(parameters, images), tff.TensorType(np.float64)
     if parameters.answered_by == "clients":
         return RelatednessMeanFactory(
@@ -209,6 +209,6 @@ def build_flis_dc(
       UserError: If there are no images, they do not fit the model, or no similarity can reach β.
     """
     images = check_images(model, server_images)
-    classes = model.num_classes if parameters.soft else None
+    classes = model.objective.classes_for("FLIS (DC)") if parameters.soft else None
     inference.check_threshold(parameters.threshold, parameters.metric, len(images), classes)
     return FLISDC(model, training, parameters, images)

@@ -258,7 +258,7 @@ def group_flt(
 
 
 def _centres(model: FlatModel, how: FLTParameters) -> Centres:
-    return Centres.named(how.num_centres, model.num_classes)
+    return Centres.named(how.num_centres, model.objective)
 
 
 def _relations(how: FLTParameters, seed: int) -> ClientRelatedness:

@@ -90,6 +90,20 @@ def fitted(population: Population, example_spec) -> Population:
     )
 
 
+def reconstructed(population: Population) -> Population:
+    """Returns the population for a model that gives its input again: the inputs are the labels, as float32."""
+
+    def relabelled(client: int, held: ClientExamples) -> ClientExamples:
+        del client
+        return ClientExamples(held.x, np.asarray(held.x, np.float32))
+
+    names = ("train_examples", "test_examples", "validation_examples")
+    parts = {name: getattr(population, name) for name in names}
+    return dataclasses.replace(
+        population, **{name: each and mapped(each.held, relabelled) for name, each in parts.items()}
+    )
+
+
 def _inputs(values) -> dict:
     """What there is of each input of a model, by name; "" where there is one only."""
     return dict(values) if isinstance(values, Mapping) else {"": values}

@@ -57,7 +57,13 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], Clien
         x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(
             spec.dtype.as_numpy_dtype
         )
-        y = rng.integers(0, model.num_classes, _EXAMPLES, np.int32)
+        label, classes = model.objective.label, model.num_classes or 2  # of several labels each is 0 or 1
+        shape = [_EXAMPLES, *label.shape]
+        y = (
+            rng.integers(0, classes, shape, np.int32)
+            if label.dtype.is_integer
+            else rng.standard_normal(shape, np.float32)
+        )
         return ClientExamples(x, y)
 
     return examples

@@ -248,6 +248,7 @@ def _describe_model(trained: Trained) -> dict:
         "parameters": model.size,
         "models": len(rows),
         "input": str(tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape])),
+        "labels": model.objective.name,
         "classes": model.num_classes,
         "saved_model": SAVED_MODEL,
         "tensors": tensors,
@@ -310,9 +311,9 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     """Writes models of one architecture as a TensorFlow SavedModel.
 
     Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster
-    int32`, the row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is
-    not there TensorFlow raises InvalidArgumentError and says which there are. The loaded object has the parameters as
-    the variable `models`.
+    int32`, the row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`, or `numbers` where
+    labels are these; for a row that is not there TensorFlow raises InvalidArgumentError and says which there are. The
+    loaded object has the parameters as the variable `models`.
 
     Args:
       directory: Of the SavedModel.
@@ -327,10 +328,10 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
 
     def answer(vector, images):
         outputs = model.logits(model.unravel(vector), model.preprocess(images), None)
-        return {
-            "probabilities": model.objective.probabilities(outputs),
-            "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32),
-        }
+        answers = model.objective.predictions(outputs)
+        if model.objective.probabilities is None:
+            return {"numbers": answers}
+        return {"probabilities": model.objective.probabilities(outputs), "labels": answers}
 
     run = graph_function(answer, tf.TensorSpec([model.size]), images_spec)
 

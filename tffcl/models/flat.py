@@ -169,8 +169,9 @@ class FlatModel(FlatWeights, Shown):
         its labels."""
         found = chosen(metrics, self.objective.label_kind, self.name)
         changed = dataclasses.replace(self, metrics=found)
-        key = (self.key, "outputs") if self.key is not None and changed.metrics_of_outputs else self.key
-        return dataclasses.replace(changed, key=key)
+        if self.key is None or not changed.metrics_of_outputs:
+            return changed
+        return dataclasses.replace(changed, key=(*self.key, ("metrics", ", ".join(each.name for each in found))))
 
     @property
     def loss(self) -> Callable:

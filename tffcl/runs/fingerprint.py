@@ -104,6 +104,8 @@ def _model(model: FlatModel) -> dict:
     x = model.example_spec["x"]
     known = {"parameters": model.size, "examples": f"{x.dtype.name}{list(x.shape)}", "classes": model.num_classes}
     if model.key is None:
+        if model.metrics_of_outputs:
+            known["metrics"] = [each.name for each in model.metrics]
         return known | {"weights": [list(weight.shape) for weight in model.weights]}
     return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
 

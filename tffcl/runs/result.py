@@ -1,6 +1,7 @@
 """What a run gave, as Python objects."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -148,14 +149,23 @@ class Result(Shown):
 
     def facts(self):
         """What came of the run."""
-        accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
-        told = {f"{kind} accuracy": percent(mean) for kind, mean in accuracy.items() if mean is not None}
+        told = {f"{kind} accuracy": percent(mean) for kind, mean in self._means("accuracy").items()}
+        for name in self.summary.get("metrics", {}):
+            told |= {f"{kind} {name}": f"{mean:.4g}" for kind, mean in self._means("metrics", name).items()}
         rest = {"clusters": self.summary["clusters"]["count"], "rounds": self.summary["rounds"], "files": self.out}
         return {"method": self.summary["algorithm"], **told, **rest}
 
+    def _means(self, *place: str) -> dict[str, float]:
+        """The means over clients that there are below a place of the summary, by `cluster`, `local` and `global`."""
+        found = functools.reduce(dict.__getitem__, place, self.summary)
+        means = {kind: found[kind]["mean"] for kind in ("cluster", "local", "global")}
+        return {kind: mean for kind, mean in means.items() if mean is not None}
+
     def __repr__(self) -> str:
-        accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
-        said = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in accuracy.items() if mean is not None)
+        said = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in self._means("accuracy").items())
+        first = next(iter(self.summary.get("metrics", {})), None)
+        if first and not said:  # as of numbers
+            said = ", ".join(f"{kind} {first} {mean:.4g}" for kind, mean in self._means("metrics", first).items())
         counts = {"round": self.summary["rounds"], "cluster": self.summary["clusters"]["count"]}
         rounds, clusters = (f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
         return f"Result({self.summary['algorithm']} after {rounds}: {said or 'no accuracies'}; {clusters}; {self.out})"

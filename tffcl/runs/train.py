@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
-from tffcl.clients.example_types import check_examples, fitted
+from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
 from tffcl.clients.sampling import sample_cohort
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
+from tffcl.models.objectives import RECONSTRUCTION
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
@@ -198,6 +199,8 @@ def check_fits(
       UserError: If they do not fit the model, or the protocol does not fit them.
     """
     spec = method.model.example_spec
+    if method.model.objective.name == RECONSTRUCTION:
+        population, later = reconstructed(population), {at: reconstructed(each) for at, each in (later or {}).items()}
     population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
     for each in (population, *later.values()):
         check_examples(each, spec, method.model.num_classes)

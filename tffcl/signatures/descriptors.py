@@ -32,13 +32,15 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
       The signature; its context is the model `float32[P]`.
 
     Raises:
-      UserError: If examples have sequences of labels.
+      UserError: If examples have sequences of labels, or `by_class` labels that are no classes.
     """
-    if model.label_shape:
+    objective = model.objective
+    if model.label_shape and objective.num_classes is not None:
         raise UserError(
             f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}"
         )
-    classes = model.num_classes
+    classes = objective.classes_for("the signature descriptors by class") if by_class else 0
+    width = int(np.prod(objective.outputs))
 
     def outputs_of(vector, x):
         """In batches, as the features of a large client may not fit."""
@@ -46,10 +48,10 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
 
         def add(start, found):
             part = model.logits(tensors, model.preprocess(x[start : start + _BATCH]), None)
-            return start + _BATCH, tf.concat([found, tf.ensure_shape(part, [None, classes])], 0)
+            return start + _BATCH, tf.concat([found, tf.reshape(part, [-1, width])], 0)
 
-        shapes = (tf.TensorShape([]), tf.TensorShape([None, classes]))
-        start = (0, tf.zeros([0, classes]))
+        shapes = (tf.TensorShape([]), tf.TensorShape([None, width]))
+        start = (0, tf.zeros([0, width]))
         return tf.while_loop(lambda start, _: start < n, add, start, shape_invariants=shapes, parallel_iterations=1)[1]
 
     def moments(outputs, weights):
@@ -65,12 +67,12 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
         data = stack(examples)
         outputs, labels = outputs_of(vector, data["x"]), data["y"]
         everyone = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
-        described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, classes]))
+        described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, width]))
         if by_class:
             members = tf.one_hot(labels, classes, axis=0)
             there = tf.reduce_sum(members, -1)[:, tf.newaxis, tf.newaxis] > 1
             each = tf.where(there, moments(outputs, members), _OF_A_MISSING_CLASS)
-            described["conditional"] = tf.ensure_shape(each, [classes, 2, classes])
+            described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
         return described
 
     context = model.initial if vector is None else vector

@@ -13,6 +13,7 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
+from tffcl.models.objectives import Objective
 from tffcl.signatures.signature import (
     OWN_SEED,
     Signature,
@@ -78,9 +79,11 @@ class Centres(Parameters):
     by_class: bool = False
 
     @classmethod
-    def named(cls, num_centres: int | str, num_classes: int) -> "Centres":
-        """Of a number for all, or `CLASSES`, of which a client has `num_classes` at most."""
-        return cls(num_classes, True) if num_centres == CLASSES else cls(num_centres)
+    def named(cls, num_centres: int | str, objective: Objective) -> "Centres":
+        """Of a number for all, or `CLASSES`: as many as a client has; UserError where labels are no classes."""
+        if num_centres != CLASSES:
+            return cls(num_centres)
+        return cls(objective.classes_for("num_centres = 'classes'"), True)
 
     def of(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns how many the client with these `labels [n]` makes, `int32 []`."""

@@ -20,10 +20,11 @@ def build_label_histogram(
       noise_seed: See `build_signature`.
     """
 
+    classes = model.objective.classes_for("the signature label_histogram")
+
     @tf.function(autograph=False)
     def histogram(context, examples):
         labels = tf.reshape(stack(examples)["y"], [-1])
-        classes = model.num_classes
         counts = tf.math.bincount(labels, minlength=classes, maxlength=classes, dtype=tf.float32)
         counts = tf.ensure_shape(counts, [classes])
         shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))

@@ -48,9 +48,10 @@ def build_answer(model: FlatModel, *, soft: bool = False):
 
 
 def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tff.TensorType:
-    """The TFF type of one client's answers: `int32[n]`, or `float32[n,C]` if soft."""
+    """The TFF type of one client's answers: `int32[n]`, or `float32[n,C]` if soft; UserError if they are no classes."""
+    classes = model.objective.classes_for("what compares models by their answers")
     shape = [num_images, *model.label_shape]
-    return tff.TensorType(np.float32, [*shape, model.num_classes]) if soft else tff.TensorType(np.int32, shape)
+    return tff.TensorType(np.float32, [*shape, classes]) if soft else tff.TensorType(np.int32, shape)
 
 
 def build_inference(

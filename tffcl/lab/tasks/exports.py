@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.algorithms.method import Method
-from tffcl.client_work.evaluation import build_probabilities
+from tffcl.client_work.evaluation import build_predict, build_probabilities
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import as_type
 from tffcl.errors import UserError
@@ -184,9 +184,12 @@ def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.nda
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
     spec = model.example_spec["x"]
     x = tf.TensorSpec([None, *spec.shape], spec.dtype)
-    probabilities = graph_function(build_probabilities(model), tf.TensorSpec([model.size]), x)
-    found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
-    expected = [probabilities(vector, images) for vector in models]
+    name, build = "probabilities", build_probabilities
+    if model.objective.probabilities is None:
+        name, build = "numbers", build_predict
+    answer = graph_function(build(model), tf.TensorSpec([model.size]), x)
+    found = [serve(images=tf.constant(images), cluster=tf.constant(row))[name] for row in range(len(models))]
+    expected = [answer(vector, images) for vector in models]
     return compared(path, lambda: found, expected, "the library on images of the task")
 
 

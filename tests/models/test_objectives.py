@@ -1,0 +1,177 @@
+"""What labels and outputs are: losses, gradients and answers as in Keras, and what a model cannot be trained for."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tffcl
+from tests import own_objectives
+from tests.own_data import layers, sequential, spec
+from tests.own_objectives import OBJECTIVES, X, labels_of
+from tffcl.client_work.evaluation import build_choose, build_losses, build_predict, build_probabilities
+from tffcl.errors import UserError
+from tffcl.models.graph_function import graph_function
+
+losses = tf.keras.losses
+NAMES = {"binary logits": "binary", "several numbers": "numbers", "one-hot": "classes", "class weights": "classes"}
+
+
+def examples(name):
+    """Some examples, with labels as the model takes them, and as `fit` does."""
+    x, y = own_objectives.examples(name)[0]["c0"]
+    if name == "reconstruction":
+        return x, x, x
+    return x, y.astype(np.float32 if y.dtype.kind == "f" else np.int32), np.eye(3)[y] if name == "one-hot" else y
+
+
+def in_graph(function, *given):
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
+    found = graph_function(function, *specs)(*map(tf.constant, given))
+    return tf.nest.map_structure(lambda each: each.numpy(), found)
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def case(request):
+    return request.param, own_objectives.model(request.param)
+
+
+def test_a_step_is_that_of_keras(case):
+    """One step of `fit` on a batch, with its class weights; and the mean of the losses of the examples is its loss."""
+    name, model = case
+    keras, (x, y, theirs) = own_objectives.keras(*OBJECTIVES[name][0]), examples(name)
+    assert model.objective.name == NAMES.get(name, name)
+
+    def gradient(vector, x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(vector)
+            loss = model.objective.loss(model.logits(model.unravel(vector), x, None), y)
+        return tape.gradient(loss, vector), loss
+
+    moved, loss = in_graph(gradient, model.initial, x, y)
+    keras.compile(tf.keras.optimizers.SGD(0.5), OBJECTIVES[name][1])
+    fitted = keras.fit(
+        x, theirs, len(x), verbose=0, class_weight=OBJECTIVES[name][3].get("class_weight") and {0: 1.0, 1: 5.0, 2: 1.0}
+    )
+    after = model.ravel([each.numpy() for each in keras.trainable_variables])
+    np.testing.assert_allclose(model.initial - 0.5 * moved, after, atol=1e-6)
+    assert loss == pytest.approx(fitted.history["loss"][0], rel=1e-5)
+    np.testing.assert_allclose(in_graph(build_losses(model), model.initial, x, y).mean(), loss, rtol=1e-5)
+
+
+def test_answers_are_of_the_kind_of_the_labels(case):
+    name, model = case
+    keras, (x, y, _) = own_objectives.keras(*OBJECTIVES[name][0]), examples(name)
+    answers = in_graph(build_predict(model), model.initial, x)
+    assert (answers.dtype, answers.shape) == (y.dtype, y.shape)
+    outputs = keras(x).numpy()
+    if model.objective.name in ("numbers", "reconstruction"):
+        np.testing.assert_allclose(answers, outputs.reshape(y.shape), atol=1e-6)
+        with pytest.raises(UserError, match="gives numbers, and no probabilities"):
+            build_probabilities(model)
+        return
+    found = in_graph(build_probabilities(model), model.initial, x)
+    ones = outputs if name == "binary" else tf.sigmoid(outputs).numpy()
+    expected = {"binary": np.concatenate([1 - ones, ones], axis=1), "labels": ones}
+    np.testing.assert_allclose(found, expected.get(model.objective.name, tf.nn.softmax(outputs)), atol=1e-6)
+    np.testing.assert_array_equal(answers, found > 0.5 if model.objective.name == "labels" else found.argmax(1))
+
+
+def test_one_output_is_two_with_the_first_at_zero():
+    """The softmax of (0, s) is the sigmoid of s: mapped weights give the same loss, step and answers."""
+    one = own_objectives.model("binary logits")
+    keras = own_objectives.keras(2)
+    hidden_kernel, hidden_bias, kernel, bias = (np.asarray(each) for each in one.unravel(one.initial))
+    keras.set_weights([hidden_kernel, hidden_bias, np.c_[0 * kernel, kernel], np.r_[0 * bias, bias]])
+    two = tffcl.FlatModel.from_keras(keras, losses.SparseCategoricalCrossentropy(from_logits=True), (X, labels_of()))
+    x, y, _ = examples("binary logits")
+    for build in (build_predict, build_probabilities):
+        np.testing.assert_allclose(*(in_graph(build(each), each.initial, x) for each in (one, two)), atol=1e-6)
+    np.testing.assert_allclose(*(in_graph(build_losses(each), each.initial, x, y) for each in (one, two)), atol=1e-6)
+
+
+def test_a_functional_models_own_loss_gets_labels_as_it_declares_them():
+    declared = []
+
+    @tf.function
+    def predict_on_batch(weights, x, training):
+        return x @ weights[0][0]
+
+    def loss(outputs, labels, sample_weight=None):
+        declared.append((labels.dtype, labels.shape.rank))
+        return tf.reduce_mean((outputs - labels) ** 2)
+
+    functional = tff.learning.models.FunctionalModel(
+        initial_weights=((np.ones([4, 1], np.float32),), ()),
+        predict_on_batch_fn=predict_on_batch,
+        loss_fn=loss,
+        input_spec=(X, labels_of((1,), tf.float32)),
+    )
+    model = tffcl.FlatModel.from_functional(functional)
+    assert model.objective.name == "numbers" and model.label_shape == ()
+    assert set(declared) == {(tf.float32, 2)}
+
+
+def of(keras, loss, label, **options):
+    return tffcl.FlatModel.from_keras(keras, loss, (X, label), **options)
+
+
+def one(activation=None):
+    return sequential(layers.Dense(1, activation, input_shape=(4,)))
+
+
+BINARY = losses.BinaryCrossentropy
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: of(one(), BINARY(), labels_of()), "are no probabilities, but .* last layer with activation=.sigmoid"),
+        (lambda: of(one("sigmoid"), BINARY(from_logits=True), labels_of()), "leave the sigmoid out"),
+        (lambda: of(one(), losses.MeanSquaredError(), labels_of((2,))), "one output for each number of a label"),
+        (lambda: of(one(), BINARY(from_logits=True), labels_of(), objective="number"), "did you mean 'numbers'"),
+        (
+            lambda: of(one(), losses.MeanSquaredError(), labels_of(), class_weight={0: 2.0}),
+            "class_weight is for labels",
+        ),
+        (lambda: of(one("sigmoid"), BINARY(), labels_of(), class_weight={2: 1.0}), "class 2; .* the classes 0 to 1"),
+        (lambda: of(one("sigmoid"), BINARY(), labels_of(), class_weight={1: -1.0}), "class 1 is -1.0; it must be"),
+        (lambda: of(one("sigmoid"), BINARY(), labels_of(), metrics=["mse"]), "mse is not defined for the labels"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(make, message):
+    with pytest.raises(UserError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+A, TRAINING = tffcl.algorithms, tffcl.LocalTraining()
+IMAGES = np.zeros([5, 4], np.float32)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model: A.build_composed(model, TRAINING, A.ComposedParameters(signature={"name": "label_histogram"})),
+        lambda model: A.build_flis_hc(model, TRAINING, A.FLISHCParameters(threshold=0.9), server_images=IMAGES),
+        lambda model: A.build_flis_dc(model, TRAINING, A.FLISDCParameters(threshold=0.9), server_images=IMAGES),
+        lambda model: A.build_composed(
+            model, TRAINING, A.ComposedParameters(signature={"name": "subspace", "per_class": True})
+        ),
+        lambda model: A.build_ifca(model, TRAINING, A.IFCAParameters(num_clusters=2, choose_by="test_accuracy")),
+        lambda model: build_choose(model, "accuracy"),
+    ],
+)
+def test_what_needs_classes_says_so_before_it_trains(build):
+    with pytest.raises(
+        UserError, match="needs labels that are classes; a label of this model is one number|for labels"
+    ):
+        build(own_objectives.model("numbers"))
+
+
+def test_the_spec_of_a_sequence_of_labels_is_one_of_classes():
+    keras = sequential(layers.Embedding(12, 4, input_length=9), layers.Dense(12))
+    model = tffcl.FlatModel.from_keras(
+        keras, losses.SparseCategoricalCrossentropy(from_logits=True), spec([9], tf.int32, 9)
+    )
+    assert (model.objective.name, model.num_classes, model.label_shape) == ("classes", 12, (9,))

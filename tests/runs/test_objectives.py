@@ -1,0 +1,106 @@
+"""Runs of every objective: what they report, through a resume and an export; and against tff.learning."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from sklearn import metrics as sklearn
+
+import tffcl
+from tests import own_objectives
+from tests.own_objectives import OBJECTIVES, X, labels_of
+
+A = tffcl.algorithms
+TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
+METHODS = {
+    "fedavg": lambda model: A.build_fedavg(model, TRAINING),
+    "pacfl": lambda model: A.build_pacfl(model, TRAINING, A.PACFLParameters(num_clusters=2)),
+    "ifca": lambda model: A.build_ifca(model, TRAINING, A.IFCAParameters(num_clusters=2)),
+}
+
+
+def run(name, method, out, *, model=None, **options):
+    population = tffcl.Population.from_arrays(*own_objectives.examples(name))
+    how = {"rounds": 2, "clients_per_round": 4, "show_progress": False} | options
+    return tffcl.train(METHODS[method](model or own_objectives.model(name)), population, out=out, **how)
+
+
+@pytest.mark.parametrize(
+    "name, method",
+    [
+        *((name, method) for name in ("binary", "numbers") for method in METHODS),
+        *((name, "ifca") for name in OBJECTIVES if name not in ("binary", "binary logits", "numbers")),
+    ],
+)
+def test_a_run_of_an_objective_reports_what_its_models_predict(tff_worker, name, method, tmp_path):
+    result = run(name, method, tmp_path)
+    tests, summary = own_objectives.examples(name)[1], result.summary
+    answers = {client: result.predict(client, x) for client, (x, _) in tests.items()}
+    if own_objectives.model(name).objective.has_accuracy:
+        right = [np.mean(answers[client] == y) for client, (_, y) in tests.items()]
+        np.testing.assert_allclose(result.clients["cluster_accuracy"], right, atol=1e-6)
+        assert summary["accuracy"]["cluster"]["mean"] == pytest.approx(np.mean(right)) and "metrics" not in summary
+        return
+    # Where labels are numbers there is no accuracy, and never 0.
+    assert all(summary["accuracy"][kind]["mean"] is None for kind in ("cluster", "local", "global"))
+    assert np.isnan(result.clients["cluster_accuracy"]).all() and np.isnan(result.rounds["local_accuracy"]).all()
+    assert list(summary["metrics"]) == ["mae", "mse", "r2"] and "mae" in repr(result)
+    for client, (x, y) in tests.items():
+        truth = x if name == "reconstruction" else y
+        own = result.clients[result.clients["client_id"] == client]
+        assert float(own["cluster_mse"].iloc[0]) == pytest.approx(
+            sklearn.mean_squared_error(truth, answers[client]), abs=2e-6
+        )
+        assert float(own["cluster_r2"].iloc[0]) == pytest.approx(sklearn.r2_score(truth, answers[client]), abs=2e-6)
+
+
+@pytest.mark.parametrize("name", ["binary", "numbers", "reconstruction"])
+def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_path):
+    whole = run(name, "ifca", tmp_path / "whole")
+    assert run(name, "ifca", tmp_path / "parts", until=1) is None
+    parts = run(name, "ifca", tmp_path / "parts", resume=True)
+    without = [each | {"seconds": None} for each in (whole.summary, parts.summary)]
+    assert json.dumps(without[0]) == json.dumps(without[1])
+    np.testing.assert_array_equal(whole.model_of("c0"), parts.model_of("c0"))
+
+
+@pytest.mark.parametrize("name", ["binary", "labels", "several numbers"])
+def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
+    result = run(name, "fedavg", tmp_path / "run")
+    tffcl.export_result(result, tmp_path / "export")
+    x = own_objectives.examples(name)[1]["c0"][0]
+    serve = tf.saved_model.load(str(tmp_path / "export" / "saved_model")).signatures["serving_default"]
+    served = serve(images=tf.constant(x), cluster=tf.constant(0))
+    key = "numbers" if "numbers" in name else "labels"
+    np.testing.assert_allclose(served[key], result.predict("c0", x), atol=1e-6)
+    if key == "labels":
+        np.testing.assert_allclose(served["probabilities"], result.predict("c0", x, probabilities=True), atol=1e-6)
+    keras = result.keras_model_of("c0")
+    found = result.predict("c0", x) if key == "numbers" else keras(x)
+    np.testing.assert_allclose(keras(x), found, atol=1e-6)
+
+
+def test_fedavg_of_numbers_is_that_of_tff_learning(tff_worker, tmp_path):
+    """On full batches of one step, so that the order of examples plays no part."""
+    keras, examples = own_objectives.keras(1), own_objectives.examples("numbers")[0]
+    spec = X, labels_of((1,), tf.float32)
+    model = tffcl.FlatModel.from_keras(keras, tf.keras.losses.MeanSquaredError(), spec)
+    training = tffcl.LocalTraining(epochs=1, batch_size=0, learning_rate=0.1)
+    population = tffcl.Population.from_arrays(examples)
+    result = tffcl.train(
+        A.build_fedavg(model, training), population, rounds=2, clients_per_round=4, out=tmp_path, show_progress=False
+    )
+    functional = tff.learning.models.functional_model_from_keras(keras, tf.keras.losses.MeanSquaredError(), spec)
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        functional,
+        client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+        server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+    )
+    data = [tf.data.Dataset.from_tensors((x, y[:, None])) for x, y in examples.values()]
+    state = process.initialize()
+    for _ in range(2):
+        state = process.next(state, data).state
+    theirs = model.ravel(process.get_model_weights(state).trainable)
+    np.testing.assert_allclose(result.model_of("c0"), theirs, atol=1e-6)
