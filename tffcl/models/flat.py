@@ -174,11 +174,6 @@ class FlatModel(FlatWeights, Shown):
         return dataclasses.replace(changed, key=(*self.key, ("metrics", ", ".join(each.name for each in found))))
 
     @property
-    def loss(self) -> Callable:
-        """`(outputs, labels) -> float32`, the mean loss of a batch."""
-        return self.objective.loss
-
-    @property
     def num_classes(self) -> int | None:
         """Number of classes; None where labels are none."""
         return self.objective.num_classes
@@ -243,9 +238,9 @@ class FlatModel(FlatWeights, Shown):
           statistics, in order; none for a model without.
         """
         if self.keras is None:
-            return self.loss(self.logits(tensors, features, seed), labels), []
+            return self.objective.loss(self.logits(tensors, features, seed), labels), []
         outputs, penalty, statistics = self.keras.forward(tensors, features, seed)
-        return self.loss(outputs, labels) + penalty, statistics
+        return self.objective.loss(outputs, labels) + penalty, statistics
 
     @classmethod
     def from_functional(
