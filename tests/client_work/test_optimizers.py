@@ -59,7 +59,7 @@ def kerass(model, optimizer, training, x, y, clip=None):
     variables = [tf.Variable(part) for part in model.unravel(model.initial)]
     for batch in batches_of(training, SEED, len(y)):
         with tf.GradientTape() as tape:
-            loss = model.loss(model.logits(variables, model.preprocess(x[batch]), None), y[batch])
+            loss = model.objective.loss(model.logits(variables, model.preprocess(x[batch]), None), y[batch])
         gradients = tape.gradient(loss, variables)
         if clip is not None:
             norm = np.sqrt(sum(np.sum(np.square(each)) for each in gradients))
@@ -205,7 +205,7 @@ def gradient_of(model, vector, x, y):
     vector = tf.constant(vector, tf.float32)
     with tf.GradientTape() as tape:
         tape.watch(vector)
-        loss = model.loss(model.logits(model.unravel(vector), model.preprocess(x), None), y)
+        loss = model.objective.loss(model.logits(model.unravel(vector), model.preprocess(x), None), y)
     return tape.gradient(loss, vector).numpy().astype(float)
 
 
