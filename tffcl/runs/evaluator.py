@@ -24,6 +24,7 @@ from tffcl.models.objectives import CLASSES
 from tffcl.trace_cache import built_once
 
 _IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
+_MOST_CLASSES, _MOST_CLUSTERS = 100, 24  # of confusion matrices
 
 
 @built_once
@@ -296,6 +297,36 @@ class Evaluator:
             }
             for metric in self.model.metrics_of_outputs
         }
+
+    def confusion(self, models: np.ndarray, keys: np.ndarray, clusters: np.ndarray) -> dict[int, np.ndarray]:
+        """Returns which labels are taken for which; arguments as of `cluster_metrics`.
+
+        Returns:
+          Of the clusters with most clients, `int64 [C, C]`: how many labels (row) of the test examples of its clients
+          were answered with another (column); nothing where there are too many classes to look at, or none.
+        """
+        classes, objective = self.model.num_classes, self.model.objective
+        if classes is None or classes > _MOST_CLASSES:
+            return {}
+        tests, wanted = self._tests.indices, self._wanted(keys)
+        answers = self.answers(models, wanted)
+
+        @functools.cache
+        def predictions(row):
+            return _build_meaning(self.model)(answers[row])[0] if self._whole else answers[row]
+
+        found, sizes = np.unique(clusters, return_counts=True)
+        counts = {}
+        for cluster in found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS].tolist():
+            pairs = [
+                classes * self._tests.y[tests[client]]
+                + predictions(keys[client])[np.searchsorted(wanted[keys[client]], tests[client])]
+                for client in np.flatnonzero(clusters == cluster)
+            ]
+            counted = np.bincount(np.concatenate([each.ravel() for each in pairs]), minlength=classes**2)
+            counts[cluster] = counted.reshape(classes, classes)
+            counts[cluster][list(objective.ignored)] = 0
+        return counts
 
     def global_metrics(self, model: np.ndarray) -> dict[str, float | None]:
         """Returns the further metrics of one model `float32 [P]` on the union of all test images; None where one is not

@@ -26,6 +26,7 @@ from tffcl.runs.lock import LOCK, check_unlocked
 MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
 CLUSTERING, REPRESENTATIONS, SPLITS = "clustering.npz", "representations.npz", "splits.csv"
+CONFUSION = "confusion.npz"  # of each cluster, which labels its model takes for which
 SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
 LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
 FAILED = "failed.json"  # why a run of several diverged
@@ -33,7 +34,7 @@ REPORT = "report.html"
 CHECKPOINTS, KEPT, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
 
-_OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
+_OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
 _FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
 # What a run's files in its directories are called; in figures there are those that the marker names alone.
 _DIRECTORIES = {

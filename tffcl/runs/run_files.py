@@ -20,6 +20,7 @@ from tffcl.runs.run_directory import (
     CLIENTS,
     CLUSTERING,
     CONFIG,
+    CONFUSION,
     HISTORY,
     REPRESENTATIONS,
     SAMPLES,
@@ -195,6 +196,8 @@ class RunFiles(_Numbers, Shown):
       splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None
         for methods that split none.
       samples: `samples.npz`; None where examples are no images.
+      confusion: `confusion.npz`, cluster to int[C, C], its clients' test examples of a label (row) that were answered
+        with another (column), the clusters with most clients first; None where labels are no classes.
     """
 
     path: pathlib.Path
@@ -208,6 +211,7 @@ class RunFiles(_Numbers, Shown):
     history: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
     splits: np.ndarray | None = None
     samples: Samples | None = None
+    confusion: Mapping[int, np.ndarray] | None = None
 
     def facts(self):
         """Which run it is, and its mean accuracy."""
@@ -280,6 +284,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         history=_read_history(directory / HISTORY, clients.client_id),
         splits=_read_splits(directory / SPLITS) if (directory / SPLITS).exists() else None,
         samples=read_arrays(directory / SAMPLES, samples_of),
+        confusion=read_arrays(directory / CONFUSION, confusion_of),
     )
 
 
@@ -415,6 +420,15 @@ def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
     if not len(images) == len(labels) == len(clusters):
         raise ValueError(f"there are {len(images)} images, {len(labels)} labels and {len(clusters)} clusters")
     return Samples(images, labels.astype(int), clusters.astype(int))
+
+
+def confusion_of(arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+    """Makes confusion matrices by cluster of the arrays of `confusion.npz`."""
+    clusters, counts = arrays["clusters"], arrays["counts"]
+    square = counts.ndim == 3 and counts.shape[1] == counts.shape[2] and counts.dtype.kind == "i"
+    if not square or clusters.shape != counts.shape[:1] or counts.min(initial=0) < 0:
+        raise ValueError(f"counts is {counts.dtype} {counts.shape} of {len(clusters)} clusters")
+    return dict(zip(clusters.astype(int).tolist(), counts))
 
 
 def _check_merges(merges: np.ndarray, count: int):

@@ -53,16 +53,18 @@ def evaluate(run: Run):
         if everyones is None and len(np.unique(rows)) == 1:
             everyones = models[rows[0]]
 
+        clusters = np.asarray(method.views(placed).clusters)
+
         def of(evaluator) -> dict:
             found = {"cluster": evaluator.cluster_accuracy(models, rows)}
-            clusters = np.asarray(method.views(placed).clusters)
             found |= {"metrics": evaluator.cluster_metrics(models, rows, clusters)}
             shared = None if everyones is None else evaluator.global_accuracy(everyones)
             for name, value in ({} if everyones is None else evaluator.global_metrics(everyones)).items():
                 found["metrics"][name]["global"] = value
             return {**found, "global": shared}
 
-        run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
+        confusion = stage.evaluator.confusion(models, rows, clusters)
+        run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained, "confusion": confusion}
         if stage.validator is not None:
             run.evaluation["validation"] = of(stage.validator)
 

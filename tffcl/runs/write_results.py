@@ -20,7 +20,7 @@ from tffcl.runs import population_changes, resource_checks, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Run
-from tffcl.runs.run_directory import CLIENTS, CLUSTERING, REPRESENTATIONS, SAMPLES, SPLITS
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS
 
 _MOST_MAPPED = 2000  # clients on the map of representations
 _MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10  # of samples: clusters, clients of each and images of these
@@ -41,6 +41,7 @@ def finish(run: Run, settings: Mapping) -> Result:
         write_representations(out, views, population, sampling.stream(seed, "map"))
     if views.splits is not None:
         write_splits(out, views)
+    write_confusion(out, run.evaluation["confusion"])
     write_samples(out, population, np.asarray(views.clusters))
     columns = summary.client_table(population, views, run.evaluation, run.totals)
     write_clients(out, columns)
@@ -110,6 +111,13 @@ def write_representations(out: pathlib.Path, views: Views, population: Populatio
     points = project_directions(views.representations[rows], seed=seed)
     with replacing(out / REPRESENTATIONS) as file:
         np.savez_compressed(file, client_ids=population.shown_ids[known], places=known, points=points)
+
+
+def write_confusion(out: pathlib.Path, counts: Mapping[int, np.ndarray]):
+    """Writes confusion.npz where labels are classes, see `Evaluator.confusion`."""
+    if counts:
+        with replacing(out / CONFUSION) as file:
+            np.savez_compressed(file, clusters=list(counts), counts=np.stack(list(counts.values())))
 
 
 def write_splits(out: pathlib.Path, views: Views):

@@ -88,7 +88,7 @@ class Summaries(list):
         if sweeps.is_sweep(self.out):
             sweep = sweeps.read_sweep(self.out)
             found = [(point.values, point.runs, point.failures) for point in sweep.points]
-            return sweep.keys, sweeps.SWEEP_COLUMNS, found
+            return sweep.keys, (*sweeps.SWEEP_COLUMNS, *comparison_table.further_columns(sweep.runs)), found
         runs = files.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
         failures = batch_index.find_failures(self.out)
         methods = batch_index.in_order(self.out, [each.method for each in [*runs, *failures]])
@@ -96,4 +96,4 @@ class Summaries(list):
             ((name,), [run for run in runs if run.method == name], [each for each in failures if each.method == name])
             for name in methods
         ]
-        return ("algorithm",), comparison_table.COLUMNS, found
+        return ("algorithm",), (*comparison_table.COLUMNS, *comparison_table.further_columns(runs)), found

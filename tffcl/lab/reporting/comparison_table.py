@@ -8,7 +8,7 @@ from tffcl.lab.reporting import batch_index, files
 from tffcl.lab.reporting.batch_index import Failure
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.table import Cell, Column, Table
-from tffcl.runs.metrics import METRICS
+from tffcl.runs.metrics import METRICS, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
@@ -27,6 +27,11 @@ LEGEND = (
         "global",
         "One model on the union of all test data: where all clients share it, or where a method has a global one "
         "beside the others; else a dash.",
+    ),
+    (
+        "AUC, F1, ...",
+        "Further metrics, of the same models on the same examples, each computed on a client's whole test set; the "
+        "mean over the clients for whom it is defined, a dash where it is for none.",
     ),
     (
         "variance, worst 10 %",
@@ -80,18 +85,25 @@ class Row:
       seeds: The seeds that it ran with.
       stats: For the name of each column the statistics over these seeds.
       failures: The seeds that failed, and why.
+      further: The columns of the metrics that the runs have beside accuracies.
     """
 
     algorithm: str
     seeds: tuple[int, ...]
     stats: Mapping[str, Stat]
     failures: tuple[Failure, ...] = ()
+    further: tuple[Column, ...] = ()
 
     @classmethod
     def of(cls, name: str, runs: Sequence[RunFiles], columns: Sequence[Column], failures: Sequence[Failure] = ()):
         """Makes a row of the runs of a method."""
-        stats = {each.name: Stat.of(map(each.metric.of_run, runs)) for each in columns}
-        return cls(name, tuple(run.seed for run in runs), stats, tuple(failures))
+        further = further_columns(runs)
+        stats = {each.name: Stat.of(map(each.metric.of_run, runs)) for each in (*columns, *further)}
+        return cls(name, tuple(run.seed for run in runs), stats, tuple(failures), further)
+
+    def stat(self, column: Column) -> Stat:
+        """Returns the statistics of a column; those of nothing where its runs have it not."""
+        return self.stats.get(column.name, Stat.of(()))
 
     @property
     def shown_seeds(self) -> str:
@@ -100,10 +112,25 @@ class Row:
         return f"{known} of {known + len(self.failures)}" if self.failures else str(known)
 
 
+def further_columns(runs: Sequence[RunFiles]) -> tuple[Column, ...]:
+    """Returns the columns of the metrics that runs have beside accuracies."""
+    found = [run.summary.get("metrics") for run in runs]
+    names = dict.fromkeys(name for each in found if isinstance(each, Mapping) for name in each)
+    return tuple(Column.of(each) for name in names if name != "accuracy" for each in rows_of(name) if each.group)
+
+
+def _with_further(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+    """The columns, and after the accuracies those of the further metrics of all rows."""
+    further = list(dict.fromkeys(column for row in rows for column in row.further))
+    end = 1 + max((place for place, each in enumerate(columns) if each.group == _ACCURACIES), default=-1)
+    return [*columns[:end], *further, *columns[end:]] if end else list(columns)
+
+
+_ACCURACIES = "accuracy %"
 COLUMNS = tuple(Column.of(each) for each in METRICS if each.group)
-_FIRST_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters", "clients %")
+_FIRST_GROUPS = (_ACCURACIES, "variance", "worst 10 %", "clusters", "clients %")
 # On the page what a comparison is read for stands first, and fits a screen; the rest is a table of its own.
-RESULT_GROUPS = ("accuracy %", "clusters", "agreement", "worst 10 %")
+RESULT_GROUPS = (_ACCURACIES, "clusters", "agreement", "worst 10 %")
 FURTHER_GROUPS = ("variance", "clients %", "those that took part", "never trained counted")
 TRAFFIC_GROUPS = ("traffic",)
 TIME_GROUPS = ("seconds", "of which")
@@ -155,9 +182,9 @@ def to_table(
       first: Title of the names of the rows.
     """
     chosen = [each for group in groups for each in columns if each.group == group]
+    chosen = _with_further(chosen, rows)
     cells = [
-        [row.algorithm, Cell(row.shown_seeds, len(row.seeds)), *(row.stats[each.name] for each in chosen)]
-        for row in rows
+        [row.algorithm, Cell(row.shown_seeds, len(row.seeds)), *(row.stat(each) for each in chosen)] for row in rows
     ]
     failures = [str(each) for row in rows for each in row.failures]
     return Table([Column(first), Column("seeds"), *chosen], cells, failures)
@@ -185,16 +212,16 @@ def plain_table(
       first: Titles of the columns that say what a row is of.
       names: The cells of each row in these; default the row's algorithm.
     """
-    lines = []
+    lines, columns = [], _with_further(columns, rows)
     for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in row.failures)
-        lines.append([*own, len(row.seeds), *(row.stats[each.name] for each in columns), failed])
+        lines.append([*own, len(row.seeds), *(row.stat(each) for each in columns), failed])
     return Table([*map(Column, first), Column("seeds"), *columns, Column("failed")], lines)
 
 
 def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:
     """Makes the table for the page: `to_table`, and beside the accuracies only columns with a number."""
-    return to_table(rows, groups, **others).without_empty(("accuracy %",))
+    return to_table(rows, groups, **others).without_empty((_ACCURACIES,))
 
 
 def notes_of(runs: Sequence[RunFiles]) -> list[str]:

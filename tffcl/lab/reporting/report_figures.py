@@ -139,6 +139,15 @@ OF_RUNS = (
         _BAND,
     ),
     Row(
+        "metrics",
+        ROUNDS,
+        "Further metrics",
+        "Of the same models on the same examples as the accuracies, each computed on a client's whole test set; the "
+        "mean over the clients for whom it is defined.",
+        rounds.metrics_figure,
+        _BAND,
+    ),
+    Row(
         "progress",
         ROUNDS,
         "Training loss, clusters and their agreement with the true groups",
@@ -189,6 +198,13 @@ OF_ONE = (
         "groups, where they are known. Empty: the client has no example of the label. A cluster whose rows look alike "
         "has put like with like.",
         lambda run: data.labels_figure(run) if run.clients.label_counts.shape[1] else None,
+    ),
+    Row(
+        "confusion", CLUSTERS, "Which labels are taken for which",
+        "A panel is a cluster: all test examples of its clients, by the model that they are assigned. A row is a "
+        "label, a column what the model answers; the colours are shares of a row, so that a dark diagonal is a model "
+        "that is right. The largest clusters are drawn.",
+        lambda run: matrices.confusion_figure(run.confusion, run.label_names) if run.confusion else None,
     ),
     Row(
         "proximity", CLUSTERS, "{0.clustering.measure} between clients",

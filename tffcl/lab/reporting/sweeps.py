@@ -133,7 +133,14 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
 def sweep_rows(sweep: Sweep) -> list[Row]:
     """Returns one row a point."""
     return [
-        Row(point.name, tuple(run.seed for run in point.runs), point.stats, point.failures) for point in sweep.points
+        Row(
+            point.name,
+            tuple(run.seed for run in point.runs),
+            point.stats,
+            point.failures,
+            comparison_table.further_columns(point.runs),
+        )
+        for point in sweep.points
     ]
 
 

@@ -65,10 +65,11 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     }
     model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
     takes, has = model.example_spec["x"], federated.train.x
-    if (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape) or model.num_classes < classes:
+    few = model.num_classes is not None and model.num_classes < classes
+    if few or (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape):
         wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {model.num_classes} classes"
         raise UserError(f"model {name} takes {wanted}; {federated.name} has {has.dtype} {list(shape)} of {classes}")
-    return model
+    return model.with_metrics(config.evaluation.metrics) if config.evaluation.metrics else model
 
 
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:

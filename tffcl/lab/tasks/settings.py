@@ -1,6 +1,7 @@
 """The tables of a task file that are the same for every method: what they hold, and what is allowed in them."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
 from tffcl.clients.sampling import KINDS
+from tffcl.models.metrics import METRICS
 from tffcl.runs.callbacks import EarlyStopping
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong
 
@@ -83,11 +85,13 @@ class EvaluationSettings(Parameters):
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
+      metrics: Names of metrics beside the accuracy, e.g. ["auc", "f1"], each computed on whole test sets.
       place_unseen: Whether clients that have not taken part yet are placed for the evaluation without training, where
         the method can (StoCFL, section 3.3); else they have the model that it gives to those of whom it knows nothing.
     """
 
     every: Count = 10
+    metrics: Sequence[one_of(METRICS)] = ()
     place_unseen: bool = False
 
 

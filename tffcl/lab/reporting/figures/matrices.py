@@ -20,6 +20,7 @@ _MOST_NAMED_CLIENTS = 32
 _MOST_WRITTEN = 10  # clients whose values are written into the matrix
 _NOTHING = (255, 255, 255, 0)  # see-through
 _BINS = 80
+_MOST_CONFUSED, _MOST_NAMED_CLASSES = 6, 20  # clusters whose confusions are drawn, and classes that are named
 
 
 def proximity_figure(
@@ -117,6 +118,32 @@ def relatedness_figure(
         f"(c) flattened to {clusters:,} cluster{'s' * (clusters != 1)}: {_share(~sorted_related, together & off)} of "
         f"the pairs\nwithin are new, {_share(~together, sorted_related & off)} of the relations are lost"
     )
+    return figure
+
+
+def confusion_figure(counts: Mapping[int, np.ndarray], names: Sequence[str] = ()) -> ReportFigure:
+    """Draws the confusion matrices of clusters, a panel each, as shares of the examples of each label.
+
+    Args:
+      counts: Cluster to int [C, C], test examples of a label (row) that were answered with another (column).
+      names: Of the classes; default their numbers.
+    """
+    drawn = list(counts.items())[:_MOST_CONFUSED]
+    figure = style.new_panels(len(drawn), 3.4)
+    for axes, (cluster, found) in zip(figure.panels, drawn):
+        shares = found / np.maximum(found.sum(axis=1, keepdims=True), 1)
+        classes = list(map(str, names if len(names) == len(found) else range(len(found))))
+        image = axes.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100)
+        figure.matrices[image] = style.Matrix(
+            [f"label {each}" for each in classes], [f"answered {each}" for each in classes], " %"
+        )
+        places = range(0, len(found), -(-len(found) // _MOST_NAMED_CLASSES))
+        shown = [style.shorten(classes[each], 8) for each in places]
+        axes.set_xticks(places, shown, fontsize=8, rotation=90 if max(map(len, shown)) > 2 else 0)
+        axes.set_yticks(places, shown, fontsize=8)
+        right = np.trace(found) / max(found.sum(), 1)
+        axes.set_title(f"cluster {ordering.cluster_name(cluster)}: {100 * right:.1f} % right", fontsize=10)
+        axes.set(xlabel="answered", ylabel="label")
     return figure
 
 
