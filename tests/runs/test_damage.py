@@ -31,7 +31,8 @@ def truncate(path):
 
 def flip(path):
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(each ^ 0xFF for each in data[middle : middle + 64])
     path.write_bytes(data)
 
 

@@ -139,6 +139,7 @@ class AnswerMetric:
       of: What labels must be: "classes", "labels" (several), or "numbers".
       better: `UP` or `DOWN`.
       is_share: Whether it is from 0 to 1, and shown in percent.
+      limits: The least and the greatest value that it can have; None where there is no end.
     """
 
     name: str
@@ -147,6 +148,7 @@ class AnswerMetric:
     of: tuple[str, ...] = ("classes", "labels")
     better: str = UP
     is_share: bool = False
+    limits: tuple[float | None, float | None] = (None, None)
 
 
 _NUMBERS = {"of": ("numbers",)}
@@ -159,12 +161,12 @@ METRICS = {
         AnswerMetric("f1_micro", "F1, micro", _averaged("f1_score", "micro"), is_share=True),
         AnswerMetric("precision", "precision", _averaged("precision_score"), is_share=True),
         AnswerMetric("recall", "recall", _averaged("recall_score"), is_share=True),
-        AnswerMetric("auc", "AUC", _auc),
-        AnswerMetric("log_loss", "log loss", _log_loss, better=DOWN),
+        AnswerMetric("auc", "AUC", _auc, limits=(0, 1)),
+        AnswerMetric("log_loss", "log loss", _log_loss, better=DOWN, limits=(0, None)),
         AnswerMetric("calibration_error", "calibration error", _calibration_error, better=DOWN, is_share=True),
-        AnswerMetric("mae", "MAE", _sklearn("mean_absolute_error"), better=DOWN, **_NUMBERS),
-        AnswerMetric("mse", "MSE", _sklearn("mean_squared_error"), better=DOWN, **_NUMBERS),
-        AnswerMetric("r2", "R²", _r2, **_NUMBERS),
+        AnswerMetric("mae", "MAE", _sklearn("mean_absolute_error"), better=DOWN, limits=(0, None), **_NUMBERS),
+        AnswerMetric("mse", "MSE", _sklearn("mean_squared_error"), better=DOWN, limits=(0, None), **_NUMBERS),
+        AnswerMetric("r2", "R²", _r2, limits=(None, 1), **_NUMBERS),
     )
 }
 ACCURACY = METRICS["accuracy"]

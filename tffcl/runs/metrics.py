@@ -275,7 +275,9 @@ def rows_of(name: str) -> tuple[Metric, ...]:
     known = answer_metrics.METRICS.get(name)
     title = known.title if known else name
     share = known is not None and known.is_share
-    look = {"unit": "%", "limits": (0, 100)} if share else {"digits": 3}
+    look: dict = {"unit": "%", "limits": (0, 100)} if share else {"digits": 3}
+    if known and not share:
+        look["limits"] = known.limits
     shown = {**look, "better": answer_metrics.better_of(name), "axis": f"{title} (%)" if share else title}
     tested = [
         Metric(
