@@ -101,6 +101,26 @@ def test_accuracy_alone_costs_no_outputs(model):
     assert plain.metrics_of_outputs == () and len(model.metrics_of_outputs) == 5
 
 
+def fails(y, p):
+    raise ZeroDivisionError("no such thing")
+
+
+def never(y, p):
+    return float("nan")
+
+
+def test_a_users_metric_that_fails_is_told_before_any_round_and_one_that_is_never_defined_is_noted(
+    tff_worker, model, clients, tmp_path
+):
+    fedavg = tffcl.algorithms.build_fedavg(model.with_metrics([fails]), TRAINING)
+    with pytest.raises(tffcl.UserError, match="the metric fails failed: ZeroDivisionError: no such thing"):
+        run(fedavg, clients, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    result = run(tffcl.algorithms.build_fedavg(model.with_metrics([never]), TRAINING), clients, tmp_path / "b")
+    assert result.summary["metrics"]["never"]["cluster"]["mean"] is None
+    assert "defined for no client's test examples: never" in result.summary["notes"]
+
+
 def test_early_stopping_may_choose_by_any_metric_of_the_model(tff_worker, model, clients, tmp_path):
     fedavg = tffcl.algorithms.build_fedavg(model, TRAINING)
     stopping = tffcl.EarlyStopping("cluster_log_loss", 1, 10.0)

@@ -83,8 +83,7 @@ class LocalTraining(Parameters):
     """
 
     instead: ClassVar = {
-        "class_weight": "a tf.keras.losses.Loss of your own weighs classes, call(y, outputs) with tf.gather(weights, "
-        "y)",
+        "class_weight": "FlatModel.from_keras(..., class_weight={0: 1.0, 1: 5.0}) weighs classes",
         "callbacks": "tffcl.train(rounds=R, resume=True) with more and more rounds lets you look at each, and stop",
         "schedule": "learning_rate_decay takes a number or a tffcl.LearningRateDecay(...)",
         "clipnorm": "it is called clip_norm",

@@ -349,6 +349,18 @@ class Evaluator:
         return float(self.correct(model[np.newaxis], {0: everything})[0].sum() / counted) if counted else None
 
 
+def check_metrics(model: FlatModel, population: Population):
+    """Tries the further metrics of a model on the test examples of one client, before any round is computed.
+
+    Raises:
+      UserError: If a user's own function fails, or gives no number.
+    """
+    tested = next((client for client in population.client_ids if len(population.test(client))), None)
+    if model.metrics_of_outputs and tested is not None:
+        nowhere = np.zeros(1, int)
+        Evaluator(model, population.restricted([tested])).cluster_metrics(model.initial[np.newaxis], nowhere, nowhere)
+
+
 def _digest(model: np.ndarray, images: np.ndarray) -> bytes:
     """Tells a model with the images that it is asked about from all others."""
     found = hashlib.blake2b(np.ascontiguousarray(model), digest_size=16)

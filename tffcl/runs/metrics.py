@@ -322,6 +322,14 @@ def find(column: str, known: Collection[str] = ()) -> Metric:
     return found
 
 
+def on_validation(select: str) -> Metric | None:
+    """Returns the metric on validation examples by which a setting is chosen: "cluster" and "global" are accuracies,
+    else a column of rounds.csv, e.g. "cluster_auc"; None if there is no such metric on validation examples."""
+    name = f"{select}_accuracy" if select in ("cluster", "global") else select
+    known = [f"{kind}_{each}" for kind in ("cluster", "global") for each in answer_metrics.METRICS]
+    return of_column(f"validation_{name}") if name in known else None
+
+
 def of_panel(figure: str) -> tuple[Metric, ...]:
     """Returns the metrics that a figure over the rounds draws, a panel each."""
     return tuple(each for each in METRICS if figure in each.panels)

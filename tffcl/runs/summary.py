@@ -140,7 +140,12 @@ def summarize(
     cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
     return {
         **about,
-        "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
+        "notes": [
+            *([population.note] if population.note else []),
+            *_notes(population, views),
+            *_undefined(accuracy),
+            *told,
+        ],
         **({"label_names": list(population.label_names)} if population.label_names else {}),
         "accuracy": {
             "cluster": {**cluster, "participants": participation(accuracy, totals, counts)},
@@ -173,6 +178,12 @@ def summarize(
 def _notes(population: Population, views: Views) -> list[str]:
     nowhere = [] if views.nowhere is None else [population.name_of(client) for client in views.nowhere()]
     return [*views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
+
+
+def _undefined(accuracy: Mapping) -> list[str]:
+    """Says which metrics no client has, though it has test examples."""
+    names = [name for name, found in accuracy["metrics"].items() if not np.isfinite(found["cluster"]).any()]
+    return [f"defined for no client's test examples: {', '.join(names)}"] if names else []
 
 
 def _information(population: Population, views: Views) -> dict:

@@ -19,7 +19,7 @@ from tffcl.models.objectives import RECONSTRUCTION
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
-from tffcl.runs.evaluator import check_tokens
+from tffcl.runs.evaluator import check_metrics, check_tokens
 from tffcl.runs.interrupts import stopped, watch_for_interrupts
 from tffcl.runs.lock import locked
 from tffcl.runs.loop import SaveCheckpoints, restore_or_initialize, run_rounds
@@ -206,6 +206,7 @@ def check_fits(
         check_examples(each, spec, method.model.num_classes)
         check_tokens(method.model, each)
     method_checks.check_own_settings(method.training, (population, *later.values()))
+    check_metrics(method.model, population)
     stages = Stages(method.model, population, later)
     if stages.starts[-1] > protocol.rounds:
         raise UserError(

@@ -157,3 +157,24 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
     assert math.isnan(search.validation(tmp_path, "global", 8))
     (tmp_path / "summary.json").unlink()
     assert search.validation(tmp_path, "cluster", 8) == -math.inf
+
+
+def test_a_search_may_choose_by_another_metric(tmp_path, capsys):
+    """Of which less is better, and which is shown as it is."""
+    command = [
+        *COMMAND,
+        "--over",
+        "learning_rate=0.0001,0.1,1e30",
+        "--select",
+        "cluster_log_loss",
+        "--fresh-seeds",
+        "1",
+    ]
+    assert main([*command, "--out", str(tmp_path / "a")]) == 2
+    assert "--select cluster_log_loss needs the metric: --set 'evaluation.metrics=" in capsys.readouterr().err
+    assert main([*command, "--set", 'evaluation.metrics=["log_loss"]', "--out", str(tmp_path / "b")]) == 0
+    contents = json.loads((tmp_path / "b" / "batch.json").read_text())
+    scores = [point["score"] for point in contents["rungs"][-1]["points"]]
+    assert scores[0] < scores[1] and scores[2] is None
+    assert contents["picked"]["validation"] == scores[0] and contents["picked"]["test"]["cluster_log_loss"][0] > 0
+    assert f"{scores[0]:.3f}" in capsys.readouterr().out

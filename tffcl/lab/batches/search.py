@@ -1,6 +1,7 @@
 """Choosing a setting: by accuracy on validation examples, over a grid or at random, with early stopping of bad ones."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 import re
@@ -15,12 +16,12 @@ from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
+from tffcl.runs.metrics import DOWN, Metric, of_column, on_validation
 from tffcl.runs.run_directory import RunDirectory, State
 
 if TYPE_CHECKING:
     from tffcl.lab.batches.batch import Batch, Job
 
-SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
 _PICKED = "picked"
 _RANGE = re.compile(r"\s*([^,]+?)\s*\.\.\s*([^,]+?)\s*")
 
@@ -30,7 +31,7 @@ class SearchOptions:
     """How a setting is chosen.
 
     Attributes:
-      select: Which accuracy on validation examples decides, one of `SELECTABLE`.
+      select: Which metric on validation examples decides, see `runs.metrics.on_validation`.
       halving: η of successive halving: after a share of the rounds the best 1/η of the points go on, and so on up to
         all rounds; 0 runs all points to their end.
       fresh_seeds: How many seeds, none of them used in choosing, the picked point is tested with.
@@ -41,9 +42,10 @@ class SearchOptions:
     fresh_seeds: int = 3
 
     def __post_init__(self):
-        if self.select not in SELECTABLE:
+        if on_validation(self.select) is None:
             raise UserError(
-                f"--select {self.select!r} must be cluster or global: local accuracy is taken on test examples only"
+                f"--select {self.select!r} must be cluster or global: local accuracy is taken on test examples only; "
+                "by another metric e.g. cluster_auc"
             )
         if self.halving and self.halving < 2:
             raise UserError(f"--halving {self.halving} must be 2 or more: the best 1/η of the points go on")
@@ -162,6 +164,10 @@ def search(
             "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's "
             "training data"
         )
+    metric = on_validation(options.select)
+    name = metric.source[2] if metric.source[1] == "metrics" else "accuracy"
+    if name != "accuracy" and any(name not in run.evaluation.metrics for point in planned.points for run in point.runs):
+        raise UserError(f"--select {options.select} needs the metric: --set 'evaluation.metrics=[\"{name}\"]'")
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
 
     batch = batches.Batch("search", out, batches.Options(data_dir, resume, overwrite, show_progress))
@@ -176,12 +182,12 @@ def search(
             points = points[:count]
             found = scores(batch, [own for _, own in points], options.select, until)
             _check_scores(found, planned, options.select)
-            order = sorted(range(len(points)), key=lambda place: -found[place])
+            order = sorted(range(len(points)), key=lambda place: _worst_last(found[place], metric))
             noted = [{"values": list(points[place][0].values), "score": _json(found[place])} for place in order]
             contents["rungs"].append({"rounds": until, "points": noted})
             batch.note(contents)
             points, best = [points[place] for place in order], found[order[0]]
-        contents["picked"] = _tested(batch, planned, points[0][0], options.fresh_seeds) | {"validation": best}
+        contents["picked"] = _tested(batch, planned, points[0][0], options) | {"validation": best}
         batch.note(contents)
     return batch.index
 
@@ -194,7 +200,7 @@ def scores(
     Args:
       batch: To which they belong.
       points: The jobs of each, one a seed.
-      select: Which accuracy, one of `SELECTABLE`.
+      select: Which metric, as `SearchOptions.select`.
       until: The round after which it is taken; default the end.
       **how: Further arguments of `Batch.run`.
 
@@ -210,22 +216,28 @@ def scores(
 
 def validation(place: pathlib.Path, select: str, until: int | None = None) -> float:
     """Returns the accuracy on validation examples of the run in a directory, as of one job in `scores`."""
-    directory, column = RunDirectory(place), f"validation_{select}_accuracy"
+    directory, metric = RunDirectory(place), on_validation(select)
+    column = metric.column
     if until is not None and until <= directory.rounds_done and directory.state is not State.DIVERGED:
         rounds = directory.rounds()
         return float(rounds.floats(column)[until - 1]) if column in rounds.names else math.nan
     summary = directory.summary()  # before that round where its budget of privacy was spent: what it has come to then
     if summary is None:
         return -math.inf
-    value = summary.get("validation", {}).get(select, {}).get("mean")
+    value = functools.reduce(lambda found, key: found.get(key, {}), metric.source[:-1], summary).get("mean")
     return math.nan if value is None else value
+
+
+def _worst_last(score: float, metric: Metric) -> float:
+    """By what points are sorted; those that diverged, at minus infinity, come last."""
+    return score if metric.better == DOWN and math.isfinite(score) else -score
 
 
 def _check_scores(found: Sequence[float], planned: Plan, select: str):
     if any(map(math.isnan, found)):
         raise UserError(
-            f"{planned.algorithm} has no {select} accuracy on validation examples; --select cluster is there for "
-            "every method"
+            f"{planned.algorithm} has no {on_validation(select).column.removeprefix('validation_')} on validation "
+            "examples; --select cluster is there for every method"
         )
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)
@@ -236,11 +248,11 @@ def _json(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _tested(batch: "Batch", planned: Plan, point: Point, fresh_seeds: int) -> dict:
+def _tested(batch: "Batch", planned: Plan, point: Point, options: SearchOptions) -> dict:
     """Runs the picked point to its end with seeds that chose nothing; returns what the index says of it."""
     from tffcl.lab.batches.batch import Job
 
-    seeds = [max(planned.seeds) + 1 + number for number in range(fresh_seeds)]
+    seeds = [max(planned.seeds) + 1 + number for number in range(options.fresh_seeds)]
     title = f"picked: {sweep.describe(planned.axes, point.values)}, fresh seed"
     jobs = [
         Job(dataclasses.replace(point.runs[0], seed=seed), pathlib.PurePath(_PICKED, f"seed-{seed}"), f"{title} {seed}")
@@ -252,4 +264,9 @@ def _tested(batch: "Batch", planned: Plan, point: Point, fresh_seeds: int) -> di
         kind: [each and each["accuracy"][kind]["mean"] for each in summaries]  # None where it diverged
         for kind in ("cluster", "local", "global")
     }
+    metric = of_column(on_validation(options.select).column.removeprefix("validation_"))
+    if metric.source[0] == "metrics":
+        test[options.select] = [
+            each and each["metrics"][metric.source[1]][metric.source[2]]["mean"] for each in summaries
+        ]
     return {"values": list(point.values), "seeds": seeds, "test": test}

@@ -21,7 +21,9 @@ def add_sweep(parser):
     )
     parser.add_argument("--seeds", default="0", metavar="0,1,2")
     parser.add_argument(
-        "--select", metavar="cluster|global", help="pick the best point by validation accuracy; only that one is tested"
+        "--select",
+        metavar="cluster|global|cluster_auc|...",
+        help="pick the best point by validation accuracy, or by another metric; only that one is tested",
     )
     parser.add_argument(
         "--samples", type=int, metavar="N", help="with --select: N points at random; values may be LOW..HIGH"

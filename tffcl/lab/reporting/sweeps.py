@@ -14,7 +14,7 @@ from tffcl.lab.reporting.comparison_table import LEGEND, Row
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number, show_value
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs import run_files
-from tffcl.runs.metrics import BY_KEY
+from tffcl.runs.metrics import BY_KEY, on_validation
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunFiles
 
@@ -184,13 +184,14 @@ def read_search(path: str | pathlib.Path) -> dict | None:
 def search_text(found: Mapping) -> str:
     """Returns the points, each with the rounds that it was given, best first, and below them the picked one."""
     title = ", ".join(found["labels"])
-    heads = [title, "rounds", f"validation {found['select']} %"]
+    metric = on_validation(found["select"])
+    heads = [title, "rounds", f"validation {found['select']}{f' {metric.unit}' if metric.unit else ''}"]
     lines, seen = [], set()
     for rung in reversed(found["rungs"]):
         for point in rung["points"]:
             name = _name(point["values"])
             if name not in seen:
-                score = MISSING if point["score"] is None else f"{100 * point['score']:.2f}"
+                score = MISSING if point["score"] is None else f"{metric.scale * point['score']:.{metric.digits}f}"
                 lines.append([name, str(rung["rounds"]), score])
                 seen.add(name)
     text = [Table.of(heads, lines).to_text()]
@@ -200,10 +201,12 @@ def search_text(found: Mapping) -> str:
     seeds = ", ".join(map(str, picked["seeds"]))
     text += ["", f"picked: {title} {_name(picked['values'])}, on test data over the fresh seeds {seeds}:"]
     for kind, values in picked["test"].items():
-        stat = Stat.of(math.nan if value is None else 100 * value for value in values)
+        own = metric if kind == found["select"] else BY_KEY[f"{kind}_accuracy"]
+        stat = Stat.of(math.nan if value is None else own.scale * value for value in values)
         if stat.count:
             failed = f" ({len(values) - stat.count} diverged)" if kind == "cluster" and stat.count < len(values) else ""
-            text.append(f"  {kind} {show_number(stat, 2)} %{failed}")
+            unit = f" {own.unit}" if own.unit else ""
+            text.append(f"  {kind} {show_number(stat, own.digits)}{unit}{failed}")
     return "\n".join(text)
 
 
