@@ -104,3 +104,8 @@ def test_fedavg_of_numbers_is_that_of_tff_learning(tff_worker, tmp_path):
         state = process.next(state, data).state
     theirs = model.ravel(process.get_model_weights(state).trainable)
     np.testing.assert_allclose(result.model_of("c0"), theirs, atol=1e-6)
+    clustered = tffcl.learning.build_clustered_fed_avg(model, 1, training)
+    state = clustered.initialize()
+    for _ in range(2):
+        state = clustered.next(state, data).state
+    np.testing.assert_allclose(state.global_model_weights[0], theirs, atol=1e-6)

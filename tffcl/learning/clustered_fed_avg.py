@@ -400,7 +400,7 @@ def check_element_spec(model: FlatModel, element_spec=None):
     x, y = _pair(element_spec)
     for key, given in (("x", x), ("y", y)):
         wanted = model.example_spec[key]
-        same = given.dtype == wanted.dtype if key == "x" else given.dtype.is_integer
+        same = given.dtype == wanted.dtype or key == "y" and given.dtype.is_integer
         shapes = [tuple(wanted.shape), (None, *wanted.shape)]
         if not same or not any(
             given.shape.rank == len(each) and given.shape.is_compatible_with(each) for each in shapes
@@ -415,17 +415,20 @@ def check_element_spec(model: FlatModel, element_spec=None):
 
 
 def as_examples(model: FlatModel, data: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a client's data set as single examples `<x, y=int32>`, in the order in which they come.
+    """Returns a client's data set as single examples `<x, y>`, labels as the model takes them, in the order in which
+    they come.
 
     Args:
       data: Has an element spec that `check_element_spec` lets through.
     """
 
+    batched, label = _is_batch(model, _pair(data.element_spec)[0]), model.objective.label
+
     def named(*element):
         x, y = _pair(element[0] if len(element) == 1 else element)
-        return collections.OrderedDict(x=x, y=tf.cast(y, tf.int32))
+        shape = [-1, *label.shape] if batched else label.shape
+        return collections.OrderedDict(x=x, y=tf.reshape(tf.cast(y, label.dtype), shape))
 
-    batched = _is_batch(model, _pair(data.element_spec)[0])
     # Not by `unbatch`, an operation that device runtimes lack.
     return data.map(named).flat_map(tf.data.Dataset.from_tensor_slices) if batched else data.map(named)
 
@@ -442,7 +445,9 @@ def own_seed(seed, examples: tf.data.Dataset):
     """
 
     def add(total, example):
-        return 31 * (31 * total + tf.reduce_sum(example["y"])) + _told_of(example["x"])
+        y = example["y"]
+        labels = tf.reduce_sum(y) if y.dtype.is_integer else _told_of(y)
+        return 31 * (31 * total + labels) + _told_of(example["x"])
 
     return tf.random.experimental.stateless_fold_in(seed, examples.reduce(tf.constant(7), add))
 
