@@ -169,6 +169,11 @@ def test_what_needs_classes_says_so_before_it_trains(build):
         build(own_objectives.model("numbers"))
 
 
+def test_bools_are_labels_of_zero_and_one():
+    model = of(one("sigmoid"), BINARY(), labels_of((), tf.bool))
+    assert (model.objective.name, model.example_spec["y"].dtype) == ("binary", tf.int32)
+
+
 def test_the_spec_of_a_sequence_of_labels_is_one_of_classes():
     keras = sequential(layers.Embedding(12, 4, input_length=9), layers.Dense(12))
     model = tffcl.FlatModel.from_keras(

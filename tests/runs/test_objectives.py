@@ -56,6 +56,21 @@ def test_a_run_of_an_objective_reports_what_its_models_predict(tff_worker, name,
         assert float(own["cluster_r2"].iloc[0]) == pytest.approx(sklearn.r2_score(truth, answers[client]), abs=2e-6)
 
 
+@pytest.mark.parametrize(
+    "name, labels, message",
+    [
+        ("numbers", ["low", "high", "low"], r"labels are names \(high, low, ...\); the model takes numbers"),
+        ("labels", [[0, 1, 2]] * 3, "has the label 2; the model knows the classes 0 to 1"),
+        ("binary", [0, 1, 2], "has the label 2; the model knows the classes 0 to 1"),
+    ],
+)
+def test_labels_that_are_not_the_models_are_told_in_one_line(name, labels, message, tmp_path):
+    population = tffcl.Population.from_arrays({"a": (np.zeros([3, 4]), np.array(labels))})
+    method = METHODS["fedavg"](own_objectives.model(name))
+    with pytest.raises(tffcl.UserError, match=message):
+        tffcl.train(method, population, rounds=1, clients_per_round=1, out=tmp_path, show_progress=False)
+
+
 @pytest.mark.parametrize("name", ["binary", "numbers", "reconstruction"])
 def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_path):
     whole = run(name, "ifca", tmp_path / "whole")

@@ -99,9 +99,8 @@ def reconstructed(population: Population) -> Population:
 
     names = ("train_examples", "test_examples", "validation_examples")
     parts = {name: getattr(population, name) for name in names}
-    return dataclasses.replace(
-        population, **{name: each and mapped(each.held, relabelled) for name, each in parts.items()}
-    )
+    relabelled_parts = {name: each and mapped(each.held, relabelled) for name, each in parts.items()}
+    return dataclasses.replace(population, label_names=None, **relabelled_parts)
 
 
 def _inputs(values) -> dict:
@@ -126,7 +125,7 @@ def check_examples(population: Population, example_spec, num_classes: int | None
     Args:
       population: The clients.
       example_spec: Of the model.
-      num_classes: How many classes it knows; None where labels are no classes.
+      num_classes: How many values a label may have, from 0; None where labels are numbers.
 
     Raises:
       UserError: If types or shapes are others, or a client lacks examples of a kind, or has a number that is not
@@ -148,6 +147,9 @@ def check_examples(population: Population, example_spec, num_classes: int | None
             classes = key == "y" and wanted.shape.rank == 0 and wanted.dtype.is_integer
             hint = labels.why_not(population.train(population.client_ids[0]).y, classes) if key == "y" else ""
             raise UserError(f"the clients' {what} are {kinds}{hint}")
+    if population.label_names is not None and example_spec["y"].dtype.is_floating:
+        named = ", ".join(population.label_names[:3])
+        raise UserError(f"the clients' labels are names ({named}, ...); the model takes numbers, y.astype(float)")
     looked_at = {}  # by identity: clients may share examples
     for client in population.read_before:
         for kind, examples in _kinds(population).items():

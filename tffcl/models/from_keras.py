@@ -222,6 +222,8 @@ def _example_specs(input_spec) -> tuple[Any, tf.TensorSpec]:
         inner = spec.shape[1:] if spec.shape.rank else None
         if inner is None or not inner.is_fully_defined():
             raise UserError(f"input_spec of {key} is {spec}; only its leading batch dimension may be unknown")
+    if parts["y"].dtype == tf.bool:  # which become 0 and 1 where clients are made
+        parts["y"] = tf.TensorSpec(parts["y"].shape, tf.int32)
     if not (parts["y"].dtype.is_integer or parts["y"].dtype.is_floating):
         raise UserError(f"labels are {parts['y'].dtype.name}; they must be integers, or floats where they are numbers")
     return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), (parts["x"], parts["y"]))

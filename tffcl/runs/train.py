@@ -15,7 +15,7 @@ from tffcl.clients.sampling import sample_cohort
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
-from tffcl.models.objectives import RECONSTRUCTION
+from tffcl.models.objectives import LABELS, RECONSTRUCTION
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
@@ -203,7 +203,7 @@ def check_fits(
         population, later = reconstructed(population), {at: reconstructed(each) for at, each in (later or {}).items()}
     population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
     for each in (population, *later.values()):
-        check_examples(each, spec, method.model.num_classes)
+        check_examples(each, spec, 2 if method.model.objective.name == LABELS else method.model.num_classes)
         check_tokens(method.model, each)
     method_checks.check_own_settings(method.training, (population, *later.values()))
     check_metrics(method.model, population)
