@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import tffcl
 from tests import own_data
@@ -96,6 +97,26 @@ def test_statistics_of_a_step_are_means_and_variances_of_its_batch():
     np.testing.assert_allclose(statistics[1], 0.9 + 0.1 * x.var(axis=0), rtol=1e-5)
     assert [weight.kind for weight in model.weights] == 2 * ["trained"] + 2 * ["statistic"] + 2 * ["trained"]
     assert np.all(trained[0] < 1)  # which decay and the centre have pulled
+
+
+def first_round(build, **more):
+    model = made_of(sequential(layers.BatchNormalization(momentum=0.5, input_shape=(30,)), layers.Dense(2)))
+    population = tffcl.Population.from_arrays(*own_data.clinics())
+    state = train(build(model, TRAINING, **more), population, [(0, 3, 5)])
+    return model.parted(model.unravel(state.models[0]))
+
+
+def test_no_step_of_a_server_touches_the_mean_of_statistics(tff_worker):
+    """Nor what clients normalize or correct; in the first round, local trainings are those of FedAvg."""
+    trained, statistics = first_round(build_fedavg)
+    for build, more in (
+        (tffcl.algorithms.build_fednova, {}),
+        (tffcl.algorithms.build_scaffold, {"parameters": tffcl.algorithms.ScaffoldParameters(server_learning_rate=3, weighting="examples")}),
+        (build_fedavg, {"optimizer": tff.learning.optimizers.build_adam(0.1)}),
+    ):
+        other, same = first_round(build, **more)
+        np.testing.assert_allclose(np.concatenate(same), np.concatenate(statistics), rtol=1e-5, atol=1e-6)
+        assert any(np.any(np.abs(mine - theirs) > 1e-4) for mine, theirs in zip(other, trained, strict=True))
 
 
 def test_other_starts_have_the_statistics_of_the_model():

@@ -52,7 +52,7 @@ def build_clustered_round(
       weighting: Of clients in the mean, a name in `WEIGHTINGS`.
     """
     work = build_update_work(model, training, flags=flags)
-    server = keyed_server(model.size, optimizer=optimizer)
+    server = keyed_server(model.size, optimizer=optimizer, on_trained=model.on_trained)
     return compose(work, {"update": keyed_factory(aggregation)}, server, weighting=WEIGHTINGS[weighting])
 
 

@@ -1,6 +1,7 @@
 """FedNova: updates are averaged per step's worth of training (Wang et al., NeurIPS 2020, arXiv:2007.07481)."""
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -20,10 +21,10 @@ from tffcl.trace_cache import built_once
 _MOST_STEPS = 1e4  # a client's in secure sums, in the unit of `build_normalized_work`: more count as so many
 
 
-def move_by_steps(state, results, measurements):
+def move_by_steps(model: FlatModel, state, results, measurements):
     """Every model moves by its clients' mean steps' worth times the mean of what they moved in one (Eq. 7)."""
     del measurements
-    moves = results["steps"] * results["update"]
+    moves = model.on_trained(results["steps"] * results["update"], results["update"])
     return {**state, "models": state["models"] + pad_rows(moves, tf.shape(state["models"])[0])}
 
 
@@ -46,7 +47,7 @@ def build_normalized_round(
     training.require_sgd("FedNova", *TRAININGS["fednova"].sgd)
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
     uploads = {"update": keyed_factory(aggregation), "steps": steps}
-    server = Server({"models": models_type(model.size)}, own_row, move_by_steps)
+    server = Server({"models": models_type(model.size)}, own_row, functools.partial(move_by_steps, model))
     return compose(
         build_normalized_work(model, training, steps_counted=effective_steps == "local_steps"), uploads, server
     )

@@ -57,7 +57,8 @@ def build_controlled_round(
 
     def step(state, results, measurements):
         rows = tf.shape(state["models"])[0]
-        models = state["models"] + parameters.server_learning_rate * pad_rows(results["update"], rows)
+        update = pad_rows(results["update"], rows)
+        models = state["models"] + model.on_trained(parameters.server_learning_rate * update, update)
         change, present = pad_rows((results["control"], measurements["control"]["clients"]), rows)
         if anew:
             mean = tf.math.divide_no_nan(state["control_sums"], state["members"][:, tf.newaxis])

@@ -191,7 +191,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
 
         total = tf.while_loop(lambda start, _: start < n, add, (0, tf.zeros_like(vector)), parallel_iterations=1)[1]
         mean = tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
-        return mean + training.weight_decay * model.trained_only(vector) if training.weight_decay else mean
+        return mean + model.on_trained(training.weight_decay * vector, 0.0) if training.weight_decay else mean
 
     return full_gradient
 

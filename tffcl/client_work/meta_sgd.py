@@ -42,7 +42,7 @@ def _build_gradient(model: FlatModel, weight_decay: float):
             tape.watch(vector)
             loss, statistics = model.training_loss(model.unravel(vector), features, y, seed)
         slope = tape.gradient(loss, vector, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        slope = slope + weight_decay * model.trained_only(vector) if weight_decay else slope
+        slope = slope + model.on_trained(weight_decay * vector, 0.0) if weight_decay else slope
         return slope, loss, statistics
 
     return gradient

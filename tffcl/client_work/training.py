@@ -171,7 +171,8 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
         trained, report = train_and_report(received["model"], client)
         own = own_steps(training, client)
         worth = step_weight(report["examples"], **own) / unit
-        direction = tf.math.divide_no_nan(trained - received["model"], worth)
+        moved = trained - received["model"]
+        direction = model.on_trained(tf.math.divide_no_nan(moved, worth), moved)
         steps = worth
         if steps_counted:
             steps = tf.cast(local_steps(training, report["examples"], **own), tf.float32) / unit
@@ -314,7 +315,7 @@ def build_controlled_work(
         else:
             scale = own_options(training, client).get("rate_scale", 1.0)
             gone = training.learning_rate * scale * step_weight(report["examples"], **own_steps(training, client))
-            renewed = own - control + model.trained_only(tf.math.divide_no_nan(start - trained, gone))
+            renewed = own - control + model.on_trained(tf.math.divide_no_nan(start - trained, gone), 0.0)
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(renewed)))
         told = clipped(renewed if anew else renewed - own)
         uploads = {"update": keyed(client["key"], trained - start), "control": keyed(client["key"], told)}

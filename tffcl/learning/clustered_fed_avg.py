@@ -195,7 +195,7 @@ def _build_round(
             not_finite=1 - finite,
         )
 
-    server = keyed_server(model.size, num_clusters, optimizer=optimizer)
+    server = keyed_server(model.size, num_clusters, optimizer=optimizer, on_trained=model.on_trained)
     server = dataclasses.replace(server, receive=all_models, told=("metrics",))
     uploads = {"update": aggregator, "metrics": metrics}
     return compose(ClientWork(element_spec, compute), uploads, server, weighting=weighting, reports=False)

@@ -73,13 +73,13 @@ class FlatWeights:
         left = {"trained": iter(trained), "statistic": iter(statistics)}
         return [next(left[weight.kind]) for weight in self.weights]
 
-    def trained_only(self, vector) -> tf.Tensor:
-        """Returns a vector `[P]` with zeros in the place of statistics, which no gradient, decay or correction
-        touches."""
+    def on_trained(self, changed, otherwise) -> tf.Tensor:
+        """Returns `changed [..., P]`, where weights are statistics `otherwise [..., P]` or a number: no gradient,
+        decay, correction or step of a server's optimizer touches these."""
         if not self.has_statistics:
-            return vector
-        trained, statistics = self.parted(self.unravel(vector))
-        return self.concat(self.together(trained, [tf.zeros_like(each) for each in statistics]))
+            return changed
+        is_trained = [weight.kind == "trained" for weight in self.weights]
+        return tf.where(tf.repeat(is_trained, [weight.size for weight in self.weights]), changed, otherwise)
 
     def with_statistics(self, vector, statistics: Sequence) -> tf.Tensor:
         """Returns a vector `[P]` with other statistics."""

@@ -190,10 +190,13 @@ def _freeze_like(copy, keras_model):
 
 def _build_trace(copy: tf.keras.Model, is_trained):
     """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`."""
+    # Noise of private means, and means of means that run apart, can make a variance negative.
+    variances = {id(getattr(each, "moving_variance", None)) for each in copy._flatten_layers()}
     generators = [each._random_generator for each in copy._flatten_layers() if hasattr(each, "_random_generator")]
 
     def trace(values, x, seed):
         for place, value, moves in zip(copy.weights, values, is_trained, strict=True):
+            value = tf.maximum(value, 0.0) if id(place) in variances else value
             place.put(value if moves else tf.stop_gradient(value))
         _finalize(copy)
         if seed is not None:

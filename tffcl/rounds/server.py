@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -51,7 +52,11 @@ class Replacing:
 
 
 def keyed_server(
-    size: int, rows: int | None = None, *, optimizer: tff.learning.optimizers.Optimizer | None = None
+    size: int,
+    rows: int | None = None,
+    *,
+    optimizer: tff.learning.optimizers.Optimizer | None = None,
+    on_trained: Callable = lambda changed, otherwise: changed,
 ) -> Server:
     """Builds the server of clustered training: clients receive the model of their key, and their updates move it.
 
@@ -61,12 +66,13 @@ def keyed_server(
       optimizer: Steps each model against its mean update, as in `tff.learning`; default adds the update. Its state is
         the private value `optimizer`, rows by model. The model of a cluster that nobody of a round belongs to does not
         step.
+      on_trained: `FlatModel.on_trained`: the mean update is added to statistics, which the optimizer does not step.
     """
     values = {"models": models_type(size, rows)}
     if optimizer is None:
         return Server(values, own_row, move_rows)
     private = {"optimizer": optimizer_state_type(optimizer, size, rows)}
-    return Server(values, own_row, functools.partial(_step_rows, optimizer), private=private)
+    return Server(values, own_row, functools.partial(_step_rows, optimizer, on_trained), private=private)
 
 
 def _specs(size: int) -> tf.TensorSpec:
@@ -93,14 +99,15 @@ def initial_optimizer_state(optimizer: tff.learning.optimizers.Optimizer, size: 
     return tf.nest.map_structure(lambda leaf: np.repeat(leaf.numpy()[np.newaxis], rows, axis=0), one)
 
 
-def _step_rows(optimizer, state, results, measurements):
+def _step_rows(optimizer, on_trained, state, results, measurements):
     del measurements
     models = state["models"]
     updates = pad_rows(results["update"], tf.shape(models)[0])
 
     def step(row):
         own, model, update = row
-        moved = optimizer.next(own, model, -update)
+        own_next, stepped = optimizer.next(own, model, -update)
+        moved = own_next, on_trained(stepped, model + update)
         took_part = tf.reduce_any(tf.not_equal(update, 0))
         return tf.nest.map_structure(lambda new, old: tf.where(took_part, new, old), moved, (own, model))
 

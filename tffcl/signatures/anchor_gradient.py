@@ -135,7 +135,8 @@ def build_anchor_gradient(
         if form == "gradient":
             direction = gradient(anchor, data["x"], data["y"])
         else:
-            direction = anchor - local_sgd(anchor, data["x"], data["y"], context[OWN_SEED])[0]
+            trained, *_ = local_sgd(anchor, data["x"], data["y"], context[OWN_SEED])
+            direction = model.on_trained(anchor - trained, 0.0)
         if size < model.size:
             direction = sketch(direction, size, tf.random.experimental.stateless_fold_in(seed, _SKETCH_STREAM))
         if noise_multiplier:
