@@ -73,9 +73,9 @@ def build_trying(model: FlatModel, num_clusters: int, *, stacked: bool = False) 
 @built_once
 def _build_losses_here(model: FlatModel):
     """Builds `build_losses` of few examples as a function of arrays in this process."""
-    x, y = model.example_spec["x"], model.example_spec["y"]
-    specs = tf.TensorSpec([None, *x.shape], x.dtype), tf.TensorSpec([None, *y.shape], y.dtype)
-    return session_function(build_losses(model, few=True), tf.TensorSpec([model.size]), *specs)
+    y = model.example_spec["y"]
+    labels = tf.TensorSpec([None, *y.shape], y.dtype)
+    return session_function(build_losses(model, few=True), tf.TensorSpec([model.size]), model.x_spec, labels)
 
 
 def losses_of_few(
@@ -97,7 +97,8 @@ def losses_of_few(
     run, few, found, block = _build_losses_here(model), np.zeros(len(population), bool), [], []
 
     def try_block():
-        x, y = np.concatenate([each.x for each in block]), np.concatenate([each.y for each in block])
+        x = tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *(each.x for each in block))
+        y = np.concatenate([each.y for each in block])
         sizes = np.array([len(each) for each in block])
         sums = [np.add.reduceat(run(vector, x, y), np.cumsum(sizes) - sizes) for vector in models]
         found.append(np.stack(sums, axis=1) / sizes[:, np.newaxis])

@@ -27,7 +27,7 @@ from tffcl.clustering.vector_distances import (
     vector_distances,
 )
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel
+from tffcl.models.flat import FlatModel, one_array
 from tffcl.references import is_reference, named
 from tffcl.registry import Row, find, given, made_by, parameters_of
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
@@ -76,7 +76,7 @@ def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | 
 
 
 def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], str]:
-    kind = model.example_spec["x"].dtype
+    kind = one_array(model.example_spec, "signature subspace").dtype
     if kind.is_integer and kind != tf.uint8:
         tokens = (
             f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take "

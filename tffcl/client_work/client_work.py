@@ -83,10 +83,21 @@ def sequence_type(example_spec) -> tff.SequenceType:
 
 def stacked_type(sequence: tff.SequenceType) -> tff.StructType:
     """Returns the TFF type of the same examples stacked: tensors `[?, ...]`, as simulations have them."""
-    fields = tff.structure.iter_elements(sequence.element)
-    return tff.to_type(
-        collections.OrderedDict((name, tff.TensorType(kind.dtype, [None, *kind.shape])) for name, kind in fields)
-    )
+
+    def stacked(kind):
+        return tff.TensorType(kind.dtype, [None, *kind.shape])
+
+    return tff.to_type(tff.types.structure_from_tensor_type_tree(stacked, sequence.element))
+
+
+def rows_of(x, rows):
+    """Returns some of the examples `x [n, ...]`, or of each of several inputs.
+
+    Args:
+      x: A tensor, or a structure of tensors.
+      rows: A slice, or `int32 [m]`.
+    """
+    return tf.nest.map_structure(lambda leaf: leaf[rows] if isinstance(rows, slice) else tf.gather(leaf, rows), x)
 
 
 def stack(examples):

@@ -21,22 +21,24 @@ def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
 
     def in_batches(tensors, x, n):
         batches = (n + _BATCH - 1) // _BATCH
-        padded = tf.pad(x, [[0, batches * _BATCH - n]] + [[0, 0]] * len(model.input_shape))
-        padded = tf.reshape(padded, [batches, _BATCH, *model.input_shape])
+
+        def in_rows(leaf):
+            padded = tf.pad(leaf, [[0, batches * _BATCH - n]] + [[0, 0]] * (leaf.shape.rank - 1))
+            return tf.reshape(padded, [batches, _BATCH, *leaf.shape[1:]])
 
         def one(batch):
             # Recurrent layers lose the shape, which the loop needs where there is no batch at all.
             return tf.ensure_shape(of_batch(tensors, batch), [_BATCH, *shape])
 
-        answers = tf.map_fn(one, padded, fn_output_signature=dtype, parallel_iterations=1)
+        answers = tf.map_fn(one, tf.nest.map_structure(in_rows, x), fn_output_signature=dtype, parallel_iterations=1)
         return tf.reshape(answers, [-1, *shape])[:n]
 
     @tf.function(autograph=False)
     def infer(vector, x):
-        tensors, n = model.unravel(vector), tf.shape(x)[0]
+        tensors, first = model.unravel(vector), tf.nest.flatten(x)[0]
         if few:
             return of_batch(tensors, x)
-        known = x.shape[0]
+        known, n = first.shape[0], tf.shape(first)[0]
         if known is not None:
             # TensorFlow's optimizer aborts the process over a loop that it finds out to be dead.
             return of_batch(tensors, x) if 0 < known <= _BATCH else in_batches(tensors, x, n)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tffcl.client_work.client_work import OPTIMIZER, visiting_order
+from tffcl.client_work.client_work import OPTIMIZER, rows_of, visiting_order
 from tffcl.client_work.local_training import OF_CLIENTS, LocalTraining
 from tffcl.client_work.optimizers import build_optimizer, first_state, rate_factor, with_rate
 from tffcl.clients.cohort import Cohort
@@ -119,7 +119,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
-            batch = tf.gather(features, chosen), tf.gather(y, chosen)
+            batch = rows_of(features, chosen), tf.gather(y, chosen)
             moves, statistics, loss = descent(parts, statistics, *batch, dropped, scale)
             if shifts is not None:
                 moves = [each + shift for each, shift in zip(moves, shifts)]
@@ -185,7 +185,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
             rows = slice(start, tf.minimum(start + size, n))
             with tf.GradientTape() as tape:
                 tape.watch(vector)
-                loss, _ = model.training_loss(model.unravel(vector), model.preprocess(x[rows]), y[rows], None)
+                loss, _ = model.training_loss(model.unravel(vector), model.preprocess(rows_of(x, rows)), y[rows], None)
                 loss *= tf.cast(tf.shape(y[rows])[0], tf.float32)
             return start + size, total + tape.gradient(loss, vector)
 

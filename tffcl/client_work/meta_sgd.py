@@ -6,7 +6,7 @@ import dataclasses
 import tensorflow as tf
 
 from tffcl.choices import GRADIENTS
-from tffcl.client_work.client_work import visiting_order
+from tffcl.client_work.client_work import rows_of, visiting_order
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -108,7 +108,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
             for place in range(needed):
                 start = (number * needed + place) % batches * size
                 rows = order[start : tf.minimum(start + size, n)]
-                chosen.append((tf.gather(features, rows), tf.gather(y, rows)))
+                chosen.append((rows_of(features, rows), tf.gather(y, rows)))
                 seeds.append(tf.random.experimental.stateless_fold_in(shuffling, start + 1))
             vector, velocity, loss = step(vector, velocity, chosen, seeds)
             count = tf.cast(tf.shape(chosen[1][1])[0], tf.float32)
@@ -154,7 +154,7 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
             rows = slice(start, tf.minimum(start + _AT_A_TIME, n))
             share = tf.cast(rows.stop - start, tf.float32) / tf.cast(n, tf.float32)
             dropped = tf.random.experimental.stateless_fold_in(seed, start + 1)
-            return start + _AT_A_TIME, total + share * gradient(at, features[rows], y[rows], dropped)[0], at
+            return start + _AT_A_TIME, total + share * gradient(at, rows_of(features, rows), y[rows], dropped)[0], at
 
         for _ in range(steps):
             state = (0, tf.zeros_like(vector), vector)

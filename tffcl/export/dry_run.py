@@ -53,10 +53,14 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], Clien
 
     def examples(client: int):
         rng = np.random.default_rng([seed, client])
-        spec = model.example_spec["x"]
-        x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(
-            spec.dtype.as_numpy_dtype
-        )
+
+        def some(spec):
+            # Images have all pixel values; other whole numbers may be tokens, of which any vocabulary has the first two.
+            most = 256 if spec.dtype == tf.uint8 else 2 if spec.dtype.is_integer else 1
+            drawn = rng.uniform(0, most, [_EXAMPLES, *spec.shape])
+            return drawn.astype(spec.dtype.as_numpy_dtype)
+
+        x = tf.nest.map_structure(some, model.example_spec["x"])
         label, classes = model.objective.label, model.num_classes or 2  # of several labels each is 0 or 1
         shape = [_EXAMPLES, *label.shape]
         y = (

@@ -247,7 +247,7 @@ def _describe_model(trained: Trained) -> dict:
         "name": model.name,
         "parameters": model.size,
         "models": len(rows),
-        "input": str(tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape])),
+        "input": str(tff.types.tensorflow_to_type(model.x_spec)),
         "labels": model.objective.name,
         "classes": model.num_classes,
         "saved_model": SAVED_MODEL,
@@ -310,10 +310,10 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
 def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
-    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster
-    int32`, the row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`, or `numbers` where
-    labels are these; for a row that is not there TensorFlow raises InvalidArgumentError and says which there are. The
-    loaded object has the parameters as the variable `models`.
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them (of several inputs
+    each by its name in their place), and `cluster int32`, the row of `models`, and gives `probabilities float32[n,
+    classes]` and `labels int32[n]`, or `numbers` where labels are these; for a row that is not there TensorFlow raises
+    InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
 
     Args:
       directory: Of the SavedModel.
@@ -323,8 +323,9 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     served = tf.Module()
     served.models = tf.Variable(models, trainable=False, name="models")
 
-    spec = model.example_spec["x"]
-    images_spec = tf.TensorSpec([None, *spec.shape], spec.dtype, "images")
+    inputs = model.x_spec if isinstance(model.x_spec, Mapping) else {"images": model.x_spec}
+    images_spec = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in inputs.items()}
+    images_spec = images_spec if isinstance(model.x_spec, Mapping) else images_spec["images"]
 
     def answer(vector, images):
         outputs = model.logits(model.unravel(vector), model.preprocess(images), None)

@@ -22,7 +22,7 @@ from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel
+from tffcl.models.flat import FlatModel, one_array
 from tffcl.rounds.composer import Round, by_examples, compose, uniform
 from tffcl.rounds.server import all_models, initial_optimizer_state, keyed_server
 from tffcl.validation import Count, Whole, check_value
@@ -395,6 +395,7 @@ def check_element_spec(model: FlatModel, element_spec=None):
     Raises:
       UserError: If these are no examples for the model.
     """
+    one_array(model.example_spec, "tffcl.learning")
     if element_spec is None:
         return model.functional.input_spec
     x, y = _pair(element_spec)

@@ -110,7 +110,8 @@ class FlatModel(FlatWeights, Shown):
       preprocess: Raw examples `[n, ...]` to features `[n, ...]`; done once per client, not once per step.
       logits: `(tensors, features, seed)` to outputs `float32 [n, ...]`, see `Objective.outputs`; `seed int32 [2]`
         decides this step's dropout, None stands for inference.
-      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` as
+      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, or several inputs
+        by name, `y` as
         `Objective.label`.
       objective: What a label is, the loss, and what outputs mean.
       metrics: What is computed of its answers on whole test sets; () for accuracy alone.
@@ -134,25 +135,35 @@ class FlatModel(FlatWeights, Shown):
 
     def facts(self):
         """How large it is, and from what to what it goes."""
-        x = self.example_spec["x"]
         size = f"{self.size:,}"
         return {
             "name": self.name,
             "parameters": size,
-            "examples": f"{x.dtype.name}{list(x.shape)}",
+            "examples": self.examples,
             **({"labels": self.objective.name} if self.num_classes is None else {"classes": self.num_classes}),
         }
 
     def __repr__(self) -> str:
-        x = self.example_spec["x"]
-        shape = f"{x.dtype.name}{list(x.shape)}"
         to = self.objective.name if self.num_classes is None else f"{self.num_classes} classes"
-        return f"FlatModel({self.name}: {self.size:,} parameters, {shape} to {to})"
+        return f"FlatModel({self.name}: {self.size:,} parameters, {self.examples} to {to})"
+
+    @property
+    def examples(self) -> str:
+        """Type and shape of one raw example, in words."""
+        x = self.example_spec["x"]
+        inputs = x if isinstance(x, Mapping) else {"": x}
+        shown = {name: f"{leaf.dtype.name}{list(leaf.shape)}" for name, leaf in inputs.items()}
+        return ", ".join(f"{name}: {each}" if name else each for name, each in shown.items())
+
+    @property
+    def x_spec(self):
+        """The `tf.TensorSpec` of a batch of raw examples `[None, ...]`, or of each of several inputs by name."""
+        return from_keras.batched(self.example_spec["x"])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one raw example."""
-        return tuple(self.example_spec["x"].shape)
+        """Shape of one raw example; UserError for a model of several inputs."""
+        return tuple(one_array(self.example_spec, f"a part that looks at the examples of {self.name}").shape)
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -318,6 +329,22 @@ class FlatModel(FlatWeights, Shown):
         )
         made = cls(**fields)
         return made.with_metrics(metrics or made.objective.usual_metrics)
+
+
+def one_array(example_spec: Mapping, part: str) -> tf.TensorSpec:
+    """Returns the spec of an example's features, which are one array.
+
+    Args:
+      example_spec: Of an example.
+      part: What needs one array, for the message.
+
+    Raises:
+      UserError: If they are several inputs.
+    """
+    x = example_spec["x"]
+    if isinstance(x, Mapping):
+        raise UserError(f"{part} needs examples that are one array; these are of several inputs ({', '.join(x)})")
+    return x
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):

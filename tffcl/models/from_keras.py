@@ -59,11 +59,15 @@ def from_functional(
         "name": name,
         "weights": weights,
         "functional": functional,
-        "preprocess": tf.identity,
+        "preprocess": _as_it_is if isinstance(x, Mapping) else tf.identity,
         "logits": outputs,
         "example_spec": collections.OrderedDict(x=x, y=objective.label),
         "objective": objective,
     }
+
+
+def _as_it_is(x):
+    return x
 
 
 def from_keras(
@@ -226,4 +230,5 @@ def _example_specs(input_spec) -> tuple[Any, tf.TensorSpec]:
         parts["y"] = tf.TensorSpec(parts["y"].shape, tf.int32)
     if not (parts["y"].dtype.is_integer or parts["y"].dtype.is_floating):
         raise UserError(f"labels are {parts['y'].dtype.name}; they must be integers, or floats where they are numbers")
-    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), (parts["x"], parts["y"]))
+    x = collections.OrderedDict(parts["x"]) if isinstance(parts["x"], Mapping) else parts["x"]
+    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), (x, parts["y"]))

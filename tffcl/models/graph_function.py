@@ -11,19 +11,22 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
     TFF's functional models of Keras models refuse to be traced where TensorFlow executes eagerly around them.
 
     Args:
-      function: `(*tensors) -> structure of tensors`.
-      *specs: Of the tensors.
+      function: `(*structures of tensors) -> structure of tensors`.
+      *specs: Of the tensors, or structures of them.
     """
     with tf.Graph().as_default() as graph:
-        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+        inputs = tf.nest.map_structure(lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), list(specs))
         outputs = tf.nest.map_structure(tf.identity, function(*inputs))
     definition = graph.as_graph_def()
-    given, taken = [each.name for each in inputs], [each.name for each in tf.nest.flatten(outputs)]
+    given, taken = ([each.name for each in tf.nest.flatten(held)] for held in (inputs, outputs))
 
     @tf.function(autograph=False)
     def run(*tensors):
         found = tf.graph_util.import_graph_def(
-            definition, input_map=dict(zip(given, tensors, strict=True)), return_elements=taken, name=""
+            definition,
+            input_map=dict(zip(given, tf.nest.flatten(list(tensors)), strict=True)),
+            return_elements=taken,
+            name="",
         )
         return tf.nest.pack_sequence_as(outputs, found)
 

@@ -270,16 +270,14 @@ def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.
 
 
 def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: int | None) -> Callable:
-    """Returns `(tensors of x, y) -> (outputs, loss)` of the initial weights.
+    """Returns `(x, y) -> (outputs, loss)` of the initial weights.
 
     Raises:
       UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
     """
-    leaves = tf.nest.flatten(x)
-    batch = [_of_batch(each) for each in (*leaves, label)]
+    batch = tf.nest.map_structure(_of_batch, (x, label))
 
-    def answer(*tensors):
-        features, labels = tf.nest.pack_sequence_as(x, tensors[:-1]), tensors[-1]
+    def answer(features, labels):
         outputs = functional.predict_on_batch(functional.initial_weights, features, False)
         return outputs, loss(outputs, labels)
 
@@ -289,7 +287,7 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
             run = graph_function(answer, *batch)
             one, several = (
                 run(
-                    *(tf.zeros([n, *leaf.shape], leaf.dtype) for leaf in leaves),
+                    tf.nest.map_structure(lambda leaf, count=n: tf.zeros([count, *leaf.shape], leaf.dtype), x),
                     tf.fill([n, *label.shape], tf.constant(value, label.dtype)),
                 )[1]
                 for n in (1, copies)
@@ -309,15 +307,15 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
     return run
 
 
-def _some_batch(x, label: tf.TensorSpec) -> list[tf.Tensor]:
-    """The tensors of four examples that any model takes: numbers at random, or zeros where they may be tokens."""
+def _some_batch(x, label: tf.TensorSpec) -> tuple:
+    """Four examples that any model takes: numbers at random, or zeros where they may be tokens."""
 
     def some(spec):
         shape = [4, *spec.shape]
         features = np.random.default_rng(0).standard_normal(shape) if spec.dtype.is_floating else np.zeros(shape)
         return tf.constant(features.astype(spec.dtype.as_numpy_dtype))
 
-    return [*map(some, tf.nest.flatten(x)), tf.zeros([4, *label.shape], label.dtype)]
+    return tf.nest.map_structure(some, x), tf.zeros([4, *label.shape], label.dtype)
 
 
 def _of_batch(spec: tf.TensorSpec) -> tf.TensorSpec:

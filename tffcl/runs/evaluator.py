@@ -43,7 +43,7 @@ def build_answering(model: FlatModel, *, whole: bool = False) -> tff.Computation
         collections.OrderedDict(
             item=np.int32,
             model=tff.TensorType(np.float32, [model.size]),
-            x=tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape]),
+            x=tff.types.tensorflow_to_type(model.x_spec),
         )
     )
 
@@ -61,8 +61,8 @@ def build_answering(model: FlatModel, *, whole: bool = False) -> tff.Computation
 @built_once
 def _build_predict_here(model: FlatModel, *, whole: bool = False):
     """Builds `build_predict`, or `build_outputs`, as a function of arrays in this process."""
-    predict, x = (build_outputs if whole else build_predict)(model, few=True), model.example_spec["x"]
-    return session_function(predict, tf.TensorSpec([model.size]), tf.TensorSpec([None, *model.input_shape], x.dtype))
+    predict = (build_outputs if whole else build_predict)(model, few=True)
+    return session_function(predict, tf.TensorSpec([model.size]), model.x_spec)
 
 
 @built_once
@@ -99,26 +99,33 @@ def check_tokens(model: FlatModel, population: Population):
     Raises:
       UserError: If it cannot be computed on them; names the client, and what is allowed.
     """
-    dtype = model.example_spec["x"].dtype
-    if not dtype.is_integer or dtype == tf.uint8:  # those are images
-        return
+    kinds = [leaf.dtype for leaf in tf.nest.flatten(model.example_spec["x"])]
+    inputs = [number for number, kind in enumerate(kinds) if kind.is_integer and kind != tf.uint8]  # those are images
     extremes = {}
-    for client, x in _held(population):
-        for beyond, place in ((np.less, x.argmin()), (np.greater, x.argmax())) if x.size else ():
-            if beyond not in extremes or beyond(x.flat[place], extremes[beyond][0]):
-                extremes[beyond] = x.flat[place], client, x[place // x[0].size]
+    for client, x in _held(population) if inputs else ():
+        for number in inputs:
+            tokens = tf.nest.flatten(x)[number]
+            for beyond, place in ((np.less, tokens.argmin()), (np.greater, tokens.argmax())) if tokens.size else ():
+                key = number, beyond
+                if key not in extremes or beyond(tokens.flat[place], extremes[key][0]):
+                    extremes[key] = tokens.flat[place], client, _rows(x, [place // tokens[0].size])
     for _, client, example in extremes.values():
         try:
-            _build_predict_here(model)(model.initial, example[np.newaxis])
+            _build_predict_here(model)(model.initial, example)
         except tf.errors.InvalidArgumentError as error:
             raise not_taken(model, f"client {population.name_of(client)}", error) from None
+
+
+def _rows(x, rows):
+    return tf.nest.map_structure(lambda leaf: leaf[rows], x)
 
 
 def _held(population: Population):
     """Yields each client with its training examples, then with its test examples."""
     yield from ((client, population.train(client).x) for client in population.client_ids)
     tests = population.pooled_tests
-    yield from ((client, tests.x[index]) for client, index in zip(population.client_ids, tests.indices, strict=True))
+    for client, index in zip(population.client_ids, tests.indices, strict=True):
+        yield client, _rows(tests.x, index)
 
 
 def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError) -> UserError:
@@ -224,14 +231,14 @@ class Evaluator:
 
     def _answer_here(self, model, images):
         # To send a model to a worker takes longer than to ask it about so few images.
-        return self._predict(model, self._tests.x[images])
+        return self._predict(model, _rows(self._tests.x, images))
 
     def _answer(self, models, wave):
         # Always as many items as slots: the runtime keeps an executor per number of clients.
         nothing = (0, np.zeros(0, np.int64))
         full = wave + [nothing] * (self._slots - len(wave))
         items = [
-            collections.OrderedDict(item=np.int32(number), model=models[row], x=self._tests.x[images])
+            collections.OrderedDict(item=np.int32(number), model=models[row], x=_rows(self._tests.x, images))
             for number, (row, images) in enumerate(full)
         ]
         answered = ((int(out["item"]), np.asarray(out["answers"])) for out in self._answering(items))

@@ -101,8 +101,7 @@ def of_method(method: Method) -> dict:
 
 def _model(model: FlatModel) -> dict:
     """What a model is, whatever Keras has called it: it counts the models of a process in their names."""
-    x = model.example_spec["x"]
-    known = {"parameters": model.size, "examples": f"{x.dtype.name}{list(x.shape)}", "classes": model.num_classes}
+    known = {"parameters": model.size, "examples": model.examples, "classes": model.num_classes}
     if model.key is None:
         if model.metrics_of_outputs:
             known["metrics"] = [each.name for each in model.metrics]

@@ -1,5 +1,6 @@
 """What a run gave, as Python objects."""
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -76,7 +77,7 @@ class Trained(Shown):
 
         Args:
           client: Whose model.
-          x: Examples `[n, ...]` as the model takes them.
+          x: Examples `[n, ...]` as the model takes them; of several inputs by name.
           probabilities: Whether it answers with the probability of each class, where the Keras model may give logits.
 
         Returns:
@@ -86,25 +87,34 @@ class Trained(Shown):
           UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
             infinite or masked, or the model cannot be computed on them.
         """
-        given, x, spec = x, as_array(x, "the examples"), self.method.model.example_spec["x"]
-        if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
-            wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
-            hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
-            raise UserError(f"the examples are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
-        check_finite(x, "the examples", given)
-        x = as_type(x, spec.dtype.as_numpy_dtype, "the examples")
+        x = _as_taken(x, self.method.model.example_spec["x"], "the examples")
         try:
             return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
         except tf.errors.InvalidArgumentError as error:
             raise not_taken(self.method.model, "one of the examples", error) from None
 
 
+def _as_taken(given, spec, whose: str):
+    """Returns examples as a model takes them, arrays of one input or of several by name; UserError for others."""
+    if isinstance(spec, Mapping):
+        if not isinstance(given, Mapping) or set(given) != set(spec):
+            raise UserError(f"{whose} must be arrays by the names of the model's inputs: {', '.join(spec)}")
+        return collections.OrderedDict(
+            (name, _as_taken(given[name], leaf, f"{whose} of input {name}")) for name, leaf in spec.items()
+        )
+    x = as_array(given, whose)
+    if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
+        wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
+        hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
+        raise UserError(f"{whose} are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
+    check_finite(x, whose, given)
+    return as_type(x, spec.dtype.as_numpy_dtype, whose)
+
+
 @built_once
 def _predictor(model: FlatModel, probabilities: bool):
-    spec = model.example_spec["x"]
-    x = tf.TensorSpec([None, *spec.shape], spec.dtype)
     answers = build_probabilities(model) if probabilities else build_predict(model)
-    return graph_function(answers, tf.TensorSpec([model.size]), x)
+    return graph_function(answers, tf.TensorSpec([model.size]), model.x_spec)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -181,7 +181,8 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
     """
     found, sizes = np.unique(clusters, return_counts=True)
     first = population.train(population.client_ids[0])
-    if len(found) == len(clusters) > 1 or _as_images(first.x[:1]) is None or first.y.ndim != 1:
+    several = isinstance(first.x, Mapping)  # inputs, of which none is the picture of an example
+    if several or len(found) == len(clusters) > 1 or _as_images(first.x[:1]) is None or first.y.ndim != 1:
         return
     named = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
     drawn = [_of_members(population, np.flatnonzero(clusters == each)) for each in named]

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.choices import ANCHOR_FORMS
-from tffcl.client_work.client_work import stack
+from tffcl.client_work.client_work import rows_of, stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
@@ -41,7 +41,7 @@ def build_gradient(model: FlatModel):
             labels = y[part]
             with tf.GradientTape() as tape:
                 tape.watch(vector)
-                loss, _ = model.training_loss(model.unravel(vector), model.preprocess(x[part]), labels, None)
+                loss, _ = model.training_loss(model.unravel(vector), model.preprocess(rows_of(x, part)), labels, None)
             return start + _BATCH, total + tape.gradient(loss, vector) * tf.cast(tf.shape(labels)[0], tf.float32)
 
         nothing = (0, tf.zeros_like(vector))

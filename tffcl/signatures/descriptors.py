@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.client_work import stack
+from tffcl.client_work.client_work import rows_of, stack
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature, build_signature
@@ -47,7 +47,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
         n, tensors = tf.shape(x)[0], model.unravel(vector)
 
         def add(start, found):
-            part = model.logits(tensors, model.preprocess(x[start : start + _BATCH]), None)
+            part = model.logits(tensors, model.preprocess(rows_of(x, slice(start, start + _BATCH))), None)
             return start + _BATCH, tf.concat([found, tf.reshape(part, [-1, width])], 0)
 
         shapes = (tf.TensorShape([]), tf.TensorShape([None, width]))

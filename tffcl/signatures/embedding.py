@@ -13,6 +13,7 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
+from tffcl.models.flat import one_array
 from tffcl.models.objectives import Objective
 from tffcl.signatures.signature import (
     OWN_SEED,
@@ -136,7 +137,7 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
         raise UserError(f"the encoder's vector is of shape {list(vector.shape)}; {has}")
     if not np.isfinite(vector).all():
         raise UserError("the encoder's vector has NaN or infinite entries; train it anew, with a smaller learning rate")
-    images = example_spec["x"]
+    images = one_array(example_spec, "signature embedding")
     if tuple(images.shape) != autoencoder.input_shape or images.dtype != tf.uint8:
         takes, given = ("x".join(map(str, shape)) for shape in (autoencoder.input_shape, images.shape))
         given = f"{images.dtype.name} of {given}"

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
+from tffcl.models.flat import one_array
 from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise
 from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, NonNegative, Positive, validated
@@ -66,7 +67,7 @@ def build_pca_centres(
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
     """
-    features = example_spec["x"].shape.num_elements()
+    features = one_array(example_spec, "signature pca_centres").shape.num_elements()
     count = min(num_components, features)
     kmeans = build_kmeans(num_centres)
 

@@ -12,7 +12,7 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.evaluation import build_predict, build_probabilities
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, no_server_data
-from tffcl.models.flat import FlatModel
+from tffcl.models.flat import FlatModel, one_array
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
 
@@ -24,8 +24,8 @@ def check_images(model: FlatModel, images) -> np.ndarray:
     """
     if images is None:
         raise no_server_data()
+    kind = one_array(model.example_spec, "the comparison of answers on the server's images").dtype
     images = as_array(images, "the server's images")
-    kind = model.example_spec["x"].dtype
     if images.dtype != kind.as_numpy_dtype or images.shape[1:] != model.input_shape or not len(images):
         wanted = f"{kind.name} of shape [n, {', '.join(map(str, model.input_shape))}] with n of 1 or more"
         raise UserError(f"the server's images are {images.dtype} of shape {list(images.shape)}; they must be {wanted}")

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tffcl.client_work.client_work import as_features, stack, visiting_order
 from tffcl.errors import UserError, unknown
+from tffcl.models.flat import one_array
 from tffcl.signatures.signature import Signature, build_signature, noised, own_noise
 
 METHODS = ("gram", "power")
@@ -332,7 +333,7 @@ def build_subspace(
     Raises:
       UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
     """
-    features = example_spec["x"].shape.num_elements()
+    features = one_array(example_spec, "signature subspace").shape.num_elements()
     if not 1 <= num_vectors <= features:
         raise UserError(f"num_vectors is {num_vectors}; it must be from 1 to the number of features, {features}")
     if method not in METHODS:
