@@ -13,6 +13,7 @@ from tests.short_runs import TRAINING, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
+from tffcl.export.writer import save_models
 
 FEATURES = spec([30], tf.float32)
 
@@ -109,9 +110,10 @@ def first_round(build, **more):
 def test_no_step_of_a_server_touches_the_mean_of_statistics(tff_worker):
     """Nor what clients normalize or correct; in the first round, local trainings are those of FedAvg."""
     trained, statistics = first_round(build_fedavg)
+    faster = tffcl.algorithms.ScaffoldParameters(server_learning_rate=3, weighting="examples")
     for build, more in (
         (tffcl.algorithms.build_fednova, {}),
-        (tffcl.algorithms.build_scaffold, {"parameters": tffcl.algorithms.ScaffoldParameters(server_learning_rate=3, weighting="examples")}),
+        (tffcl.algorithms.build_scaffold, {"parameters": faster}),
         (build_fedavg, {"optimizer": tff.learning.optimizers.build_adam(0.1)}),
     ):
         other, same = first_round(build, **more)
@@ -159,6 +161,52 @@ def test_masks_of_two_layers_and_of_two_seeds_differ():
     ]
     assert set(np.unique(answers[0])) == {0.0, 4.0} and abs(np.mean(answers[0] > 0) - 0.25) < 0.05
     assert np.any(answers[0] != answers[1]) and np.all(answers[2] == 1)
+
+
+def of_two_inputs():
+    numbers, codes = tf.keras.Input((4,), name="numbers"), tf.keras.Input((3,), name="codes", dtype="int32")
+    embedded = layers.Flatten()(layers.Embedding(9, 2)(codes))
+    answers = layers.Dense(2)(layers.Concatenate()([numbers, embedded]))
+    return tf.keras.Model({"numbers": numbers, "codes": codes}, answers)
+
+
+def wards():
+    """Clients with rows of numbers and codes."""
+    clients = {}
+    for ward in range(4):
+        rng = np.random.default_rng(ward)
+        x = {"numbers": rng.normal(size=(25 + ward, 4)).astype("f4"), "codes": rng.integers(0, 9, (25 + ward, 3), "i4")}
+        clients[f"ward {ward}"] = x, (x["numbers"][:, 0] > 0).astype(np.int64)
+    return clients
+
+
+TWO = {"x": {"numbers": tf.TensorSpec([None, 4]), "codes": tf.TensorSpec([None, 3], tf.int32)}}
+TWO["y"] = tf.TensorSpec([None], tf.int32)
+
+
+def test_a_model_of_two_inputs_is_trained_saved_and_asked(tff_worker, tmp_path):
+    model, clients = made_of(of_two_inputs(), TWO, name="two"), wards()
+    assert repr(model) == "FlatModel(two: 40 parameters, numbers: float32[4], codes: int32[3] to 2 classes)"
+    method = tffcl.algorithms.build_ifca(model, TRAINING, tffcl.algorithms.IFCAParameters(num_clusters=2))
+    population = tffcl.Population.from_arrays(clients, clients)
+    result = tffcl.train(method, population, rounds=3, clients_per_round=4, out=tmp_path / "run")
+    assert result.summary["accuracy"]["cluster"]["mean"] > 0.6
+    x = clients["ward 1"][0]
+    outputs = result.keras_model_of("ward 1").predict(x, verbose=0)
+    np.testing.assert_array_equal(result.predict("ward 1", x), outputs.argmax(axis=-1))
+    save_models(tmp_path / "saved", model, result.model_of("ward 1")[np.newaxis])
+    serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    answers = serve(**{name: tf.constant(values) for name, values in x.items()}, cluster=tf.constant(0))
+    np.testing.assert_allclose(answers["probabilities"], tf.nn.softmax(outputs), atol=1e-6)
+    with pytest.raises(
+        UserError, match="must be arrays by the names of the model's inputs: numbers, codes"
+    ):
+        result.predict("ward 1", x["numbers"])
+
+
+def test_signatures_of_one_array_refuse_several_inputs():
+    with pytest.raises(UserError, match=r"subspace needs examples that are one array; .* \(numbers, codes\)"):
+        tffcl.algorithms.build_pacfl(made_of(of_two_inputs(), TWO), TRAINING)
 
 
 class Unnamed(layers.Layer):

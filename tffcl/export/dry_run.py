@@ -55,7 +55,7 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], Clien
         rng = np.random.default_rng([seed, client])
 
         def some(spec):
-            # Images have all pixel values; other whole numbers may be tokens, of which any vocabulary has the first two.
+            # Images have all pixel values; other whole numbers may be tokens, and any vocabulary has the first two.
             most = 256 if spec.dtype == tf.uint8 else 2 if spec.dtype.is_integer else 1
             drawn = rng.uniform(0, most, [_EXAMPLES, *spec.shape])
             return drawn.astype(spec.dtype.as_numpy_dtype)

@@ -44,7 +44,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
 
     def outputs_of(vector, x):
         """In batches, as the features of a large client may not fit."""
-        n, tensors = tf.shape(x)[0], model.unravel(vector)
+        n, tensors = tf.shape(tf.nest.flatten(x)[0])[0], model.unravel(vector)
 
         def add(start, found):
             part = model.logits(tensors, model.preprocess(rows_of(x, slice(start, start + _BATCH))), None)
