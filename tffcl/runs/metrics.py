@@ -305,6 +305,12 @@ def of_column(column: str) -> Metric | None:
     return next((each for each in rows_of(found[3]) if each.column == column), None) if found else None
 
 
+def is_further(column: str) -> bool:
+    """Whether a column is of a metric beside the accuracies."""
+    found = None if column in OF_ROUNDS else of_column(column)
+    return found is not None and found.source[0] == "metrics"
+
+
 def find(column: str, known: Collection[str] = ()) -> Metric:
     """Returns the metric of a column of rounds.csv.
 

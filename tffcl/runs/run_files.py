@@ -53,6 +53,8 @@ class Clients(Shown):
       cluster_accuracy: float[N], a fraction; NaN where it was not measured.
       local_accuracy: float[N], a fraction; NaN for a client that never trained.
       label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
+      further: float[N] by column, `cluster_auc` and the like, of metrics beside the accuracy; NaN where one is not
+        defined.
     """
 
     client_id: np.ndarray
@@ -64,6 +66,7 @@ class Clients(Shown):
     cluster_accuracy: np.ndarray
     local_accuracy: np.ndarray
     label_counts: np.ndarray
+    further: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.client_id)
@@ -383,6 +386,7 @@ def _read_clients(path: pathlib.Path) -> Clients:
         cluster_accuracy=table.floats("cluster_accuracy"),
         local_accuracy=table.floats("local_accuracy"),
         label_counts=np.stack(counts, axis=1) if counts else np.zeros([len(table.rows), 0], int),
+        further={name: table.floats(name) for name in table.names if metrics.is_further(name)},
     )
 
 

@@ -1,11 +1,14 @@
 """Metrics beside accuracy in the table of a comparison, in figures and on the page; confusions of clusters."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import tffcl
 from tffcl.errors import UserError
 from tffcl.lab.reporting import comparison_table, report_figures
+from tffcl.lab.reporting.page import cluster_tables
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import metrics
 from tffcl.runs.run_directory import CONFUSION
@@ -50,6 +53,20 @@ def test_tables_figures_and_page_show_the_metrics_of_a_run(run):
     assert {"metrics", "confusion"} <= set(names)
     page = write_report(run.path).read_text()
     assert "log loss" in page and "Which labels are taken for which" in page
+    clients = cluster_tables.clients_table(run)
+    places = dict(zip(clients.heads, clients.cells[0], strict=True))
+    assert places["cluster log loss"].text == f"{run.clients.further['cluster_log_loss'][0]:.3f}"
+    clusters = cluster_tables.clusters_table(run, compared=False)
+    shown = dict(zip(clusters.heads, clusters.cells[0], strict=True))
+    assert shown["AUC"].text == f"{run.summary['metrics']['auc']['clusters']['0']:.3f}"
+
+
+def test_where_there_are_other_metrics_alone_no_accuracy_is_drawn(run):
+    nothing = np.full(len(run.clients), np.nan)
+    clients = dataclasses.replace(run.clients, cluster_accuracy=nothing, local_accuracy=nothing)
+    of_numbers = dataclasses.replace(run, clients=clients)
+    names = {picture.name for picture in report_figures.run_pictures(of_numbers)}
+    assert "metrics" in names and not {"accuracy", "traffic", "clients"} & names
 
 
 def test_confusions_are_of_the_test_examples_of_each_cluster(run):

@@ -70,6 +70,12 @@ def _truth(run: RunFiles) -> np.ndarray | None:
     return run.clients.true_cluster if np.any(run.clients.true_cluster != "") else None
 
 
+def _have_accuracies(runs: Sequence[RunFiles]) -> bool:
+    """Whether there is an accuracy to draw, or nothing else either: of numbers there are other metrics alone."""
+    known = any(np.isfinite(run.clients.cluster_accuracy).any() for run in runs)
+    return known or not any(run.clients.further for run in runs)
+
+
 def _merging(runs: Sequence[RunFiles]) -> ReportFigure | None:
     merging = [run for run in runs if "objective" in run.rounds]
     return rounds.merging_figure(merging, list(dict.fromkeys(run.method for run in runs))) if merging else None
@@ -135,7 +141,7 @@ OF_RUNS = (
         "The three accuracies",
         "Each panel is another question, so compare methods within a panel. The local accuracy counts the clients "
         "that have trained by then.",
-        lambda runs: rounds.accuracy_figure(runs) if len(runs[0].rounds["round"]) else None,
+        lambda runs: rounds.accuracy_figure(runs) if len(runs[0].rounds["round"]) and _have_accuracies(runs) else None,
         _BAND,
     ),
     Row(
@@ -161,7 +167,7 @@ OF_RUNS = (
         "Accuracy against what is sent",
         "The bytes that the server has sent to all clients and they have sent back by then, signatures included. "
         "Farther to the left, an accuracy costs less.",
-        rounds.traffic_figure,
+        lambda runs: rounds.traffic_figure(runs) if _have_accuracies(runs) else None,
         {"seeds": " Bytes and accuracies are means over the seeds, the band is ± their deviation."},
     ),
     Row(
@@ -179,7 +185,7 @@ OF_RUNS = (
         "How the accuracy is spread over clients",
         "A dot is a client. The box holds the middle half of them, its line is the median, the whiskers reach from "
         "the worst to the best tenth, the diamond is the mean. A narrow box far to the right serves all clients well.",
-        clients.client_accuracy_figure,
+        lambda runs: clients.client_accuracy_figure(runs) if _have_accuracies(runs) else None,
         {"seeds": " The clients of all seeds are put together."},
     ),
     Row(

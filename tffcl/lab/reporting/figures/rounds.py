@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.style import ReportFigure
-from tffcl.runs.metrics import OF_ROUNDS, ROUND, Metric, of_column, of_panel
+from tffcl.runs.metrics import ROUND, Metric, find, is_further, of_panel
 from tffcl.runs.run_files import RunFiles
 
 _MOST_MARKED = 16
@@ -29,9 +29,8 @@ def accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
 
 def metrics_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
     """Draws the further metrics of the runs over the rounds, as `accuracy_figure` the accuracies; None without any."""
-    columns = dict.fromkeys(column for run in runs for column in run.rounds if column not in OF_ROUNDS)
-    found = [metric for column in columns if (metric := of_column(column)) is not None and metric.panels]
-    return _panels(runs, found) if found else None
+    columns = dict.fromkeys(column for run in runs for column in run.rounds if is_further(column))
+    return _panels(runs, [find(each, columns) for each in columns]) if columns else None
 
 
 def progress_figure(runs: Sequence[RunFiles]) -> ReportFigure:

@@ -9,9 +9,11 @@ import numpy as np
 from PIL import Image
 
 from tffcl.lab.reporting import ordering
+from tffcl.lab.reporting.comparison_table import further_columns
 from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.reporting.page.panels import png_address
 from tffcl.lab.reporting.table import Cell, Column, Table, percent
+from tffcl.runs.metrics import Metric, find, rows_of
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 MOST_CLIENTS = 1000  # of whom the page has a row
@@ -37,6 +39,9 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
     grouped, labelled = bool(np.any(clients.true_cluster != "")), clients.label_counts.shape[1] > 0
     sampled = run.samples is not None
     heads = ["cluster", "clients", "training examples", "cluster %", "worst client %", "local %"]
+    further = further_columns([run])
+    named = {each.metric.source[1]: each.group for each in further if each.header == "cluster"}
+    heads += named.values()
     heads += ["true groups"] * grouped + ["labels"] * labelled + ["some of its images"] * sampled
     rows = []
     for each in kept:
@@ -45,11 +50,24 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
         row = [Cell(ordering.cluster_name(found[each].name)), Cell(f"{own.sum():,}")]
         row += [Cell(f"{clients.examples[own].sum():,}")]
         row += [percent(value) for value in (_mean(cluster), _least(cluster), _mean(local))]
+        row += [_of_cluster(run, name, found[each].name) for name in named]
         row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
         row += [_label_profile(clients.label_counts[own].sum(axis=0), run.label_names)] if labelled else []
         row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
         rows.append(row)
     return Table.of(heads, rows, stacked=True)
+
+
+def _of_cluster(run: RunFiles, name: str, cluster: int) -> Cell:
+    """A further metric of the test examples of a cluster's clients together."""
+    column, value = rows_of(name)[0], run.number("metrics", name, "clusters", str(cluster))
+    return _shown(column, value)
+
+
+def _shown(metric: Metric, value: float) -> Cell:
+    """A value from a file, as the table of metrics says."""
+    known = not math.isnan(value)
+    return Cell(f"{metric.scale * value:.{metric.digits}f}" if known else MISSING, metric.scale * value)
 
 
 def same_clusters(one: RunFiles, other: RunFiles) -> bool:
@@ -128,6 +146,9 @@ def clients_table(run: RunFiles) -> Table:
         map(percent, who.cluster_accuracy),
         map(percent, who.local_accuracy),
     )
+    further = {find(name, [name]): values for name, values in who.further.items()}
+    heads += tuple(f"{each.title}{f' {each.unit}' if each.unit else ''}" for each in further)
+    columns += tuple([_shown(metric, value) for value in values] for metric, values in further.items())
     return Table.of(heads, _first_rows(columns))
 
 
