@@ -9,7 +9,7 @@ import tffcl
 from tests import own_data
 from tests.models.test_from_keras import keras_rounds
 from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
-from tests.short_runs import TRAINING, train
+from tests.short_runs import TRAINING, cohort_of, models_of, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
@@ -121,6 +121,44 @@ def test_no_step_of_a_server_touches_the_mean_of_statistics(tff_worker):
         assert any(np.any(np.abs(mine - theirs) > 1e-4) for mine, theirs in zip(other, trained, strict=True))
 
 
+def test_clients_keep_their_own_statistics_as_fedbn_does(tff_worker):
+    """The first round: what is kept is what each has trained; what is sent is the mean of the others."""
+    keras = sequential(layers.BatchNormalization(momentum=0.5, input_shape=(30,), name="norm"), layers.Dense(2))
+    model, population = made_of(keras), tffcl.Population.from_arrays(*own_data.clinics())
+    build, parameters = tffcl.algorithms.build_lg_fedavg, tffcl.algorithms.LGFedAvgParameters(local_layers="statistics")
+    method = build(model, TRAINING, parameters)
+    state = train(method, population, [(0, 3, 5)])
+    cohort, trained = cohort_of(population, (0, 3, 5), 1), []
+    for client, mine in zip((0, 3, 5), models_of(method, state, population)[[0, 3, 5]], strict=True):
+        local = population.train(client)
+        own = build_local_sgd(model, TRAINING)(model.initial, local.x, local.y, cohort.client_seed(client))[0].numpy()
+        np.testing.assert_allclose(mine[: 4 * 30], own[: 4 * 30], atol=1e-6)
+        trained.append(own)
+    assert [weight.name for weight in model.weights[:4]] == [
+        f"norm/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")
+    ]
+    shared = np.average(trained, axis=0, weights=cohort.sizes)[4 * 30 :]
+    np.testing.assert_allclose(state.models[0], shared, atol=1e-6)
+    with pytest.raises(UserError, match="local_layers is statistics; .* has none"):
+        build(own_data.perceptron(), TRAINING, parameters)
+
+
+def test_statistics_that_are_reset_do_not_travel():
+    keras = frozen_base()
+    model, whole = made_of(keras, statistics="reset"), made_of(keras)
+    assert model.size == whole.size - 12 and not model.has_statistics
+    x, y, seed = own_data.patients()[0][:20], own_data.patients()[1][:20].astype("i4"), tf.constant([1, 2])
+    one, other = (build_local_sgd(each, TRAINING)(each.initial, x, y, seed)[0] for each in (model, whole))
+    for mine, theirs in zip(model.unravel(one), whole.parted(whole.unravel(other))[0], strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    answers = model.keras.with_weights(model.unravel(one))
+    np.testing.assert_array_equal(answers.layers[3].moving_mean, keras.layers[3].moving_mean)
+    with pytest.raises(
+        UserError, match="statistics is 'local'; it must be global or reset. Clients keep their own by LG"
+    ):
+        made_of(keras, statistics="local")
+
+
 def test_other_starts_have_the_statistics_of_the_model():
     keras = frozen_base()
     keras.layers[3].moving_variance.assign(np.arange(1.0, 7.0))
@@ -198,9 +236,7 @@ def test_a_model_of_two_inputs_is_trained_saved_and_asked(tff_worker, tmp_path):
     serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
     answers = serve(**{name: tf.constant(values) for name, values in x.items()}, cluster=tf.constant(0))
     np.testing.assert_allclose(answers["probabilities"], tf.nn.softmax(outputs), atol=1e-6)
-    with pytest.raises(
-        UserError, match="must be arrays by the names of the model's inputs: numbers, codes"
-    ):
+    with pytest.raises(UserError, match="must be arrays by the names of the model's inputs: numbers, codes"):
         result.predict("ward 1", x["numbers"])
 
 

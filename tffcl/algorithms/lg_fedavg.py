@@ -12,7 +12,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.method import ClusteredState, Exports, ended_within
-from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, LGFedAvgParameters
+from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, STATISTICS, LGFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work, layer_parts
 from tffcl.clients.client_state import KeptStates
@@ -31,13 +31,22 @@ def local_names(model: FlatModel, asked: int | list[str] | str | None) -> list[s
     """Returns the names of layers and weights that clients keep; `asked` as in `LGFedAvgParameters`.
 
     Raises:
-      UserError: If there are fewer layers than are asked for.
+      UserError: If there are fewer layers than are asked for, or none that has statistics.
     """
     layers = list(model.layer_slices())
     if asked is None:
         return layers[: max(len(layers) - 2, min(1, len(layers) - 1))]
     if asked == ALL_BUT_FOUR:
         return [weight.name for weight in model.weights[:-4]]
+    if asked == STATISTICS:
+        found = dict.fromkeys(weight.name.split("/")[0] for weight in model.weights if weight.kind == "statistic")
+        if not found:
+            raise UserError(
+                f"local_layers is {STATISTICS}; {model.name} has none, as a Keras model with such layers has by "
+                'from_keras(statistics="global")',
+                key="local_layers",
+            )
+        return list(found)
     if isinstance(asked, list):
         return asked
     if asked > len(layers):

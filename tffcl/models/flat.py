@@ -294,15 +294,15 @@ class FlatModel(FlatWeights, Shown):
         objective: str | None = None,
         class_weight: Mapping[int, float] | None = None,
         metrics: Sequence[str | Callable] = (),
+        statistics: str = from_keras.GLOBAL,
     ) -> "FlatModel":
         """Makes one of a Keras model.
 
         Args:
           keras_model: Built, with one output tensor: an output for each class; one for each label that is 0 or 1; or
             one for each number. Training starts from the weights that it has now. Frozen layers stay as they are and
-            are never sent; what the model itself renews, as batch normalization its moving means and variances, is
-            averaged like its weights; dropout follows from the run's seed; regularizers count. In the place of a model
-            of a class of your own, without `get_config`: a function that builds it.
+            are never sent; dropout follows from the run's seed; regularizers count. In the place of a model of a class
+            of your own, without `get_config`: a function that builds it.
           loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
             `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
             do not count in accuracies either.
@@ -319,13 +319,17 @@ class FlatModel(FlatWeights, Shown):
             numbers "mae", "mse", "r2"; or functions of your own, `(labels, outputs) -> float`, of the labels `[n]` and
             the probabilities `[n, classes]`, or the numbers, larger being better unless the function's name ends in
             "error", "loss" or "distance". Default: the accuracy; of numbers all three.
+          statistics: What becomes of those that the model renews itself, as batch normalization its moving means and
+            variances: "global", they are averaged like weights; "reset", each training starts from those that the model
+            has now, and nothing of them is kept or sent. Clients keep their own, with the scales and shifts beside
+            them (FedBN), by `LGFedAvgParameters(local_layers="statistics")`.
 
         Raises:
           UserError: If the model is not built, cannot be built again or called, outputs and labels do not fit each
             other, or the loss takes logits where the outputs are probabilities, or the other way round.
         """
         fields = from_keras.from_keras(
-            keras_model, loss, input_spec, name, objective=objective, class_weight=class_weight
+            keras_model, loss, input_spec, name, objective=objective, class_weight=class_weight, statistics=statistics
         )
         made = cls(**fields)
         return made.with_metrics(metrics or made.objective.usual_metrics)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # which makes one of these fields
     from tffcl.models.flat import FlatModel
 
 
+GLOBAL, RESET = "global", "reset"  # what becomes of a model's statistics
+
+
 def from_functional(
     functional: tff.learning.models.FunctionalModel,
     name: str = "functional",
@@ -78,9 +81,15 @@ def from_keras(
     *,
     objective: str | None = None,
     class_weight: Mapping[int, float] | None = None,
+    statistics: str = GLOBAL,
 ) -> dict:
     """Returns the fields of a `FlatModel` of a Keras model; arguments and errors as of `FlatModel.from_keras`."""
     check_process()
+    if statistics not in (GLOBAL, RESET):
+        own = (
+            ' Clients keep their own by LGFedAvgParameters(local_layers="statistics")' if statistics == "local" else ""
+        )
+        raise UserError(f"statistics is {statistics!r}; it must be {GLOBAL} or {RESET}.{own}")
     input_spec = batched(input_spec)
     x, label = _example_specs(input_spec)
     keras_model, rebuild = _model_and_rebuild(keras_model, x)
@@ -91,7 +100,7 @@ def from_keras(
             "SparseCategoricalCrossentropy(from_logits=True), BinaryCrossentropy(), MeanSquaredError() or a subclass "
             "of your own with call(labels, outputs)"
         )
-    function = keras_function(name, keras_model, rebuild, batched(x))
+    function = keras_function(name, keras_model, rebuild, batched(x), averaged=statistics == GLOBAL)
     config = loss.get_config()
     ignored = config.get("ignore_class")  # None: none is
     facts = LossFacts(

@@ -110,7 +110,7 @@ def _eagerly():
 
 
 def keras_function(
-    name: str, keras_model: tf.keras.Model, rebuild: Callable[[], tf.keras.Model], x_spec
+    name: str, keras_model: tf.keras.Model, rebuild: Callable[[], tf.keras.Model], x_spec, *, averaged: bool = True
 ) -> KerasFunction:
     """Traces a Keras model.
 
@@ -119,6 +119,7 @@ def keras_function(
       keras_model: Whose weights are the initial ones; which of them are trained, its layers say.
       rebuild: Builds the same model with other weights.
       x_spec: `tf.TensorSpec` of a batch, or a structure of them.
+      averaged: Whether statistics travel; else they stay those of the model.
 
     Raises:
       UserError: If it cannot be built again, with the same weights, or called on such a batch, or none is trained.
@@ -138,7 +139,7 @@ def keras_function(
         except Exception as error:  # whatever Keras and layers of the user's own raise
             raise UserError(f"the Keras model {name} cannot be computed on its input: {one_line(error)}") from None
         values = tuple(each.numpy() for each in weights)
-    places = tuple(number for number in range(len(weights)) if is_trained[number] or changed[number])
+    places = tuple(number for number in range(len(weights)) if is_trained[number] or averaged and changed[number])
     statistics = [number for number in places if not is_trained[number]]
 
     def forward(tensors, x, seed):
