@@ -209,7 +209,7 @@ def test_a_clients_model_is_a_keras_model_again(own, finished):
         ):
             finished.keras_model_of(own.population.names[0])
         return
-    before = [variable.numpy() for variable in own.model.keras.trainable_variables]
+    before = [variable.numpy() for variable in own.model.keras.model.trainable_variables]
     for name in own.population.names[:2]:
         x, _ = own.arrays[1][name]
         keras = finished.keras_model_of(name)
@@ -218,7 +218,7 @@ def test_a_clients_model_is_a_keras_model_again(own, finished):
         found = finished.predict(name, x, probabilities=True)
         np.testing.assert_allclose(found, tf.nn.softmax(outputs), atol=1e-5)
         assert found.dtype == np.float32 and found.shape == outputs.shape
-    for kept, variable in zip(before, own.model.keras.trainable_variables, strict=True):
+    for kept, variable in zip(before, own.model.keras.model.trainable_variables, strict=True):
         np.testing.assert_array_equal(kept, variable)  # the user's own is left alone
 
 
@@ -341,7 +341,7 @@ def test_weights_that_a_keras_model_gets_later_are_told_of(tmp_path, clinics):
     model, clients = own_data.perceptron(), Population.from_arrays(*clinics)
     method = build_fedavg(model, TRAINING)
     result = run(method, clients, tmp_path / "before", rounds=1)
-    model.keras.set_weights([tensor + 1 for tensor in model.keras.get_weights()])
+    model.keras.model.set_weights([tensor + 1 for tensor in model.keras.model.get_weights()])
     for call in (lambda: run(method, clients, tmp_path / "run"), lambda: build_fedavg(model, TRAINING)):
         with pytest.raises(
             UserError, match="has got other weights since FlatModel.from_keras was called; call it again"
@@ -387,7 +387,7 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
     "call, message",
     [
         (
-            lambda model, run: build_fedavg(model.keras, TRAINING),
+            lambda model, run: build_fedavg(model.keras.model, TRAINING),
             "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras",
         ),
         (
