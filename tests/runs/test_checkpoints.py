@@ -322,7 +322,7 @@ def test_a_checkpoint_of_another_method_or_version(saved):
     from tffcl.algorithms.one_shot import OneShotState
 
     checkpoints, file, _ = saved
-    assert "merges, models, notes, proximity" in refused(checkpoints, OneShotState)
+    assert "merges, models, notes, optimizers, proximity" in refused(checkpoints, OneShotState)
     with np.load(file) as whole:
         arrays = dict(whole)
     described = json.loads(str(arrays["structure"]))

@@ -99,7 +99,7 @@ def test_rounds_that_are_told_again_with_other_noise_count_again(go, tmp_path, c
     assert "5 private releases before the first checkpoint came to nothing" in capsys.readouterr().err
     assert resumed.summary["privacy"]["releases"] == 3 + 2 + 4
     assert resumed.summary["privacy"]["epsilon"] == pytest.approx(epsilon_of(*9 * [ROUND]))
-    assert resumed.rounds["epsilon"] == pytest.approx([epsilon_of(*count * [ROUND]) for count in (6, 7, 8, 9)])
+    assert resumed.rounds["epsilon"].tolist() == pytest.approx([epsilon_of(*count * [ROUND]) for count in (6, 7, 8, 9)])
     again = go(resume=True)
     assert again.summary["privacy"] == resumed.summary["privacy"] and "private releases" not in capsys.readouterr().err
     new = go(overwrite=True)

@@ -346,7 +346,7 @@ def test_a_client_without_test_examples_has_trained_too(method, population, tmp_
     assert np.isnan(run.client_columns["local_accuracy"]).tolist() == [False] * 4 + [True, False]
     assert (
         local["share"]
-        == run.rounds["local_share"][-1]
+        == run.rounds["local_share"].iloc[-1]
         == run.summary["accuracy"]["cluster"]["participants"]["share"]
         == 1
     )
