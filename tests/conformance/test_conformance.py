@@ -14,6 +14,7 @@ from tests.conformance.conftest import configured
 from tests.conformance.subject import DoesNotApply, Subject
 from tffcl.clients.cohort import Cohort
 from tffcl.lab.tasks import build
+from tffcl.models.flat import FlatModel
 from tffcl.references import load_reference
 from tffcl.registry import ALGORITHMS
 from tffcl.runs.evaluator import Evaluator
@@ -137,3 +138,23 @@ def test_a_mistake_is_found(built_by, clients, formed_once, mistaken, check):
     with subject.running(), pytest.raises(AssertionError):
         check(subject)
     subject.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "pacfl", "ifca", "ditto", "lg_fedavg"])
+def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(method, data_dir, clients, two_workers):
+    """Of each kind of method one: one model, groups once, a choice among models, and what clients keep."""
+    settings = configured(method)
+    data = build.load_data(settings, data_dir)
+    tf.keras.utils.set_random_seed(1)
+    layers = tf.keras.layers
+    keras = tf.keras.Sequential([
+        layers.Rescaling(1 / 255, input_shape=data.train.x.shape[1:]), layers.Flatten(), layers.Dense(8),
+        layers.BatchNormalization(), layers.Dropout(0.2), layers.Dense(10),
+    ])  # fmt: skip
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spec = tf.TensorSpec(data.train.x.shape[1:], data.train.x.dtype), tf.TensorSpec([], tf.int32)
+    model = FlatModel.from_keras(keras, loss, spec)
+    checks.check_method_conforms(
+        functools.partial(build.build_method, settings, model, data, data_dir), *clients, two_workers=two_workers
+    )

@@ -303,3 +303,54 @@ def test_a_run_does_not_start_after_frozen_weights_were_set():
     keras.layers[1].layers[0].bias.assign(np.ones(8))
     with pytest.raises(UserError, match="has got other weights since FlatModel.from_keras"):
         build_fedavg(model, TRAINING)
+
+
+def mobilenet(**more):
+    return tf.keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), alpha=0.35, **more)
+
+
+def transferred():
+    base = mobilenet(include_top=False, pooling="avg")
+    base.trainable = False
+    inputs = tf.keras.Input((32, 32, 3))
+    return tf.keras.Model(inputs, layers.Dense(3)(layers.Dropout(0.2)(base(inputs, training=False))))
+
+
+def pictures():
+    """Clients of random pictures, with a bright stripe where the label says; of every other client one further down."""
+    clients = {}
+    for client in range(4):
+        rng = np.random.default_rng(client)
+        x, y = rng.normal(0, 0.3, (16, 32, 32, 3)).astype("f4"), rng.integers(0, 3, 16)
+        for picture, label in zip(x, y, strict=True):
+            picture[8 * (label + client % 2) :][:8] += 1
+        clients[f"c{client}"] = x, y
+    return clients
+
+
+METHODS = {
+    "pacfl": {"parameters": tffcl.algorithms.PACFLParameters(num_clusters=2, threshold=None)},
+    "ifca": {"parameters": tffcl.algorithms.IFCAParameters(num_clusters=2)},
+    "flis_dc": {"server_images": pictures()["c0"][0][:6]},
+    "stocfl": {},
+    "fedavg": {},
+    "ditto": {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("build", [lambda: mobilenet(classes=3, classifier_activation=None), transferred])
+def test_large_networks_are_trained_and_given_back(tff_worker, tmp_path, build, method):
+    tf.keras.utils.set_random_seed(1)
+    model = made_of(build(), (tf.TensorSpec([None, 32, 32, 3]), tf.TensorSpec([None], tf.int32)))
+    clients = pictures()
+    made = getattr(tffcl.algorithms, f"build_{method}")(model, LocalTraining(batch_size=8), **METHODS[method])
+    population = tffcl.Population.from_arrays(clients, clients)
+    result = tffcl.train(made, population, rounds=2, clients_per_round=4, out=tmp_path / "run")
+    x = clients["c1"][0]
+    result.keras_model_of("c1").save(tmp_path / "c1.keras")
+    outputs = tf.keras.models.load_model(tmp_path / "c1.keras").predict(x, verbose=0)
+    np.testing.assert_array_equal(result.predict("c1", x), outputs.argmax(axis=-1))
+    np.testing.assert_allclose(result.predict("c1", x, probabilities=True), tf.nn.softmax(outputs), atol=1e-5)
+    tffcl.export_result(result, tmp_path / "export")
