@@ -23,6 +23,7 @@ _PLACES = {
     "train": "tffcl.runs.train",
     "run": "tffcl.lab.batches.run",
     "compare": "tffcl.lab.batches.compare",
+    "sweep": "tffcl.lab.batches.sweep",
     "load_run": "tffcl.lab.tasks.load_run",
     "join_newcomers": "tffcl.lab.batches.newcomers",
     "export_result": "tffcl.export.writer",

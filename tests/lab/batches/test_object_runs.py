@@ -173,3 +173,64 @@ def test_what_is_missing_and_what_a_task_has_of_its_own_is_told(methods, clients
         tffcl.compare(methods, clients, tmp_path)
     with pytest.raises(UserError, match="rounds is for methods made in Python; tffcl.resolve has a task's own"):
         tffcl.compare([tffcl.resolve("demo_digits", "pacfl")], tmp_path, rounds=3)
+
+
+def sweep(method, over, clients, out, **how):
+    return tffcl.sweep(method, over, clients, out, **{"show_progress": False, **PROTOCOL, **how})
+
+
+@pytest.fixture(scope="module")
+def build(model):
+    def built(num_clusters):
+        return build_pacfl(model, TRAINING, PACFLParameters(num_clusters=num_clusters))
+
+    return built
+
+
+def test_a_sweep_is_over_what_the_function_and_the_protocol_take(build, compared, clients, tmp_path):
+    settings = {"num_clusters": [1, 2], "clients_per_round": np.array([3, 6])}
+    protocol = {name: value for name, value in PROTOCOL.items() if name != "clients_per_round"}
+    found = tffcl.sweep(build, settings, clients, tmp_path, **protocol, seeds=[0], show_progress=False)
+    frame = found.frame
+    assert frame[["num_clusters", "train.clients_per_round"]].values.tolist() == [[1, 3], [1, 6], [2, 3], [2, 6]]
+    assert [each["clusters"]["count"] for each in found] == frame["clusters"].tolist() == [1, 1, 2, 2]
+    assert found.result(2, 3).summary["accuracy"] == compared[0]["accuracy"], "the same run as in a comparison"
+    assert found.summary_frame.loc[(2, 6), "seeds"] == 1 and (tmp_path / "sweep.csv").exists()
+    assert "train: pacfl over num clusters and clients per round" in (tmp_path / "report.html").read_text()
+
+
+def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):
+    short = {"train": {"rounds": 1, "clients_per_round": 4}, "partition": {"clients": 8}}
+    how = {"task": "demo_digits", "overrides": short, "show_progress": False}
+    found = tffcl.sweep("pacfl", {"local_epochs": [1, 2]}, out=tmp_path / "swept", **how)
+    assert [each["algorithm"] for each in found] == ["pacfl"] * 2
+    assert found.frame["train.local_epochs"].tolist() == [1, 2]
+    alone = tffcl.run(
+        tffcl.resolve("demo_digits", "pacfl", overrides={**short, "train": {**short["train"], "local_epochs": 2}}),
+        tmp_path / "alone", show_progress=False,
+    )  # fmt: skip
+    assert found[1]["accuracy"] == alone.summary["accuracy"] == found.result(2).summary["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "method, over, more, message",
+    [
+        (None, {"num_clusters": [2]}, {}, "over num_clusters has 1 value; a sweep needs two or more"),
+        (None, {"num_clusters": [2, 2]}, {}, "over num_clusters names 2 twice"),
+        (None, {"num_clusters": 2}, {}, r"over\['num_clusters'\] is '2'; it must be a list of values"),
+        (None, {"num_clusters": [2, tffcl]}, {}, r"a value of over\['num_clusters'\] is .*; it must be true or false"),
+        (None, {"threshold": [2, 3]}, {}, "method has no parameter threshold, which the sweep is over"),
+        (None, {"rounds": [1, 2], "num_clusters": [1, 2]}, {"rounds": 3}, "train.rounds is swept over and set to 3"),
+        (None, {}, {}, "a sweep is over one setting or two, not 0"),
+        (None, ["num_clusters"], {}, "over is of list; it must be a dict of settings to their values"),
+        ("a method", {"num_clusters": [2, 3]}, {}, "method is of OneShot; it must be a function of num_clusters"),
+        ("pacfl", {"num_clusters": [2, 3]}, {}, "method is the label 'pacfl' of a task: give task="),
+    ],
+)
+def test_a_sweeps_mistakes_are_told_before_anything_is_written(
+    build, methods, clients, tmp_path, method, over, more, message
+):
+    given = {None: build, "a method": methods["PACFL"]}.get(method, method)
+    with pytest.raises(UserError, match=message) as told:
+        sweep(given, over, clients, tmp_path / "out", **more)
+    assert "\n" not in str(told.value) and not (tmp_path / "out").exists()

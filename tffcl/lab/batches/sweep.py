@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError
@@ -14,9 +14,16 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.validation import check_kind, check_value
 
 if TYPE_CHECKING:
-    from tffcl.lab.batches.batch import Job
+    from tffcl.algorithms.method import Method
+    from tffcl.clients.population import Population
+    from tffcl.lab.batches.batch import Job, Options
+    from tffcl.lab.batches.object_run import Clients, ObjectRun
+    from tffcl.lab.batches.summaries import Summaries
+    from tffcl.runs.callbacks import Callback
+    from tffcl.runtime import RemoteWorkers
 
 _RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -59,7 +66,7 @@ class Point:
 
     values: tuple
     directory: pathlib.PurePath
-    runs: tuple[RunConfig, ...]
+    runs: "tuple[RunConfig | ObjectRun, ...]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +142,10 @@ def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option:
     Raises:
       UserError: If the key is unknown, or there are not two different values, all different.
     """
-    key = configs.method_key(key, algorithm)
+    return _checked_axis(configs.method_key(key, algorithm), values, option)
+
+
+def _checked_axis(key: str, values: Sequence, option: str) -> Axis:
     for place, value in enumerate(values):
         if value in values[:place]:
             raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
@@ -226,44 +236,131 @@ def describe(axes: Sequence[Axis], values: Sequence) -> str:
 
 
 def sweep(
-    planned: Plan,
-    out: str | pathlib.Path,
+    method: "str | Method | Callable[..., Method]",
+    over: Mapping[str, Sequence],
+    population: "Population | None" = None,
+    out: str | pathlib.Path = "runs/sweep",
     *,
+    task: str | None = None,
+    seeds: Iterable[int] = (0,),
+    later: "Mapping[int, Population] | None" = None,
+    memory: str | int | None = None,
+    overrides: Mapping | None = None,
     data_dir: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
-) -> list[dict | None]:
-    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`.
+    workers: "RemoteWorkers | None" = None,
+    callbacks: "Sequence[Callback]" = (),
+    **protocol,
+) -> "Summaries":
+    """Runs one method over the values of a setting, or of two: on clients made in Python, or as a task says it.
 
-    `OUT/batch.json` says before the first run what there will be, and `OUT/sweep.csv` is written anew after each.
+        build = lambda num_clusters, seed: build_pacfl(model, training, PACFLParameters(num_clusters=num_clusters))
+        swept = tffcl.sweep(build, {"num_clusters": [2, 3, 4]}, clients, rounds=50, clients_per_round=10, seeds=[0, 1])
+        swept.frame, swept.summary_frame, swept.result(3, seed=1)
+
+    Every run is written to `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, and beside them `sweep.csv`, anew after each,
+    and `report.html`.
+
+    Args:
+      method: A function that returns a method; it is called with the settings by name, and with `seed` if it has such a
+        parameter. A method itself where the settings are the protocol's. With a task: the label of a method there.
+      over: One setting or two, to two or more values: numbers, text or bools. Of a method made in Python parameters of
+        the function, or of the protocol, as clients_per_round; of a task keys as `tffcl sweep --over` takes them.
+      population: The clients; None with a task.
+      out: Directory of the sweep.
+      task: A task file or a name in `tasks/`. With a population: what tables call clients and protocol together.
+      seeds: Of the runs of each point.
+      later: As of `tffcl.train`.
+      memory: As of `tffcl.train`.
+      overrides: With a task: nested tables that replace the file's values, for all runs.
+      data_dir: Where data sets of tasks are.
+      resume: A started run goes on; one that has ended is kept in any case, so that values and seeds can be added.
+      overwrite: Runs that are there are deleted.
+      show_progress: A line and a bar a run.
+      workers: As of `tffcl.train`.
+      callbacks: Are called in each run and may end it, see `tffcl.Callback`.
+      **protocol: As of `tffcl.compare`.
+
+    Raises:
+      UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
+    """
+    from tffcl.lab.batches.batch import Options
+    from tffcl.lab.batches.object_run import Clients, check_seeds
+
+    check_kind("over", over, Mapping, 'a dict of settings to their values, {"num_clusters": [2, 3, 4]}')
+    seeds = check_seeds(seeds)
+    for key, values in over.items():
+        if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+            raise UserError(f"over[{key!r}] is {str(values)[:100]!r}; it must be a list of values")
+    if isinstance(method, str):
+        if task is None or population is not None or protocol:
+            raise UserError(f"method is the label {method!r} of a task: give task=, and neither clients nor protocol")
+        source = configs.find_source(task, method, overrides)
+        axes = [make_axis(key, list(values), source, "over") for key, values in over.items()]
+        planned = plan(task, method, axes, seeds=seeds, overrides=overrides)
+    else:
+        clients = Clients(population, later or {}, task or "train", memory)
+        planned = _plan_objects(method, over, clients, seeds, protocol)
+    found = run_plan(planned, out, Options(data_dir, resume, overwrite, show_progress, workers, callbacks))
+    if any(found):
+        report.write_report(found.out)
+    return found
+
+
+def _plan_objects(method, over: Mapping, clients: "Clients", seeds: Sequence[int], protocol: Mapping) -> Plan:
+    """Puts the runs of objects together, of which each is known to fit the clients."""
+    from tffcl.lab.batches.object_run import PROTOCOL, ObjectRun, built, protocols
+
+    axes = []
+    for key, values in over.items():
+        plain = [check_value(f"a value of over[{key!r}]", each, bool | int | float | str) for each in values]
+        axes.append(_checked_axis(f"train.{key}" if key in PROTOCOL else key, plain, "over"))
+    _check_axes(axes, {"train": protocol})
+    points, models = [], {}
+    for chosen in itertools.product(*(axis.values for axis in axes)):
+        of_protocol, of_method = dict(protocol), {}
+        for axis, value in zip(axes, chosen):
+            (of_protocol if axis.key.startswith("train.") else of_method)[axis.name] = value
+        made = zip(built("method", method, of_method, seeds), protocols(seeds, of_protocol), strict=True)
+        runs = tuple(ObjectRun(own.name, own, each, clients, of_method) for own, each in made)
+        models |= {(id(run.method.model), run.train.clients_per_round): run for run in runs}
+        points.append(Point(chosen, _directory(axes, chosen), runs))
+    _check_different(axes, points)
+    for run in models.values():
+        run.check()
+    return Plan(clients.task, points[0].runs[0].algorithm, tuple(axes), tuple(seeds), tuple(points))
+
+
+def run_plan(planned: Plan, out: str | pathlib.Path, options: "Options") -> "Summaries":
+    """Does what `sweep` does, but for the page.
+
+    `OUT/batch.json` says before the first run what there will be.
 
     Args:
       planned: What to run.
       out: Directory of the sweep.
-      data_dir: As in `run.run`.
-      resume: A started run goes on; one that has ended is kept in any case, so that further values or seeds can be
-        added.
-      overwrite: Runs that are there are deleted.
-      show_progress: A line and a bar a run.
+      options: How the runs are made.
 
     Returns:
-      The summaries, point by point and of each point seed by seed; None for a run that diverged.
+      The summaries, point by point and of each point seed by seed.
 
     Raises:
-      UserError: As `compare.compare`.
+      UserError: As `compare.compare_runs`.
     """
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches.summaries import Summaries
 
-    options = batches.Options(data_dir, resume, overwrite, show_progress)
     batch = batches.Batch("sweep", out, options, written=["report.html", "sweep.csv"])
     jobs = jobs_of(planned)
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
     with batch.begun(order, contents_of(planned)):
-        summaries = batch.run(order, after_each=lambda: report.write_table(batch.out))
-    points = len(planned.points)
-    return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
+        found = dict(zip(order, batch.run(order, after_each=lambda: report.write_table(batch.out))))
+    names = [point.values for point in planned.points for _ in point.runs]
+    jobs = [job for own in jobs for job in own]
+    return Summaries([found[job] for job in jobs], batch, jobs, names)
 
 
 def jobs_of(planned: Plan) -> "list[list[Job]]":

@@ -50,7 +50,9 @@ def sweep(options, overrides: Mapping) -> int:
     axes = [sweep.parse_axis(text, source, option) for option, text in texts]
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=parse_seeds(options.seeds), overrides=overrides)
     out = options.out or _default_out("sweep", options, axes)
-    summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    from tffcl.lab.batches.batch import Options  # which imports TensorFlow: a mistake is told before
+
+    summaries = sweep.run_plan(planned, out, Options(options.data_dir, options.resume, options.overwrite))
     print_report(out, options)
     return 1 if None in summaries else 0
 
