@@ -19,7 +19,7 @@ _PLACES = {
     "resolve": "tffcl.lab.tasks.resolve",
     "load_task": "tffcl.lab.tasks.task_file",
     "load_data": "tffcl.lab.tasks.build",
-    "measure_similarity": "tffcl.lab.batches.similarity",
+    "similarity": "tffcl.lab.batches.similarity",
     "train": "tffcl.runs.train",
     "run": "tffcl.lab.batches.run",
     "compare": "tffcl.lab.batches.compare",

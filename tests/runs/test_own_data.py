@@ -448,8 +448,8 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
         ),
         (lambda model, run: tffcl.run("demo_digits", "nowhere"), "config is of str; it must be what tffcl.resolve"),
         (
-            lambda model, run: tffcl.measure_similarity(Population.from_arrays(own_data.clinics()[0])),
-            "config is of Population; it must be what",
+            lambda model, run: tffcl.similarity(Population.from_arrays(own_data.clinics()[0])),
+            "model is of NoneType; it must be a tffcl.FlatModel of these clients",
         ),
         (
             lambda model, run: tffcl.export_result("runs/mine", "nowhere"),

@@ -154,7 +154,7 @@ def test_similarity_is_what_everyone_in_the_first_round_gives(tmp_path):
     everyone = {**SHORT, "train": {"rounds": 1, "clients_per_round": 40}, "algorithms": {"stocfl": {"threshold": 0.3}}}
     del everyone["newcomers"]
     how = resolve.resolve("demo_digits", "stocfl", overrides=everyone)
-    lines = similarity.similarity(how, tmp_path / "similarity")
+    lines = similarity.write_similarity(how, tmp_path / "similarity")
     assert "within true groups" in lines and (tmp_path / "similarity" / "histogram.png").stat().st_size > 5_000
     tffcl.run(how, tmp_path / "run", show_progress=False)
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:

@@ -5,6 +5,7 @@ import pytest
 from scipy.linalg import subspace_angles
 
 import tffcl
+from tests import own_data
 from tests.lab.datasets.helpers import need
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
@@ -39,7 +40,7 @@ def angles_between(**pacfl):
     task = tffcl.resolve(
         "pacfl_datasets", "pacfl", overrides=few | {"algorithms": {"pacfl": {"num_clusters": 3} | pacfl}}
     )
-    return tffcl.measure_similarity(task)
+    return tffcl.similarity(task)
 
 
 @pytest.mark.parametrize("preprocess", ["raw", "centred", "grey"])
@@ -79,12 +80,27 @@ def test_a_table_and_a_picture_have_names_and_values(sets, capsys, tmp_path):
 )
 def test_what_a_user_can_mend(names, message):
     with pytest.raises(UserError, match=message):
-        tffcl.measure_similarity(tffcl.resolve("pacfl_datasets", "pacfl", overrides={"dataset": {"names": names}}))
+        tffcl.similarity(tffcl.resolve("pacfl_datasets", "pacfl", overrides={"dataset": {"names": names}}))
 
 
 @pytest.mark.parametrize("task", ["pacfl_datasets_small", pytest.param("pacfl_datasets", marks=pytest.mark.slow)])
 def test_first_vectors_are_the_papers_table_1(task):
     need("cifar10", "svhn_cropped", "fashion_mnist", "usps")
-    first = tffcl.measure_similarity(tffcl.resolve(task, "pacfl")).proximity[np.triu_indices(4, 1)]
+    first = tffcl.similarity(tffcl.resolve(task, "pacfl")).proximity[np.triu_indices(4, 1)]
     np.testing.assert_allclose(first, PACFL_TABLE_1, atol=2)
     assert first[1] == pytest.approx(45.79, abs=0.5)  # CIFAR-10 and Fashion-MNIST are the copies that everyone has
+
+
+def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its_uncertainty():
+    clients = tffcl.Population.from_arrays(*own_data.clinics(8))
+    parameters = tffcl.algorithms.ComposedParameters(signature={"name": "subspace", "num_vectors": 2})
+    found = tffcl.similarity(clients, parameters, model=own_data.perceptron())
+    assert found.client_ids.tolist() == [f"clinic_{clinic}" for clinic in range(8)]
+    assert found.suggestion.num_clusters == next(iter(found.numbers)) == 2, "every other clinic has other features"
+    assert sum(found.numbers.values()) == pytest.approx(1) and "2 in " in repr(found)
+    again = tffcl.similarity(clients, {"name": "subspace", "num_vectors": 2}, model=own_data.perceptron())
+    assert again.numbers == found.numbers and found._repr_html_().count("data:image/png;base64,") == 2
+    with pytest.raises(UserError, match="clients is of dict; it must be a tffcl.Population, or what tffcl.resolve"):
+        tffcl.similarity({"a": clients}, model=own_data.perceptron())
+    with pytest.raises(UserError, match="unknown signature 'subspce'; did you mean 'subspace'"):
+        tffcl.similarity(clients, "subspce", model=own_data.perceptron())

@@ -1,12 +1,18 @@
 """How alike clients are before any training: signatures, proximity matrix, pictures, a suggestion."""
 
+import base64
+import collections
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl import choices, runtime
+from tffcl.algorithms.composed import group_composed
 from tffcl.algorithms.one_shot import Formed, OneShotClustering, Signed
+from tffcl.algorithms.parameters import ComposedParameters
+from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.clients.sampling import stream
 from tffcl.clustering import hierarchical, self_distance
@@ -16,12 +22,16 @@ from tffcl.errors import unknown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.populations import build_population
-from tffcl.lab.tasks.resolve import RunConfig, check_config
+from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import replacing
 from tffcl.runs.summary import rand_index
+from tffcl.validation import check_kind
 
 _MOST_WRITTEN = 10  # clients whose matrix is printed
+_DRAWS = 200  # of a half of each client, by which the largest gap is looked for again
+_MOST_DRAWN = 500  # clients of whom the tree is made so often
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +47,8 @@ class Similarity(Shown):
       tree_unit: Of merges and threshold.
       notes: What was found of the clusters: whether clients differ, and whether in groups.
       suggestion: Threshold and number of clusters at the largest gap.
+      numbers: How often each number of clusters is at the largest gap where every client has one half of its examples,
+        drawn anew each time: number to share, most frequent first. Empty where halves are not told.
       how: Signature, metric and cut.
       seed: Of the task.
     """
@@ -49,6 +61,7 @@ class Similarity(Shown):
     tree_unit: str
     notes: tuple[str, ...]
     suggestion: hierarchical.Suggestion
+    numbers: Mapping[int, float]
     how: OneShotClustering
     seed: int
 
@@ -59,7 +72,14 @@ class Similarity(Shown):
             "metric": f"{self.how.metric} ({self.how.unit})",
             "clusters": len(np.unique(self.labels)),
             "found": "; ".join(self.notes) or self.suggestion.reason,
+            **({"largest gap of halves": told_numbers(self.numbers)} if self.numbers else {}),
         }
+
+    def _repr_html_(self) -> str:
+        from tffcl.lab.reporting import style
+
+        pictures = [base64.b64encode(style.to_png(each)).decode() for each in (self.heat_map(), self.tree())]
+        return super()._repr_html_() + "".join(f'<img src="data:image/png;base64,{each}">' for each in pictures)
 
     def heat_map(self):
         """Draws the matrix, ordered by cluster."""
@@ -103,56 +123,108 @@ class Similarity(Shown):
         return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
 
 
-def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Similarity:
-    """Lets all clients send the signatures of a method that clusters before training, and measures how alike these are.
+def told_numbers(numbers: Mapping[int, float]) -> str:
+    """Returns how often each number of clusters was found, in words."""
+    return ", ".join(f"{number} in {100 * share:.0f} %" for number, share in numbers.items())
 
-    No federated round is run. Clients that the run would hold out as newcomers are looked at too.
+
+def similarity(
+    clients: RunConfig | Population,
+    signature: str | Mapping | ComposedParameters = "subspace",
+    *,
+    model: FlatModel | None = None,
+    training: LocalTraining = LocalTraining(),
+    seed: int = 0,
+    data_dir: str | None = None,
+    **values,
+) -> Similarity:
+    """Lets all clients send their signatures, and measures how alike these are; no federated round is run.
+
+    In a notebook it shows the heat map and the tree.
 
     Args:
-      config: Task, and the parameters of a method that clusters before training.
-      data_dir: Where data sets are.
+      clients: A population; or what `tffcl.resolve` returns, of a method that clusters before training: then the other
+        arguments but `data_dir` are the task's. Clients that a run would hold out as newcomers are looked at too.
+      signature: As of `ComposedParameters`, or these, which have metric, linkage and cut.
+      model: The clients' model, which signatures of models or of normalized examples need; what it takes and the number
+        of its classes are what others need of it.
+      training: What signatures that train take.
+      seed: Of signatures and halves.
+      data_dir: Where data sets of tasks are.
+      **values: What else a signature is given: `server_images`, `find_encoder`, `noise_seed`, as of `build_composed`.
 
     Raises:
-      UserError: If the method does not cluster before training.
+      UserError: If the method does not cluster before training, or an argument is missing or of another kind.
     """
-    check_config("config", config)
-    if config.method_source.clustering_builder is None:
-        before = [name for name, row in ALGORITHMS.items() if row.clustering]
-        raise unknown("algorithm that clusters before training", config.algorithm, before)
-    federated = build.load_data(config, data_dir)
-    model = build.build_model(config, federated)
-    how = build.build_clustering(config, model, federated, data_dir)
+    check_kind("clients", clients, (RunConfig, Population), "a tffcl.Population, or what tffcl.resolve returns")
+    if isinstance(clients, Population):
+        check_kind("model", model, FlatModel, "a tffcl.FlatModel of these clients, as FlatModel.from_keras makes one")
+        if not isinstance(signature, ComposedParameters):
+            signature = ComposedParameters(signature=signature if isinstance(signature, str) else dict(signature))
+        how, population = group_composed(model, training, signature, seed=seed, **values), clients
+    else:
+        how, population, seed = *_of_task(clients, data_dir), clients.seed
     runtime.use_local_worker()
-    population = build_population(federated)
     how.check(len(population.client_ids))
-    formed, notes = _formed(how, population)
+    formed, notes, numbers = _formed(how, population, seed)
     # A threshold that a task can have is one of the tree in the metric's own unit.
     tree, unit = formed.dendrogram, how.tree_unit or how.unit
     if formed.chance is not None:
         tree, unit = hierarchical.build_dendrogram(formed.proximity, how.linkage), self_distance.UNIT
     return Similarity(
         population.shown_ids, formed.proximity, formed.labels, formed.dendrogram, formed.threshold, unit, notes,
-        how.suggest(formed.proximity, tree), how, config.seed,
+        how.suggest(formed.proximity, tree), numbers, how, seed,
     )  # fmt: skip
 
 
-def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tuple[str, ...]]:
-    """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and
-    in groups.
+def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering, Population]:
+    """The grouping and the clients of a task."""
+    if config.method_source.clustering_builder is None:
+        before = [name for name, row in ALGORITHMS.items() if row.clustering]
+        raise unknown("algorithm that clusters before training", config.algorithm, before)
+    federated = build.load_data(config, data_dir)
+    how = build.build_clustering(config, build.build_model(config, federated), federated, data_dir)
+    return how, build_population(federated)
+
+
+def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, float]:
+    """How often each number of clusters is at the largest gap, over draws of one half of each client."""
+    first, second = signed.halves
+    if not 2 < len(signed.examples) <= _MOST_DRAWN:
+        return {}
+    alike, others, across = how.distances(first, None), how.distances(second, None), how.distances(first, second)
+    rng, found = np.random.default_rng([stream(seed, "map"), _DRAWS]), collections.Counter()
+    for _ in range(_DRAWS):
+        one = rng.integers(0, 2, len(alike)).astype(bool)
+        mixed = np.where(one[:, None], across, across.T)  # the first half of the one, the second of the other
+        drawn = np.where(np.equal.outer(one, one), np.where(one[:, None], alike, others), mixed)
+        found[hierarchical.suggest_threshold(hierarchical.build_dendrogram(drawn, how.linkage)).num_clusters] += 1
+    return {number: times / _DRAWS for number, times in found.most_common()}
+
+
+def _formed(
+    how: OneShotClustering, population: Population, seed: int
+) -> tuple[Formed, tuple[str, ...], dict[int, float]]:
+    """The clusters by the settings; what there is to say: whatever they are, whether clients differ, and in groups; and
+    which numbers of clusters halves give.
     """
     # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures
     # would be further releases.
-    if how.threshold == choices.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
+    if type(how) is not OneShotClustering or how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
-        return formed, formed.notes
+        return formed, formed.notes, {}
     by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None)
     signed = by_itself.build_signing()(population)
+    numbers = _numbers(how, signed, seed)
+    if how.threshold == choices.SELF:
+        formed = how.form(signed)
+        return formed, formed.notes, numbers
     formed = how.form(Signed(signed.whole))
     answer, *odd = by_itself.form(signed).notes
-    return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes]))
+    return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes])), numbers
 
 
-def similarity(
+def write_similarity(
     config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False
 ) -> str:
     """Measures and draws the clients' proximity matrix.
@@ -161,7 +233,7 @@ def similarity(
     and `histogram.png` into `out`.
 
     Args:
-      config: As in `measure_similarity`.
+      config: As in `similarity`.
       out: Directory.
       data_dir: Where data sets are.
       map_clients: Whether `umap.png` is written too, the clients as points.
@@ -172,7 +244,7 @@ def similarity(
     """
     from tffcl.lab.reporting import figures
 
-    found = measure_similarity(config, data_dir=data_dir)
+    found = similarity(config, data_dir=data_dir)
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
     with replacing(out / "proximity.npz") as file:
@@ -213,6 +285,8 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
         measured = f"{low:.4g} to {high:.4g}{'' if unit == found.how.metric else f' {unit}'}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     yield from found.notes
+    if found.numbers:
+        yield f"clusters at the largest gap, with one half of each client's examples: {told_numbers(found.numbers)}"
     if found.how.threshold != choices.SELF:
         yield from _suggested(config, found)
     sizes = np.unique(labels, return_counts=True)[1].tolist()

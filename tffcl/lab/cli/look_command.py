@@ -36,7 +36,7 @@ def similarity(options):
         overrides = task_file.merged({"algorithms": {method: {"signature": name}}}, overrides)
     resolved = resolve.resolve(options.task, method, seed=options.seed, overrides=overrides)
     out = options.out or f"runs/{shared.task_name(options.task)}/similarity/{name.replace(':', '.')}"
-    print(similarity.similarity(resolved, out, data_dir=options.data_dir, map_clients=options.map))
+    print(similarity.write_similarity(resolved, out, data_dir=options.data_dir, map_clients=options.map))
 
 
 def show(options):
