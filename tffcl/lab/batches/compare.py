@@ -70,25 +70,31 @@ def compare(
     Raises:
       UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
     """
-    how = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-    how |= {"workers": workers, "callbacks": callbacks}
-    how["targets"] = [parse_target(each) if isinstance(each, str) else each for each in targets]
     check_kind("methods", methods, (Mapping, list, tuple), _WANTED)
     if not methods:
         raise UserError(f"methods is empty; it must be {_WANTED}")
+    configs: Sequence[RunConfig | ObjectRun]
+    others = None
     if isinstance(methods, Mapping):
-        clients = Clients(population, later or {}, task, memory)
+        clients = Clients(population, later or {}, task, memory)  # type: ignore[arg-type]  # which checks them
         configs = _object_runs(methods, clients, check_seeds(seeds), protocol)
-        out, how["others"] = out or "runs/compare", lambda label: configs[0]
+
+        def others(label):
+            return configs[0]  # the protocol is one for all
+
     else:
-        configs, out = methods, out or population or "runs/compare"
+        configs, out = methods, out or population  # type: ignore[assignment]  # comes after the configurations
         if any(isinstance(each, Method) for each in configs):
             raise UserError(f"methods is a list of methods; it must be {_WANTED}")
         if protocol:
             raise UserError(f"{next(iter(protocol))} is for methods made in Python; tffcl.resolve has a task's own")
-    found = compare_runs(configs, out, **how)
+    found = compare_runs(
+        configs, out or "runs/compare", data_dir=data_dir, resume=resume, overwrite=overwrite, others=others,
+        show_progress=show_progress, workers=workers, callbacks=callbacks,
+        targets=[parse_target(each) if isinstance(each, str) else each for each in targets],
+    )  # fmt: skip
     if any(found):
-        report.write_report(out)
+        report.write_report(found.out)
     return found
 
 
@@ -225,14 +231,14 @@ def check_comparable(
             own = label not in asked and not of_objects
             told = _told(label, *difference, own=own)
             raise UserError(f"{short_path(place)} {told} give another {dashes}out, or run it anew ({anew})")
-        if of_objects:
+        if isinstance(configs[0], ObjectRun):
             configs[0].check_same_data(directory)
 
 
 def _settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> dict:
     """The settings of the run in a directory."""
     try:
-        return settings_of(load_run_config(place, trust_builders=own or False))
+        return settings_of(load_run_config(place, trust_builders=own if isinstance(own, RunConfig) else False))
     except UserError:  # its own code is not there any more, or another's
         settings = RunDirectory(place).settings()
         return {key: value for key, value in settings.items() if key not in ("description", "source")}

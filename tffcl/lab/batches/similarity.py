@@ -161,7 +161,8 @@ def similarity(
         check_kind("model", model, FlatModel, "a tffcl.FlatModel of these clients, as FlatModel.from_keras makes one")
         if not isinstance(signature, ComposedParameters):
             signature = ComposedParameters(signature=signature if isinstance(signature, str) else dict(signature))
-        how, population = group_composed(model, training, signature, seed=seed, **values), clients
+        population = clients
+        how = group_composed(model, training, signature, seed=seed, **values)  # type: ignore[arg-type]  # checked above
     else:
         how, population, seed = *_of_task(clients, data_dir), clients.seed
     runtime.use_local_worker()
@@ -189,9 +190,9 @@ def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering
 
 def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, float]:
     """How often each number of clusters is at the largest gap, over draws of one half of each client."""
-    first, second = signed.halves
-    if not 2 < len(signed.examples) <= _MOST_DRAWN:
+    if signed.halves is None or not 2 < len(signed.halves[0][next(iter(signed.whole))]) <= _MOST_DRAWN:
         return {}
+    first, second = signed.halves
     alike, others, across = how.distances(first, None), how.distances(second, None), how.distances(first, second)
     rng, found = np.random.default_rng([stream(seed, "map"), _DRAWS]), collections.Counter()
     for _ in range(_DRAWS):
