@@ -133,12 +133,23 @@ def array_cases(count: int):
         ended = command.reading(check)
         if ended.kind == "told" and not _names(ended.said, client):
             ended = command.Outcome("untold", f"does not name the client: {ended.said}")
-        found.append(
-            Case("client data", f"{flaw}, {number}, client {client!r}, test {as_test}, data sets {as_sets}", ended)
-        )
+        # A column of labels is taken as the labels in it.
+        same = ended.kind == "accepted" and flaw == "labels in a column" and _taken_as(sound, ended.value, client)
+        named = f"{flaw}, {number}, client {client!r}, test {as_test}, data sets {as_sets}"
+        found.append(Case("client data", named, ended, "same" if same else ""))
 
     draw()
     return found
+
+
+def _taken_as(sound, population, client) -> bool:
+    """Whether a client's examples were read as the sound ones."""
+    row = population.id_of(client)
+    return all(
+        equal(each.x, sound[client][0].astype(np.float32)) and equal(each.y, sound[client][1].astype(np.int32))
+        for each in (population.train(row), population.test(row))
+        if len(each)
+    )
 
 
 _AS_SETS = ("a label that is too large", "a label of 2^31 - 1", "a label below 0", "NaN", "infinity")

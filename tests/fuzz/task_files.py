@@ -121,7 +121,7 @@ def damaged(rng: random.Random) -> tuple[str, str, bytes]:
 
 def same(read, said) -> bool:
     """Whether a value is what TOML says: no other number, and no truth for a number."""
-    if isinstance(said, list):
+    if isinstance(said, (list, tuple)):
         return isinstance(read, (list, tuple)) and len(read) == len(said) and all(map(same, read, said))
     if isinstance(said, dict):
         return isinstance(read, dict) and read.keys() == said.keys() and all(same(read[key], said[key]) for key in said)

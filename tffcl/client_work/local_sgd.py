@@ -1,6 +1,5 @@
 """Local training: epochs of mini-batch steps on a model that comes and goes as one vector."""
 
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +28,7 @@ def client_fields(training: LocalTraining) -> dict:
     return dict.fromkeys([*([] if training.decay.is_constant else [ROUND]), *sorted(own)], np.int32)
 
 
-def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, Sequence]:
+def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, np.ndarray]:
     """Returns the values of `client_fields` for the clients of a simulated round."""
     own = {str(name): settings for name, settings in (training.clients or {}).items()}
     settings = [own.get(cohort.population.name_of(client), {}) if own else {} for client in cohort.client_ids]

@@ -98,6 +98,11 @@ class CountedExamples(Mapping[int, ClientExamples]):
         return len(self.held)
 
 
+def held(examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
+    """Returns the mapping that counted examples come from; another mapping as it is."""
+    return examples.held if isinstance(examples, CountedExamples) else examples
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PooledExamples:
     """The examples of several clients, each different one once.

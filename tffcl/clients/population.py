@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tffcl.clients import sources
-from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, pooled
+from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, held, pooled
 from tffcl.clients.folders import read_folders
 from tffcl.clients.lazy_examples import mapped, without_empty
 from tffcl.clients.simulation_context import current
@@ -171,13 +171,13 @@ class Population(Shown):
     @functools.cached_property
     def read_before(self) -> list[int]:
         """The clients whose training examples are looked at before a run: all, or few where they must be read."""
-        few = 1 if isinstance(self.train_examples.held, dict) else -(-len(self) // _MOST_READ)
+        few = 1 if isinstance(held(self.train_examples), dict) else -(-len(self) // _MOST_READ)
         return self.client_ids[::few].tolist()
 
     @functools.cached_property
     def test_sizes(self) -> np.ndarray:
         """`int [N]`, test examples of each client."""
-        return np.array([len(self.test_examples.held[int(client)]) for client in self.client_ids])
+        return np.array([len(held(self.test_examples)[int(client)]) for client in self.client_ids])
 
     @property
     def pooled_tests(self) -> PooledExamples:
@@ -192,10 +192,13 @@ class Population(Shown):
         return self._pools[1]
 
     @functools.cached_property
-    def _pools(self) -> list[PooledExamples | None]:
+    def _pools(self) -> tuple[PooledExamples, PooledExamples | None]:
         """The test and the validation examples of all clients."""
-        kinds = self.test_examples, self.validation_examples
-        return [None if each is None else pooled(each.held, self.client_ids.tolist()) for each in kinds]
+        clients, validation = self.client_ids.tolist(), self.validation_examples
+        return (
+            pooled(held(self.test_examples), clients),
+            None if validation is None else pooled(held(validation), clients),
+        )
 
     @property
     def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
@@ -205,7 +208,7 @@ class Population(Shown):
     @functools.cached_property
     def example_spec(self) -> collections.OrderedDict:
         """`<x, y>` of `tf.TensorSpec`, of one example: what a model must take; the form of `FlatModel.example_spec`."""
-        return self.train_examples.held[int(self.client_ids[0])].spec
+        return held(self.train_examples)[int(self.client_ids[0])].spec
 
     @classmethod
     def from_arrays(
@@ -311,7 +314,8 @@ class Population(Shown):
             raise UserError("the known clients are of no table; known= of from_frame is a population that it has made")
         table = read_table(
             frame, client=client, label=label, features=features, test=test, validation=validation, seed=seed,
-            group=group, missing=missing, standardize=standardize, known=known and known.table,
+            group=group, missing=missing, standardize=standardize,
+            known=None if known is None else known.table,
         )  # fmt: skip
         return cls(**sources.from_table(table, known))
 
@@ -360,9 +364,9 @@ class Population(Shown):
           UserError: As `from_arrays`, of what the function gives.
         """
 
-        def of(kind: str, examples: CountedExamples) -> Mapping[int, ClientExamples]:
+        def of(kind: str, examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
             return mapped(
-                without_empty(examples.held),
+                without_empty(held(examples)),
                 lambda client, each: sources.checked(self.name_of(client), function(each.x, each.y), kind),
             )
 

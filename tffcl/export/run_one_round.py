@@ -27,8 +27,7 @@ def main():
     state, clients = value(f"check/{name}.input.pb", kind)
     state = value("state/trained.pb", kind[0]) if (HERE / "state" / "trained.pb").is_file() else state
     after, _, *kept = training(state, clients)
-    types = [str(kind[1].member[name]) for name in ("kept", "optimizer") if name in dir(kind[1].member)]
-    print(*(f"{len(each)} clients keep values of {' and '.join(types)}" for each in kept))
+    print(*(f"{len(each)} clients keep values between rounds" for each in kept))
     if "models" in dir(kind[0].member):
         before, trained = np.asarray(state["models"]), np.asarray(after["models"])
         moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
