@@ -210,7 +210,7 @@ def gradient_of(model, vector, x, y):
 
 
 def test_single_clients_train_as_if_all_had_their_settings(tff_worker, model, population):
-    """Each client's update is that of a round in which all have its epochs and batch size, as one block or several."""
+    """Each client's update is that of a round in which all have its epochs and batch size."""
     own = {str(population.name_of(1)): {"epochs": 3}, str(population.name_of(3)): {"epochs": 1, "batch_size": 0}}
     base = LocalTraining(epochs=2, batch_size=7, learning_rate=0.1, momentum=0.5)
     mixed = build_cfl(model, dataclasses.replace(base, clients=own))
