@@ -15,9 +15,10 @@ from tffcl.lab.tasks import build
 from tffcl.lab.tasks.exports import check_export, export_run
 
 TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
-# One model, a choice, each client's upload, mixes, own models, own layers, two models a client, and joint clusters in
-# every round.
-KINDS = ["fedavg", "ifca", "cfl", "fedsem", "flt", "solo", "lg_fedavg", "ditto", "stocfl", "flis_dc"]
+# One model, a choice, mixes, two models a client; each client's upload, own models, own layers and joint clusters in
+# every round take their states from the same parts, and are looked at in the slow tests.
+KINDS = ["fedavg", "ifca", "flt", "ditto", "stocfl"]
+KINDS += [pytest.param(name, marks=pytest.mark.slow) for name in ("cfl", "fedsem", "solo", "lg_fedavg", "flis_dc")]
 EXPORTED = {"fedavg", "ditto"}
 
 
