@@ -19,6 +19,7 @@ ALLOWED = {
     "as written": "a file without a checksum says another allowed value, and what was read is that value and no other",
     "untouched": "what is no file was not asked for, or a new file took its place; what a link leads to is as it was",
     "forged": "who forges a result is no accident; no control character nor tag of it reaches terminal or page",
+    "left out": "a picture's own file, which may be deleted: the page is without this picture and else the same",
     "an earlier round": "nothing tells that a stopped run had a newer checkpoint than the one that is there, which "
     "was read whole",
 }

@@ -19,6 +19,7 @@ from tffcl.export import manifest
 from tffcl.lab.reporting import comparison_table
 from tffcl.lab.tasks import resolve
 from tffcl.runs import run_files
+from tffcl.runs.run_directory import CONFUSION, SAMPLES
 
 _SETTINGS = {
     "train": {"rounds": 3, "clients_per_round": 3, "local_epochs": 1},
@@ -194,6 +195,8 @@ def run_cases(runs: Mapping[str, pathlib.Path], scratch: pathlib.Path, count: in
             reason = _reason(ended, whole[method, "earlier"]) and "an earlier round"
         if not reason and ended.kind == "accepted" and (path.suffix in _NO_CHECKSUM or path.parent.name == "history"):
             reason = "as written"
+        if not reason and ended.kind == "accepted" and done == "lost" and path.name in (CONFUSION, SAMPLES):
+            reason = "left out"
         yield Case(f"run directories, {name}", f"{method} {path.relative_to(out)}: {done}", ended, reason)
         shutil.rmtree(out)
 

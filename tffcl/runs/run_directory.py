@@ -26,7 +26,7 @@ from tffcl.runs.lock import LOCK, check_unlocked
 MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
 CLUSTERING, REPRESENTATIONS, SPLITS = "clustering.npz", "representations.npz", "splits.csv"
-CONFUSION = "confusion.npz"  # of each cluster, which labels its model takes for which
+CONFUSION = "confusion.npz"  # of each cluster, which labels its model takes for which; may be deleted
 SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
 LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
 FAILED = "failed.json"  # why a run of several diverged
