@@ -116,8 +116,8 @@ class Run:
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
       evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]`
         (of the initial model); `metrics`, name to `cluster`, `global` and `clusters` (cluster to its value) of each
-        further metric; `confusion`, see `Evaluator.confusion`; and with validation examples `validation`, of
-        `cluster`, `global` and `metrics` on these.
+        further metric; `confusion`, a function that counts them, see `Evaluator.confusion`; and with validation
+        examples `validation`, of `cluster`, `global` and `metrics` on these.
       stopped: Why the run ends before its last round; "" if it does not.
       budget_spent: Whether it does because the privacy budget allows no further round.
       callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.

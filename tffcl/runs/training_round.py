@@ -49,11 +49,10 @@ def evaluate(run: Run):
         placed = method.place(run.state, population) if run.protocol.place_unseen else run.state
         models, rows = method.models_for(placed, population.client_ids)
         method_checks.check_models(method.name, models, rows, len(population), method.model.size)
-        everyones = method.views(placed).global_model
+        views = method.views(placed)
+        everyones, clusters = views.global_model, np.asarray(views.clusters)
         if everyones is None and len(np.unique(rows)) == 1:
             everyones = models[rows[0]]
-
-        clusters = np.asarray(method.views(placed).clusters)
 
         def of(evaluator) -> dict:
             found = {"cluster": evaluator.cluster_accuracy(models, rows)}
@@ -63,8 +62,9 @@ def evaluate(run: Run):
                 found["metrics"][name]["global"] = value
             return {**found, "global": shared}
 
-        confusion = stage.evaluator.confusion(models, rows, clusters)
-        run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained, "confusion": confusion}
+        run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
+        # Who asks has them counted: the results do at the end, and no round between.
+        run.evaluation["confusion"] = functools.partial(stage.evaluator.confusion, models, rows, clusters)
         if stage.validator is not None:
             run.evaluation["validation"] = of(stage.validator)
 
@@ -124,10 +124,8 @@ def _train(run: Run, number: int) -> dict:
 
 def _local_metrics(run: Run, metrics: RoundMetrics) -> np.ndarray:
     """The further metrics of the cohort's own models on their test examples, `float64 [m, M]`."""
-    model, found = (
-        run.method.model,
-        np.full([len(metrics.client_ids), len(run.method.model.metrics_of_outputs)], np.nan),
-    )
+    model = run.method.model
+    found = np.full([len(metrics.client_ids), len(model.metrics_of_outputs)], np.nan)
     for row, client, outputs in zip(found, metrics.client_ids, metrics.test_outputs, strict=True):
         outputs = tf.io.parse_tensor(outputs, tf.float32).numpy()
         if len(outputs):

@@ -41,7 +41,7 @@ def finish(run: Run, settings: Mapping) -> Result:
         write_representations(out, views, population, sampling.stream(seed, "map"))
     if views.splits is not None:
         write_splits(out, views)
-    write_confusion(out, run.evaluation["confusion"])
+    write_confusion(out, run.evaluation["confusion"]())
     write_samples(out, population, np.asarray(views.clusters))
     columns = summary.client_table(population, views, run.evaluation, run.totals)
     write_clients(out, columns)

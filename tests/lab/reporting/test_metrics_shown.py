@@ -11,6 +11,7 @@ from tffcl.lab.reporting import comparison_table, report_figures
 from tffcl.lab.reporting.page import cluster_tables
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import metrics
+from tffcl.runs.evaluator import Evaluator
 from tffcl.runs.run_directory import CONFUSION
 from tffcl.runs.run_files import confusion_of, read_arrays, read_run
 
@@ -36,7 +37,11 @@ def run(tmp_path_factory, worker):
         "partition": {"clients": 8},
         "evaluation": {"metrics": ["accuracy", "auc", "log_loss"], "every": 1},
     }
-    tffcl.run(tffcl.resolve("demo_digits", "pacfl", overrides=changes), out, show_progress=False)
+    counted, confusion = [], Evaluator.confusion
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evaluator, "confusion", lambda *given: counted.append(given) or confusion(*given))
+        tffcl.run(tffcl.resolve("demo_digits", "pacfl", overrides=changes), out, show_progress=False)
+    assert len(counted) == 1, "confusions are of the end, and no round counts them"
     return read_run(out)
 
 
