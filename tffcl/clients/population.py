@@ -366,7 +366,7 @@ class Population(Shown):
 
         def of(kind: str, examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
             return mapped(
-                without_empty(held(examples)),
+                examples,
                 lambda client, each: sources.checked(self.name_of(client), function(each.x, each.y), kind),
             )
 
@@ -374,9 +374,9 @@ class Population(Shown):
         validation = self.validation_examples
         found = sources.fields(
             self.shown_ids.tolist(),
-            of("training", self.train_examples),
-            of("test", self.test_examples),
-            None if validation is None else of("validation", validation),
+            of("training", held(self.train_examples)),  # of which everybody has some
+            of("test", without_empty(held(self.test_examples))),
+            None if validation is None else of("validation", without_empty(held(validation))),
         )
         found["label_names"] = found["label_names"] or self.label_names
         found["table"] = None  # whose rules do not make these features

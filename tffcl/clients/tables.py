@@ -369,7 +369,7 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
 
 def _groups(column, ids: np.ndarray, name: str) -> dict:
     """The true group of each client, numbers in the order of their names."""
-    found = {client: column[ids == client].unique() for client in np.unique(ids).tolist()}
+    found = column.groupby(ids).unique().to_dict()
     for client, groups in found.items():
         if len(groups) != 1:
             raise UserError(
