@@ -136,7 +136,11 @@ def clients(data_dir):
 
 @pytest.fixture(scope="module")
 def subject(name, data_dir, clients, two_workers, formed_once, tmp_path_factory):
-    settings = configured(name)
+    yield from conforming(name, configured(name), data_dir, clients, two_workers, tmp_path_factory)
+
+
+def conforming(name, settings, data_dir, clients, two_workers, tmp_path_factory):
+    """Yields what is checked of a method."""
     federated = prepare.load_data(settings, data_dir)
     model = prepare.build_model(settings, federated)
 

@@ -2,17 +2,13 @@
 state could go wrong."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 
-import tffcl
 from tests.conformance import checks
-from tests.conformance.conftest import configured
-from tests.conformance.subject import DoesNotApply, Exported, Subject
-from tffcl.lab.tasks import build
-from tffcl.lab.tasks.exports import check_export, export_run
+from tests.conformance.conftest import configured, conforming
+from tests.conformance.subject import DoesNotApply
 
 TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
 # One model, a choice, mixes, two models a client; each client's upload, own models, own layers and joint clusters in
@@ -29,21 +25,7 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def subject(name, data_dir, clients, two_workers, tmp_path_factory):
-    settings = configured(name, train=TRAIN)
-    federated = build.load_data(settings, data_dir)
-    model = build.build_model(settings, federated)
-
-    def export():
-        out, to = (tmp_path_factory.mktemp(name) / each for each in ("out", "to"))
-        tffcl.run(settings, out, data_dir=data_dir, show_progress=False)
-        contents = export_run(out, to, data_dir=data_dir)
-        assert "which the device keeps" in contents["fields"]["clients"]["optimizer"]
-        return Exported(to, contents, check_export(to, data_dir=data_dir))
-
-    method = functools.partial(build.build_method, settings, model, federated, data_dir)
-    made = Subject(method, *clients, two_workers=two_workers, export=export)
-    yield made
-    made.close()
+    yield from conforming(name, configured(name, train=TRAIN), data_dir, clients, two_workers, tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +50,8 @@ def test_a_kept_state_conforms(subject, name, check):
             check(subject)
         except DoesNotApply as reason:
             pytest.skip(str(reason))
+    if check is checks.check_exported_files:
+        assert "which the device keeps" in subject.exported.manifest["fields"]["clients"]["optimizer"]
 
 
 def test_a_kept_state_is_used(subject, name):

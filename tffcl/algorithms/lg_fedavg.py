@@ -20,6 +20,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.layer_weights import STATISTIC
 from tffcl.models.model_rows import ModelRows, rows_with_own
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import keyed_server, models_type, own_row
@@ -39,7 +40,7 @@ def local_names(model: FlatModel, asked: int | list[str] | str | None) -> list[s
     if asked == ALL_BUT_FOUR:
         return [weight.name for weight in model.weights[:-4]]
     if asked == STATISTICS:
-        found = dict.fromkeys(weight.name.split("/")[0] for weight in model.weights if weight.kind == "statistic")
+        found = dict.fromkeys(weight.name.split("/")[0] for weight in model.weights if weight.kind == STATISTIC)
         if not found:
             raise UserError(
                 f"local_layers is {STATISTICS}; {model.name} has none, as a Keras model with such layers has by "

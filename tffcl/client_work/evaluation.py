@@ -86,24 +86,24 @@ def counted(model: FlatModel, y):
 def build_count_correct(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y int32[n]) -> <int32, int32>`: how many labels are right, and how many
     count; none where labels are numbers."""
-    if not model.objective.has_accuracy:
-
-        @tf.function(autograph=False)
-        def count_nothing(vector, x, y):
-            return tf.constant(0), tf.constant(0)
-
-        return count_nothing
     predict = build_predict(model)
 
     @tf.function(autograph=False)
     def count_correct(vector, x, y):
-        right = tf.equal(predict(vector, x), y)
-        if not model.objective.ignored:
-            return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(y)
-        counts = counted(model, y)
-        return tuple(tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
+        return _count(model, predict(vector, x) if model.objective.has_accuracy else None, y)
 
     return count_correct
+
+
+def _count(model: FlatModel, predictions, y):
+    """How many labels are right of those that count, and how many count, `<int32, int32>`."""
+    if not model.objective.has_accuracy:
+        return tf.constant(0), tf.constant(0)
+    right = tf.equal(predictions, y)
+    if not model.objective.ignored:
+        return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(y)
+    counts = counted(model, y)
+    return tuple(tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
 
 
 def build_local_test(model: FlatModel):
@@ -126,10 +126,7 @@ def build_local_test(model: FlatModel):
     @tf.function(autograph=False)
     def test_with_outputs(vector, x, y):
         outputs = infer(vector, x)
-        right, counts = tf.equal(model.objective.predictions(outputs), y), counted(model, y)
-        if not model.objective.has_accuracy:
-            counts = tf.zeros_like(counts)
-        numbers = (tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
+        numbers = _count(model, model.objective.predictions(outputs), y)
         return dict(zip(LOCAL_TEST, (*numbers, tf.io.serialize_tensor(outputs))))
 
     return test_with_outputs

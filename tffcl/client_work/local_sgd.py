@@ -1,6 +1,5 @@
 """Local training: epochs of mini-batch steps on a model that comes and goes as one vector."""
 
-
 import numpy as np
 import tensorflow as tf
 
@@ -178,7 +177,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     @tf.function(autograph=False)
     def full_gradient(vector, x, y):
         n = tf.shape(y)[0]
-        size = training.batch_size or tf.maximum(n, 1)
+        size = batch_size_of(training, n)
 
         def add(start, total):
             rows = slice(start, tf.minimum(start + size, n))
@@ -195,6 +194,10 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     return full_gradient
 
 
+def _rate(training: LocalTraining, rate_scale):
+    return training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
+
+
 def _build_plain_step(training: LocalTraining, parts, centres, rate_scale, state):
     """Builds SGD without momentum: one sum a part, with decay and proximal term.
 
@@ -202,7 +205,7 @@ def _build_plain_step(training: LocalTraining, parts, centres, rate_scale, state
       `(scale, state, step)` as all steps do: what the loss is multiplied by, the state before the first step, and
       `(parts, state, moves) -> (parts, state)`.
     """
-    rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
+    rate = _rate(training, rate_scale)
     pulled, shrunk = training.proximal_weight > 0, training.proximal_weight + training.weight_decay > 0
     pull = rate * training.proximal_weight
     kept = 1.0 - pull - rate * training.weight_decay
@@ -227,7 +230,7 @@ def _with_terms(training: LocalTraining, scale, parts, centres, moves, weight_de
 
 def _build_momentum_step(training: LocalTraining, parts, centres, rate_scale, state):
     """Builds SGD with momentum; the velocity is in steps (-ηv)."""
-    rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
+    rate = _rate(training, rate_scale)
 
     def step(parts, velocity, moves):
         moves = _with_terms(training, -rate, parts, centres, moves, training.weight_decay)

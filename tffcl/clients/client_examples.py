@@ -67,11 +67,19 @@ class ClientExamples:
         return ClientExamples(*self.pool, _NO_ROWS)
 
     def _chosen(self, values):
-        if self.rows is None:
-            return values
-        if isinstance(values, np.ndarray):  # what a round of many small clients would notice
-            return values[self.rows]
-        return tf.nest.map_structure(lambda leaf: leaf[self.rows], values)
+        return values if self.rows is None else chosen(values, self.rows)
+
+
+def chosen(values, rows):
+    """Returns some of the examples `[p, ...]`, an array or a structure of arrays."""
+    if isinstance(values, np.ndarray):  # what a round of many small clients would notice
+        return values[rows]
+    return tf.nest.map_structure(lambda leaf: leaf[rows], values)
+
+
+def inputs_of(values) -> dict:
+    """Returns what there is of each input of a model, by name; "" where there is one only."""
+    return dict(values) if isinstance(values, Mapping) else {"": values}
 
 
 class CountedExamples(Mapping[int, ClientExamples]):

@@ -8,7 +8,7 @@ import numpy as np
 
 from tffcl import arrays
 from tffcl.clients import labels
-from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.client_examples import ClientExamples, inputs_of
 from tffcl.clients.lazy_examples import mapped
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -63,31 +63,27 @@ def fitted(population: Population, example_spec) -> Population:
       UserError: If a client has a number that the model's type does not hold.
     """
     given = population.example_spec
-    if given == example_spec and list(_inputs(given["x"])) == list(_inputs(example_spec["x"])):
+    if given == example_spec and list(inputs_of(given["x"])) == list(inputs_of(example_spec["x"])):
         return population
     if any(
-        _inputs(given[key]).keys() != _inputs(example_spec[key]).keys()
-        or any(leaf.shape != _inputs(example_spec[key])[name].shape for name, leaf in _inputs(given[key]).items())
+        inputs_of(given[key]).keys() != inputs_of(example_spec[key]).keys()
+        or any(leaf.shape != inputs_of(example_spec[key])[name].shape for name, leaf in inputs_of(given[key]).items())
         for key in given
     ):
         return population
 
     def converted(client: int, held: ClientExamples) -> ClientExamples:
-        whose, inputs = population.name_of(client), _inputs(held.x)
+        whose, inputs = population.name_of(client), inputs_of(held.x)
         x = {
             name: as_type(
                 inputs[name], wanted.dtype.as_numpy_dtype, f"the {'examples' if not name else name} of client {whose}"
             )
-            for name, wanted in _inputs(example_spec["x"]).items()
+            for name, wanted in inputs_of(example_spec["x"]).items()
         }
         y = _labels_as(held.y, example_spec["y"].dtype.as_numpy_dtype, f"the labels of client {whose}")
         return ClientExamples(x[""] if "" in x else collections.OrderedDict(x), y)
 
-    names = ("train_examples", "test_examples", "validation_examples")
-    parts = {name: getattr(population, name) for name in names}
-    return dataclasses.replace(
-        population, **{name: each and mapped(each.held, converted) for name, each in parts.items()}
-    )
+    return _with_examples(population, converted)
 
 
 def reconstructed(population: Population) -> Population:
@@ -97,15 +93,15 @@ def reconstructed(population: Population) -> Population:
         del client
         return ClientExamples(held.x, np.asarray(held.x, np.float32))
 
+    return _with_examples(population, relabelled, label_names=None)
+
+
+def _with_examples(population: Population, function, **others) -> Population:
+    """The population with what a function of client and examples makes of those of each kind, and with other fields."""
     names = ("train_examples", "test_examples", "validation_examples")
     parts = {name: getattr(population, name) for name in names}
-    relabelled_parts = {name: each and mapped(each.held, relabelled) for name, each in parts.items()}
-    return dataclasses.replace(population, label_names=None, **relabelled_parts)
-
-
-def _inputs(values) -> dict:
-    """What there is of each input of a model, by name; "" where there is one only."""
-    return dict(values) if isinstance(values, Mapping) else {"": values}
+    parts = {name: each and mapped(each.held, function) for name, each in parts.items()}
+    return dataclasses.replace(population, **parts, **others)
 
 
 def _labels_as(y: np.ndarray, dtype, whose: str) -> np.ndarray:
@@ -132,12 +128,12 @@ def check_examples(population: Population, example_spec, num_classes: int | None
         finite or a label out of range.
     """
     given = population.example_spec
-    if _inputs(given["x"]).keys() != _inputs(example_spec["x"]).keys():
-        mine, its = (", ".join(_inputs(each["x"])) or "one array" for each in (given, example_spec))
+    if inputs_of(given["x"]).keys() != inputs_of(example_spec["x"]).keys():
+        mine, its = (", ".join(inputs_of(each["x"])) or "one array" for each in (given, example_spec))
         raise UserError(f"the clients' examples are of the inputs {mine}; the model takes {its}")
     for key in given:
-        for name, wanted in _inputs(example_spec[key]).items():
-            has = _inputs(given[key])[name]
+        for name, wanted in inputs_of(example_spec[key]).items():
+            has = inputs_of(given[key])[name]
             if wanted == has:
                 continue
             what = "labels" if key == "y" else f"examples of input {name}" if name else "examples"
@@ -175,10 +171,10 @@ def _kinds(population: Population) -> dict[str, Mapping[int, ClientExamples]]:
 def _check_values(population: Population, client: int, kind: str, held: ClientExamples, num_classes: int | None):
     """Raises UserError if a number is not finite, or a label is none of the model's."""
     who = f"client {population.name_of(client)}"
-    for name, pool in _inputs(held.pool[0]).items():
+    for name, pool in inputs_of(held.pool[0]).items():
         if pool.dtype.kind == "f":  # the rows of others need not be read
             place = f", input {name}," if name else ""
-            arrays.check_finite(_inputs(held.x)[name], f"the {kind} examples of {who}{place}")
+            arrays.check_finite(inputs_of(held.x)[name], f"the {kind} examples of {who}{place}")
     arrays.check_finite(held.y, f"the labels of {who}")
     labels.coded(held.y, who, None)
     if num_classes is not None and (largest := int(held.y.max(initial=0))) >= num_classes:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from tffcl import arrays
 from tffcl.clients import labels, tables
-from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.client_examples import ClientExamples, inputs_of
 from tffcl.clients.lazy_examples import LazyExamples, mapped
 from tffcl.errors import UserError, unknown
 
@@ -165,7 +165,7 @@ def numbered(examples: Iterable, known: "Population | None") -> tuple[list, np.n
 
 def _check_alike(given: ClientExamples, like: ClientExamples, said: str, others: str):
     """Raises UserError if examples or labels are of another type or shape than others."""
-    inputs, known = _leaves(given.x), _leaves(like.x)
+    inputs, known = inputs_of(given.x), inputs_of(like.x)
     if inputs.keys() != known.keys():
         mine, its = (", ".join(each) or "one array" for each in (inputs, known))
         raise UserError(f"{said.format(what='inputs')} {mine}, {others} {its}; all must be alike")
@@ -177,11 +177,6 @@ def _check_alike(given: ClientExamples, like: ClientExamples, said: str, others:
                 f"{'text' if each.dtype.kind == 'U' else each.dtype} {list(each.shape[1:])}" for each in (one, other)
             )
             raise UserError(f"{said.format(what=what)} {mine}, {others} {its}; all must be alike")
-
-
-def _leaves(values) -> dict[str, np.ndarray]:
-    """Arrays by the name of the input that they are for; "" where there is one only."""
-    return dict(values) if isinstance(values, Mapping) else {"": values}
 
 
 def _kind_of(y: np.ndarray) -> str:

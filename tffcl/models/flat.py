@@ -13,7 +13,7 @@ from tffcl.errors import UserError
 from tffcl.models import from_keras
 from tffcl.models.graph_function import converted
 from tffcl.models.keras_function import KerasFunction
-from tffcl.models.layer_weights import Weight, initialize
+from tffcl.models.layer_weights import STATISTIC, TRAINED, Weight, initialize
 from tffcl.models.metrics import ACCURACY, AnswerMetric, chosen
 from tffcl.models.objectives import CLASSES, LossFacts, Objective
 
@@ -60,17 +60,17 @@ class FlatWeights:
     @property
     def has_statistics(self) -> bool:
         """Whether some weights are statistics."""
-        return any(weight.kind == "statistic" for weight in self.weights)
+        return any(weight.kind == STATISTIC for weight in self.weights)
 
     def parted(self, tensors: Sequence) -> tuple[list, list]:
         """Parts what is in the order of the weights into that of the trained ones and that of the statistics."""
         pairs = list(zip(tensors, self.weights, strict=True))
-        trained, statistics = ([each for each, w in pairs if w.kind == kind] for kind in ("trained", "statistic"))
+        trained, statistics = ([each for each, w in pairs if w.kind == kind] for kind in (TRAINED, STATISTIC))
         return trained, statistics
 
     def together(self, trained: Sequence, statistics: Sequence) -> list:
         """The inverse of `parted`."""
-        left = {"trained": iter(trained), "statistic": iter(statistics)}
+        left = {TRAINED: iter(trained), STATISTIC: iter(statistics)}
         return [next(left[weight.kind]) for weight in self.weights]
 
     def on_trained(self, changed, otherwise) -> tf.Tensor:
@@ -78,7 +78,7 @@ class FlatWeights:
         decay, correction or step of a server's optimizer touches these."""
         if not self.has_statistics:
             return changed
-        is_trained = [weight.kind == "trained" for weight in self.weights]
+        is_trained = [weight.kind == TRAINED for weight in self.weights]
         return tf.where(tf.repeat(is_trained, [weight.size for weight in self.weights]), changed, otherwise)
 
     def with_statistics(self, vector, statistics: Sequence) -> tf.Tensor:

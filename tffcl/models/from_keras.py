@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tffcl.errors import UserError
 from tffcl.models.keras_function import KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
-from tffcl.models.objectives import LossFacts, find_objective, objective_of_loss
+from tffcl.models.objectives import LossFacts, find_objective, objective_of_loss, of_batch
 from tffcl.runtime import check_process
 
 if TYPE_CHECKING:  # which makes one of these fields
@@ -219,7 +219,7 @@ def batched(input_spec):
     leaves = tf.nest.flatten(input_spec)
     if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined() for leaf in leaves):
         return input_spec
-    return tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype), input_spec)
+    return tf.nest.map_structure(of_batch, input_spec)
 
 
 def _example_specs(input_spec) -> tuple[Any, tf.TensorSpec]:

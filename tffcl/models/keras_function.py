@@ -14,9 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.errors import UserError
+from tffcl.models.layer_weights import STATISTIC, TRAINED
 from tffcl.models.objectives import one_line
-
-TRAINED, STATISTIC = "trained", "statistic"  # the kinds of `Weight`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

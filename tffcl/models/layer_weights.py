@@ -11,6 +11,8 @@ import numpy as np
 from tffcl.runtime import memory
 from tffcl.validation import check_value, one_of
 
+TRAINED, STATISTIC = "trained", "statistic"  # the kinds of weights
+
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
@@ -22,7 +24,7 @@ class Weight:
       fan_in: How many inputs one output of the layer sums.
       fan_out: How many outputs one input of the layer feeds.
       constant: Initial value of all entries whatever the initialization, None to draw them.
-      kind: "trained" by gradients, or a "statistic" that the forward pass of training renews, as batch normalization's
+      kind: `TRAINED` by gradients, or a `STATISTIC` that the forward pass of training renews, as batch normalization's
         moving means are.
     """
 
@@ -31,7 +33,7 @@ class Weight:
     fan_in: int
     fan_out: int
     constant: float | None = None
-    kind: str = "trained"
+    kind: str = TRAINED
 
     @property
     def size(self) -> int:

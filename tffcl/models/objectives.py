@@ -187,7 +187,7 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
 
 def _output_shape(name: str, functional, x) -> tuple[int, ...]:
     """Returns the shape of one example's outputs; UserError if the model cannot be computed, or not to floats."""
-    kind = tff.types.tensorflow_to_type(tf.nest.map_structure(_of_batch, x))
+    kind = tff.types.tensorflow_to_type(tf.nest.map_structure(of_batch, x))
 
     def predict(features):
         return functional.predict_on_batch(functional.initial_weights, features, False)
@@ -275,7 +275,7 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
     Raises:
       UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
     """
-    batch = tf.nest.map_structure(_of_batch, (x, label))
+    batch = tf.nest.map_structure(of_batch, (x, label))
 
     def answer(features, labels):
         outputs = functional.predict_on_batch(functional.initial_weights, features, False)
@@ -318,7 +318,8 @@ def _some_batch(x, label: tf.TensorSpec) -> tuple:
     return tf.nest.map_structure(some, x), tf.zeros([4, *label.shape], label.dtype)
 
 
-def _of_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
+def of_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns the spec of a batch of what one example has."""
     return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 

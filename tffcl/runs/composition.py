@@ -123,9 +123,9 @@ def _loss(noise: float, rate: float, interval: float):
 def _renyi(counts, delta: float, replaces: bool) -> float:
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant()
+    orders = np.array(rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS)
     total = sum(count * _renyi_of(kind, replaces) for kind, count in counts)
-    return float(rdp.compute_epsilon(accountant._orders, total, delta)[0])
+    return float(rdp.compute_epsilon(orders, total, delta)[0])
 
 
 @functools.lru_cache(maxsize=64)

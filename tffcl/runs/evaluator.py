@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.client_work.evaluation import FEW, build_outputs, build_predict
-from tffcl.clients.client_examples import PooledExamples
+from tffcl.clients.client_examples import PooledExamples, chosen
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -108,7 +108,7 @@ def check_tokens(model: FlatModel, population: Population):
             for beyond, place in ((np.less, tokens.argmin()), (np.greater, tokens.argmax())) if tokens.size else ():
                 key = number, beyond
                 if key not in extremes or beyond(tokens.flat[place], extremes[key][0]):
-                    extremes[key] = tokens.flat[place], client, _rows(x, [place // tokens[0].size])
+                    extremes[key] = tokens.flat[place], client, chosen(x, [place // tokens[0].size])
     for _, client, example in extremes.values():
         try:
             _build_predict_here(model)(model.initial, example)
@@ -116,16 +116,12 @@ def check_tokens(model: FlatModel, population: Population):
             raise not_taken(model, f"client {population.name_of(client)}", error) from None
 
 
-def _rows(x, rows):
-    return tf.nest.map_structure(lambda leaf: leaf[rows], x)
-
-
 def _held(population: Population):
     """Yields each client with its training examples, then with its test examples."""
     yield from ((client, population.train(client).x) for client in population.client_ids)
     tests = population.pooled_tests
     for client, index in zip(population.client_ids, tests.indices, strict=True):
-        yield client, _rows(tests.x, index)
+        yield client, chosen(tests.x, index)
 
 
 def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError) -> UserError:
@@ -231,14 +227,14 @@ class Evaluator:
 
     def _answer_here(self, model, images):
         # To send a model to a worker takes longer than to ask it about so few images.
-        return self._predict(model, _rows(self._tests.x, images))
+        return self._predict(model, chosen(self._tests.x, images))
 
     def _answer(self, models, wave):
         # Always as many items as slots: the runtime keeps an executor per number of clients.
         nothing = (0, np.zeros(0, np.int64))
         full = wave + [nothing] * (self._slots - len(wave))
         items = [
-            collections.OrderedDict(item=np.int32(number), model=models[row], x=_rows(self._tests.x, images))
+            collections.OrderedDict(item=np.int32(number), model=models[row], x=chosen(self._tests.x, images))
             for number, (row, images) in enumerate(full)
         ]
         answered = ((int(out["item"]), np.asarray(out["answers"])) for out in self._answering(items))
