@@ -46,9 +46,13 @@ OBJECTIVES = {
 }  # fmt: skip
 
 
-def model(name, **options):
+def build(name, **options):
+    """A model of an objective, which is traced anew."""
     outputs, loss, label, given, _ = OBJECTIVES[name]
     return tffcl.FlatModel.from_keras(keras(*outputs), loss, (X, label), **given, **options)
+
+
+model = functools.cache(build)
 
 
 @functools.cache

@@ -77,6 +77,10 @@ def _row_aggregation(row_type: tff.Type):
     packing = _Packing(row_type)
     packed_type = packing.packed_type
     blocks_type = tff.to_type([stacked(packed_type)] * _BLOCKS)
+    shapes = [[None, *leaf.shape] for leaf in packed_type]
+    # Rows of other lengths have the same graph, which is traced once.
+    any_rows = [tf.TensorSpec([None] * len(shape), leaf.dtype) for shape, leaf in zip(shapes, packed_type)]
+    add_row = _add_row.get_concrete_function([any_rows] * _BLOCKS, any_rows)
 
     @tff.tensorflow.computation
     def zero():
@@ -85,7 +89,8 @@ def _row_aggregation(row_type: tff.Type):
     @tff.tensorflow.computation(blocks_type, row_type)
     def accumulate(blocks, new):
         row = [tf.expand_dims(leaf, 0) for leaf in packing.pack(new)]
-        return _add_row([list(block) for block in blocks], row, empty(packed_type))
+        added = add_row([list(block) for block in blocks], row)
+        return [[tf.ensure_shape(*each) for each in zip(block, shapes)] for block in added]
 
     @tff.tensorflow.computation(blocks_type, blocks_type)
     def merge(first, second):
@@ -158,8 +163,9 @@ def _from_bytes(rows: tf.Tensor, leaf: tff.TensorType) -> tf.Tensor:
 
 
 @tf.function(autograph=False)
-def _add_row(blocks: list, row, nothing):
+def _add_row(blocks: list, row):
     """Adds one row to the first empty block, with the rows of all blocks before it."""
+    nothing = [leaf[:0] for leaf in row]
 
     def carry(place):
         touched = [row, *blocks[:place]] + ([blocks[place]] if place == _BLOCKS - 1 else [])
