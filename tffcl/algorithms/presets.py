@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.composed import build_grouping
+from tffcl.algorithms.grouping_in_time import OneShotArrivals
 from tffcl.algorithms.method import Method, method_builder
-from tffcl.algorithms.one_shot import OneShotArrivals, OneShotClustering, build_one_shot
+from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot
 from tffcl.algorithms.parameters import FedClustParameters, FLISHCParameters, PACFLParameters, PCAKMHCParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering.inference_similarity import check_threshold
