@@ -83,6 +83,7 @@ _OF_SGD = {
 
 # Where the classes of keys are.
 _OF_METHODS, _OF_TRAININGS = "tffcl.algorithms.parameters", "tffcl.algorithms.training_parameters"
+_OF_EACH_ROUND = "tffcl.algorithms.each_round_parameters"
 _OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggregators.parameters"
 
 
@@ -105,13 +106,13 @@ ALGORITHMS: Mapping[str, Row] = dict([
             takes=("seed", "server_images", "find_encoder", "noise_seed"), clusters=True),
     _method("flis_dc", "FLISDCParameters", "FLIS (DC): joint clusters by inference similarity on server data, anew "
             "in every round (2022)",
-            needs=("server_images",),
+            of=_OF_EACH_ROUND, needs=("server_images",),
             refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"}),
     _method("flis_hc", "FLISHCParameters", "FLIS (HC): hierarchical clusters by inference similarity on server data, "
             "after a warm-up (2022)",
             takes=("seed",), needs=("server_images",), file="presets", clusters=True),
     _method("ifca", "IFCAParameters", "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
-            takes=("seed",)),
+            of=_OF_EACH_ROUND, takes=("seed",)),
     _method("flt", "FLTParameters", "FLT: clients related by what an encoder makes of their data, joint or disjoint "
             "clusters (TNNLS 2022)",
             takes=("encoder", "seed", "noise_seed"), clusters=True,
@@ -121,21 +122,23 @@ ALGORITHMS: Mapping[str, Row] = dict([
             takes=("seed", "noise_seed"), file="presets", clusters=True),
     _method("cfl", "CFLParameters", "CFL: a cluster that stands still while members move is split by the cosines of "
             "their updates (TNNLS 2021)",
+            of=_OF_EACH_ROUND,
             refuses={ANY: "its server compares the clients' updates, so that it needs each of them"}),
     _method("fedsem", "FedSEMParameters", "FedSEM: k-means on the clients' models in every round (2021)",
-            takes=("seed",),
+            of=_OF_EACH_ROUND, takes=("seed",),
             refuses={ANY: "its server clusters the clients' models, so that it needs each of them"}),
     _method("fedclust", "FedClustParameters", "FedClust: clusters by the last layer's weights after a local warm-up "
             "(2024)",
             takes=("seed",), file="presets", clusters=True),
     _method("clove", "CLoVEParameters", "CLoVE: K models, clients clustered by their losses under all of them in "
             "every round (2025)",
-            takes=("seed",)),
+            of=_OF_EACH_ROUND, takes=("seed",)),
     _method("flux", "FLUXParameters", "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers "
-            "need no labels (NeurIPS 2025)"),
+            "need no labels (NeurIPS 2025)",
+            of=_OF_EACH_ROUND),
     _method("stocfl", "StoCFLParameters", "StoCFL: clusters merge by gradients at an anchor as clients become known, "
             "models held near a global one (2023)",
-            takes=("seed", "noise_seed"), clusters=True),
+            of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",

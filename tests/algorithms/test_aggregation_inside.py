@@ -10,10 +10,11 @@ from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_
 from tffcl import registry
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import ComposedParameters, IFCAParameters, PACFLParameters
+from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.scaffold import build_scaffold

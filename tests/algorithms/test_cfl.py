@@ -7,8 +7,8 @@ import pytest
 
 from tests.oracles import cfl as oracle
 from tffcl.algorithms.cfl import build_cfl
+from tffcl.algorithms.each_round_parameters import CFLParameters
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.parameters import CFLParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort

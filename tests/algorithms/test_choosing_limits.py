@@ -9,9 +9,10 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms import choosing_method
 from tffcl.algorithms.choosing_method import build_trying, losses_of_few
 from tffcl.algorithms.clove import build_clove
+from tffcl.algorithms.each_round_parameters import CLoVEParameters, FLISDCParameters, IFCAParameters
 from tffcl.algorithms.flis_dc import build_flis_dc
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import CLoVEParameters, FLISDCParameters, FLISHCParameters, IFCAParameters
+from tffcl.algorithms.parameters import FLISHCParameters
 from tffcl.algorithms.presets import build_flis_hc
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import build_local_sgd

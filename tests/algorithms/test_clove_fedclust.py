@@ -8,7 +8,8 @@ import pytest
 from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.clove import build_clove
-from tffcl.algorithms.parameters import CLoVEParameters, FedClustParameters
+from tffcl.algorithms.each_round_parameters import CLoVEParameters
+from tffcl.algorithms.parameters import FedClustParameters
 from tffcl.algorithms.presets import build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining

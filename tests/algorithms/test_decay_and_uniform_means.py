@@ -9,11 +9,11 @@ import tffcl
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
 from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
-from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.solo import build_solo

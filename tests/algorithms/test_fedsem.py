@@ -8,8 +8,8 @@ import pytest
 from tests.algorithms.conftest import OWNERS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl.algorithms.collected_training import build_collected_round
+from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.fedsem import build_fedsem
-from tffcl.algorithms.parameters import FedSEMParameters
 from tffcl.algorithms.solo import build_solo
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic

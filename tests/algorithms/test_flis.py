@@ -9,8 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.short_runs import deployed_inputs, split
+from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.flis_dc import build_flis_dc, build_joint_round
-from tffcl.algorithms.parameters import FLISDCParameters, FLISHCParameters
+from tffcl.algorithms.parameters import FLISHCParameters
 from tffcl.algorithms.presets import build_flis_hc, group_flis_hc
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.evaluation import build_count_correct, build_mean_loss

@@ -8,11 +8,12 @@ import pytest
 from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.each_round_parameters import FedSEMParameters, IFCAParameters
 from tffcl.algorithms.fedsem import build_fedsem
 from tffcl.algorithms.flt import build_flt
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.method import ClusteredState
-from tffcl.algorithms.parameters import FedSEMParameters, FLTParameters, IFCAParameters, PCAKMHCParameters
+from tffcl.algorithms.parameters import FLTParameters, PCAKMHCParameters
 from tffcl.algorithms.presets import build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
 from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness

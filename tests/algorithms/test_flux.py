@@ -5,8 +5,8 @@ import pytest
 
 from tests.algorithms.conftest import PAIRS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
+from tffcl.algorithms.each_round_parameters import FLUXParameters
 from tffcl.algorithms.flux import build_flux
-from tffcl.algorithms.parameters import FLUXParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError

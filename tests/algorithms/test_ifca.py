@@ -9,9 +9,9 @@ import tensorflow_federated as tff
 
 from tests.oracles import ifca as oracle
 from tests.short_runs import deployed_inputs, split
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca, build_ifca_round, draw_models
-from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
+from tffcl.algorithms.each_round_parameters import StoCFLParameters
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.parameters import StoCFLParameters
 from tffcl.algorithms.stocfl import SequentialGlobal, build_bilevel_round, build_stocfl, group_stocfl
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clustering.stochastic import KnownClients, Partition

@@ -8,7 +8,7 @@ from scipy.cluster import hierarchy
 
 from tests.algorithms.conftest import PULL
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.algorithms.parameters import StoCFLParameters
+from tffcl.algorithms.each_round_parameters import StoCFLParameters
 from tffcl.algorithms.stocfl import build_stocfl
 
 # Clients come in two rounds: limits must hold whoever has taken part.

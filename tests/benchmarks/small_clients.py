@@ -62,9 +62,10 @@ def contestants(data: dict, methods: list[str]):
     import numpy as np
 
     from tffcl import runtime
+    from tffcl.algorithms.each_round_parameters import IFCAParameters
     from tffcl.algorithms.fedavg import build_fedavg
     from tffcl.algorithms.ifca import build_ifca
-    from tffcl.algorithms.parameters import IFCAParameters, PACFLParameters
+    from tffcl.algorithms.parameters import PACFLParameters
     from tffcl.algorithms.presets import build_pacfl
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.population import Population

@@ -12,8 +12,8 @@ import tensorflow_federated as tff
 
 from tests.short_runs import COHORTS, TRAINING, assert_close, batches_of, cohort_of
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg, own_seed

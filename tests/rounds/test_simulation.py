@@ -7,9 +7,9 @@ import pytest
 
 from tests.short_runs import TRAINING, assert_close, cohort_of
 from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedsem import build_fedsem
-from tffcl.algorithms.parameters import FedSEMParameters
 from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.client_work.evaluation import build_count_correct

@@ -9,9 +9,9 @@ import tensorflow as tf
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.collect import by_client
 from tffcl.algorithms.clustered_training import build_clustered_round
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fednova import build_normalized_round
 from tffcl.algorithms.ifca import build_ifca_round
-from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.algorithms.scaffold import build_controlled_round
 from tffcl.algorithms.stocfl import build_bilevel_round
 from tffcl.algorithms.training_parameters import ScaffoldParameters

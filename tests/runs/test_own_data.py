@@ -13,10 +13,11 @@ import tffcl
 from tests import own_data
 from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy
 from tests.short_runs import cohort_of, deployed_inputs
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.flt import build_flt
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import FLISHCParameters, FLTParameters, IFCAParameters, PACFLParameters
+from tffcl.algorithms.parameters import FLISHCParameters, FLTParameters, PACFLParameters
 from tffcl.algorithms.presets import build_flis_hc, build_pacfl
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.training import CHOOSE

@@ -20,9 +20,10 @@ from tests.short_runs import TRAINING
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.each_round_parameters import CLoVEParameters, IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import CLoVEParameters, ComposedParameters, IFCAParameters, PACFLParameters
+from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort

@@ -16,8 +16,9 @@ import pytest
 from tests.runtime.processes import Processes
 from tffcl import runtime
 from tffcl.algorithms.clustered_training import build_clustered_round
+from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.flis_dc import build_flis_dc
-from tffcl.algorithms.parameters import FLISDCParameters, PACFLParameters
+from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort

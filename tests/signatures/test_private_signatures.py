@@ -12,19 +12,11 @@ import tffcl
 from tests.short_runs import TRAINING, cohort_of
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.each_round_parameters import CLoVEParameters, FLUXParameters, IFCAParameters, StoCFLParameters
 from tffcl.algorithms.flt import RefinedEncoders, group_flt
 from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import (
-    CLoVEParameters,
-    ComposedParameters,
-    FLTParameters,
-    FLUXParameters,
-    IFCAParameters,
-    PACFLParameters,
-    PCAKMHCParameters,
-    StoCFLParameters,
-)
+from tffcl.algorithms.parameters import ComposedParameters, FLTParameters, PACFLParameters, PCAKMHCParameters
 from tffcl.algorithms.presets import build_pacfl, build_pca_km_hc
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.clients.client_state import KeptStates

@@ -9,8 +9,8 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms.collected_training import BYTES_AT_A_TIME, CollectedTraining
+from tffcl.algorithms.each_round_parameters import CFLParameters
 from tffcl.algorithms.method import ClusteredState, Views, method_builder
-from tffcl.algorithms.parameters import CFLParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort

@@ -11,8 +11,8 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.choosing_method import build_trying, losses_of_few, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.each_round_parameters import CLoVEParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
-from tffcl.algorithms.parameters import CLoVEParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended

@@ -10,8 +10,8 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
+from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
-from tffcl.algorithms.parameters import FedSEMParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order

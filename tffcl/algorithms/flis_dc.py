@@ -16,8 +16,8 @@ import tensorflow_federated as tff
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
 from tffcl.algorithms.choosing_method import Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
+from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
-from tffcl.algorithms.parameters import FLISDCParameters
 from tffcl.client_work.client_work import ClientResult
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work

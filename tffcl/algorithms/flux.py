@@ -13,8 +13,8 @@ import tensorflow_federated as tff
 from scipy.spatial import distance
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.each_round_parameters import FLUXParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within, method_builder
-from tffcl.algorithms.parameters import FLUXParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order

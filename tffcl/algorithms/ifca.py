@@ -14,8 +14,8 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within, method_builder
-from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.client_work import ClientResult, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work

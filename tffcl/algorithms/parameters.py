@@ -1,4 +1,4 @@
-"""The keys of each method that a task file can name. Imports nothing heavy."""
+"""The keys of the methods that group clients by their signatures. Imports nothing heavy."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tffcl.signatures.parameters import (
     PCACentresParameters,
     SubspaceParameters,
 )
-from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole, one_of, tell_once, wrong
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, wrong
 
 Cut = NonNegative | one_of(choices.RULES)  # the type of a `threshold`
 _ALTERNATIVES = (("threshold", "num_clusters"),)
@@ -200,106 +200,6 @@ class ComposedParameters(Parameters):
         training_of(self.training)
 
 
-@dataclasses.dataclass(frozen=True)
-class CFLParameters(Parameters):
-    """When CFL splits a cluster, and how. The two norms depend on the model and on local training unless they are
-    relative.
-
-    Attributes:
-      stationary_norm: ε₁, a cluster is split when its mean update is shorter than this (authors' notebook: 0.4).
-      progress_norm: ε₂, and when a member's update is longer than this (authors' notebook: 1.6).
-      relative: Whether both norms are shares of the longest update of the first round.
-      first_rounds: No split in so many first rounds (authors' notebook: 20).
-      gate: γ, split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves; default no gate.
-      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors'
-        notebook.
-    """
-
-    stationary_norm: Positive = 0.4
-    progress_norm: Positive = 1.6
-    relative: bool = False
-    first_rounds: Whole = 20
-    gate: Fraction | None = None
-    linkage: one_of(("single", "complete")) = "single"
-
-    def check(self):
-        if self.progress_norm <= self.stationary_norm:
-            norms = f"progress_norm {self.progress_norm} is not above stationary_norm {self.stationary_norm}"
-            tell_once(f"{norms}: members that agree are split, too")
-
-
-@dataclasses.dataclass(frozen=True)
-class CLoVEParameters(Parameters):
-    """How CLoVE groups clients.
-
-    Attributes:
-      num_clusters: K, the number of models.
-      square_root: Whether the roots of the losses are clustered, which gives large losses less weight (an option of the
-        authors' code).
-    """
-
-    num_clusters: Count = 2
-    square_root: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class FedSEMParameters(Parameters):
-    """How FedSEM groups clients.
-
-    Attributes:
-      num_clusters: Number of centres.
-    """
-
-    num_clusters: Count = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class FLUXParameters(Parameters):
-    """When and how FLUX groups clients.
-
-    Attributes:
-      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no
-        more).
-      neighbourhood: From which distance on clients are no neighbours, "knee" or "gap".
-      eps_scale: What that distance is multiplied by (the authors' code: 1).
-    """
-
-    warm_up_rounds: Count = 5
-    neighbourhood: one_of(choices.NEIGHBOURHOODS) = "knee"
-    eps_scale: Positive = 1.0
-
-
-ANSWERED_BY = ("clients", "server")
-
-
-@dataclasses.dataclass(frozen=True)
-class FLISDCParameters(Parameters):
-    """How FLIS (DC) groups the clients of a round.
-
-    Attributes:
-      threshold: β, clients whose models' similarity is at least this are in a cluster (paper: 0.3 CIFAR-10 and SVHN,
-        0.5 FMNIST).
-      metric: Of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's formula).
-      soft: Whether models answer with probabilities instead of their most likely class.
-      answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the
-        aggregator answers with the uploaded models. The same clusters; the first costs upload, the second work at the
-        server.
-      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on
-        examples held out of these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper
-        prints a loss on the test examples (Alg. 1 line 9) and one on the server's images (its text), which have no
-        labels.
-    """
-
-    threshold: float = 0.5
-    metric: one_of(choices.SIMILARITIES) = "agreement"
-    soft: bool = False
-    answered_by: one_of(ANSWERED_BY) = "clients"
-    choose_by: one_of(choices.CHOOSE_BY) = "train_loss"
-
-    def check(self):
-        check_threshold(self.threshold, "agreement", 1, None)
-
-
 CASES = ("joint", "disjoint")
 
 
@@ -375,110 +275,3 @@ class FLTParameters(Parameters):
     period: Count | None = None
     signature_noise_multiplier: NonNegative = 0.0
     signature_clip: Positive = 1.0
-
-
-IFCA_STARTS = ("independent", "attracting", "warm_up", "fedavg")
-
-
-@dataclasses.dataclass(frozen=True)
-class IFCAParameters(Parameters):
-    """How IFCA starts and what its clusters share.
-
-    Attributes:
-      num_clusters: K, the number of models.
-      start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
-        `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random
-        equal groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
-      initialization: How the K models are drawn; default as the model's own.
-        PACFL's code draws them by "ifca_reference".
-      least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K
-        (authors: 0.35 with 2 models, 0.1 with 4); default 0.4 / K.
-      warm_up_rounds: With "warm_up": how many (authors: 20 on FEMNIST).
-      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the
-        authors: 2,000).
-      share_representation: Whether all layers but the last are common to all clusters and averaged over the whole
-        cohort (paper, section 5, FEMNIST).
-      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss",
-        on examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors'
-        code does (a leak).
-    """
-
-    num_clusters: Count = 2
-    start: one_of(IFCA_STARTS) = "independent"
-    initialization: one_of(choices.INITIALIZATIONS) | None = None
-    least_share: Positive | None = None
-    warm_up_rounds: Count = 5
-    fedavg_rounds: Count = 500
-    share_representation: bool = False
-    choose_by: one_of(choices.CHOOSE_BY) = "train_loss"
-
-    def check(self):
-        if self.least_share is not None and self.least_share > 1 / self.num_clusters:
-            most = f"{1 / self.num_clusters:.3g}"
-            raise UserError(
-                f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {most}"
-            )
-
-
-STOCFL_STARTS = ("initial", "global", "closest")
-GLOBAL_OBJECTIVES = ("fedavg", "fedprox")
-
-
-@dataclasses.dataclass(frozen=True)
-class StoCFLParameters(Parameters):
-    """How StoCFL clusters and what holds the clusters' models together.
-
-    Attributes:
-      threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
-        "cohort" those of a round), 1 nobody.
-      proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
-      linkage: "single" (Alg. 1) or "centroid": which clusters of a round merge. Where single clients tell little (50
-        examples each), some of another group are more alike than those of one's own: "centroid" then finds the groups,
-        at a lower threshold, "single" joins them.
-      representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the
-        round's "cohort" (the authors' code).
-      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the
-        "larger" (the authors' code).
-      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round
-        (the authors' code), or that of the "closest" cluster.
-      global_objective: G of Eq. 3: "fedavg" or "fedprox".
-      global_order: How a round's clients train the global model: in "parallel" (Eq. 3), or in a "sequential" chain, as
-        the authors' trainers do: it then takes as many times more steps, and Tables 1 and 5 cannot be met without it.
-      form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local
-        steps (the authors' code).
-      anchor_epochs: With the form "displacement": passes over the local data from the anchor.
-      anchor_batch_size: With it: examples a step; 0 is all local data.
-      anchor_learning_rate: With it: step size; default that of training.
-      projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is
-        none.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 is none, and no
-        clip.
-      signature_clip: The largest norm of a signature with it.
-    """
-
-    threshold: Annotated[
-        float, msgspec.Meta(ge=-1, le=1, description="a cosine, from -1 (all clients in one cluster) to 1 (no merges)")
-    ] = 0.5
-    proximal_weight: NonNegative = 0.05
-    linkage: one_of(choices.MERGE_RULES) = "single"
-    representation: one_of(choices.REPRESENTATIONS) = "members"
-    model_merge: one_of(choices.MODEL_MERGES) = "mean"
-    start: one_of(STOCFL_STARTS) = "initial"
-    global_objective: one_of(GLOBAL_OBJECTIVES) = "fedavg"
-    global_order: one_of(choices.GLOBAL_ORDERS) = "parallel"
-    form: one_of(choices.ANCHOR_FORMS) = "gradient"
-    anchor_epochs: Count = 10
-    anchor_batch_size: Whole = 0
-    anchor_learning_rate: Positive | None = None
-    projection: Whole = 4096
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
-
-    def check(self):
-        if self.representation == "cohort" and self.linkage != "single":
-            raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
-        if self.global_order == "sequential" and self.global_objective == "fedprox":
-            raise UserError(
-                "global_objective 'fedprox' goes with global_order 'parallel' only: in a sequential chain a client "
-                "starts from, and would be held near, the model of the client before it, not the broadcast one"
-            )

@@ -21,9 +21,9 @@ from tffcl.aggregators.clustered_mean import (
 )
 from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import build_clustered_round, round_computations
+from tffcl.algorithms.each_round_parameters import StoCFLParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.algorithms.one_shot import OneShotClustering
-from tffcl.algorithms.parameters import StoCFLParameters
 from tffcl.client_work.local_sgd import LocalTraining, client_fields, fields_of
 from tffcl.client_work.training import build_bilevel_work, build_train_and_report
 from tffcl.clients.cohort import Cohort

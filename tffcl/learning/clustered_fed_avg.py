@@ -14,9 +14,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.ifca import draw_models
 from tffcl.algorithms.method import check_declared
-from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work import evaluation
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.local_sgd import LocalTraining

@@ -7,7 +7,9 @@ import pytest
 
 import tffcl
 from tests import own_data
-from tffcl.algorithms import PACFLParameters, build_fedavg, build_pacfl
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import UserError
 
 TRAINING = tffcl.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
