@@ -151,6 +151,8 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "(NeurIPS 2020)", of=_OF_TRAININGS, sgd=_OF_SGD["per_fedavg"]),
     _method("ditto", "DittoParameters", "Ditto: a personal model for every client, held near the global one (ICML "
             "2021)", of=_OF_TRAININGS),
+    _method("given", "GivenParameters", "FedAvg inside groups that are known; with the true groups, which no method "
+            "may know, the oracle and upper bound"),
     _method("fedavg", "", "FedAvg: one global model (McMahan et al. 2017)"),
     _method("solo", "", "SOLO: every client trains alone, nothing is sent",
             refuses={ANY: "its clients upload nothing"}),

@@ -38,6 +38,7 @@ LIKE_OTHERS = {
     "fednova",
     "per_fedavg",
     "lg_fedavg",
+    "given",
 }
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"

@@ -216,4 +216,5 @@ def _together(first: Population, second: Population) -> Population:
         {**first.train_examples, **second.train_examples},
         {**first.test_examples, **second.test_examples},
         versions=np.concatenate([first.versions, second.versions])[order],
+        groups=None if first.groups is None else np.concatenate([first.groups, second.groups])[order],
     )

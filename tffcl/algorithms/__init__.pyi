@@ -20,6 +20,7 @@ from tffcl.algorithms.fedsem import build_fedsem as build_fedsem
 from tffcl.algorithms.flis_dc import build_flis_dc as build_flis_dc
 from tffcl.algorithms.flt import build_flt as build_flt
 from tffcl.algorithms.flux import build_flux as build_flux
+from tffcl.algorithms.given import build_given as build_given
 from tffcl.algorithms.ifca import build_ifca as build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg as build_lg_fedavg
 from tffcl.algorithms.method import CentreMap as CentreMap
@@ -35,6 +36,7 @@ from tffcl.algorithms.parameters import ComposedParameters as ComposedParameters
 from tffcl.algorithms.parameters import FedClustParameters as FedClustParameters
 from tffcl.algorithms.parameters import FLISHCParameters as FLISHCParameters
 from tffcl.algorithms.parameters import FLTParameters as FLTParameters
+from tffcl.algorithms.parameters import GivenParameters as GivenParameters
 from tffcl.algorithms.parameters import PACFLParameters as PACFLParameters
 from tffcl.algorithms.parameters import PCAKMHCParameters as PCAKMHCParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg as build_per_fedavg

@@ -101,9 +101,7 @@ class ClusteredTraining:
           UserError: If these do not fit into memory.
         """
         count = int(assignment.max()) + 1
-        memory.check_room(
-            count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters"
-        )
+        self._check_room(count)
         return {
             "client_ids": population.client_ids,
             "assignment": assignment,
@@ -114,10 +112,21 @@ class ClusteredTraining:
         }
 
     def grown(self, state: ClusteredState, count: int) -> dict:
-        """Returns the fields `models`, `server` and `aggregators` with so many more clusters, at their start."""
+        """Returns the fields `models`, `server` and `aggregators` with so many more clusters, at their start.
+
+        Raises:
+          UserError: If their models do not fit into memory.
+        """
+        self._check_room(len(state.models) + count)
         models = np.concatenate([state.models, np.repeat(self.initial[np.newaxis], count, axis=0)])
         server = tf.nest.map_structure(lambda *rows: np.concatenate(rows), state.server, self.rows(count))
         return {"models": models, "server": server, "aggregators": self._grown_aggregators(state, len(models))}
+
+    def _check_room(self, count: int):
+        """Raises UserError if so many models do not fit into memory."""
+        memory.check_room(
+            count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters"
+        )
 
     def _grown_aggregators(self, state: ClusteredState, clusters: int):
         """The aggregators' states; where one runs once per cluster, the clusters that there were keep theirs."""

@@ -1,12 +1,13 @@
 """The keys of the methods that group clients by their signatures. Imports nothing heavy."""
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
 
-from tffcl import choices
+from tffcl import choices, csv_files
 from tffcl.algorithms.training_parameters import training_of
 from tffcl.clustering.inference_similarity import check_threshold
 from tffcl.errors import UserError, unknown
@@ -147,6 +148,55 @@ class FedClustParameters(CutParameters, PartialWeightsParameters):
     """
 
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
+
+
+TRUE = "true"  # the word for the true groups of the clients where a mapping could stand
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenParameters(Parameters):
+    """Which clients are in a group, where that is known.
+
+    Attributes:
+      groups: A mapping of clients, as they are called in files, to groups, text or whole numbers; the path of a CSV
+        file (.csv) with the columns client and group; or "true": the true groups of the partition, or the column that
+        `Population.from_frame` was told as `group`. With those of a partition this is the oracle: no method that has
+        to find them may know them.
+    """
+
+    groups: str | dict[str | int, str | int] = TRUE
+
+    def check(self):
+        if isinstance(self.groups, str):
+            if self.groups != TRUE and not self.groups.lower().endswith(".csv"):
+                rule = 'it must be "true", a mapping of clients to groups, or the path of a CSV file (.csv)'
+                raise wrong("groups", self.groups, rule)
+            return
+        for what, values in (("clients", self.groups), ("groups", self.groups.values())):
+            kinds = sorted({type(each).__name__ for each in values})
+            if len(kinds) != 1:
+                alike = f"{what} of groups are of {', '.join(kinds) or 'no type'}"
+                raise UserError(f"{alike}; they must be all text or all whole numbers, 1 or more", key="groups")
+
+    def by_client(self) -> dict[str, str] | None:
+        """Returns the group of each client by what it is called; None for the true groups.
+
+        Raises:
+          UserError: If a file cannot be read, or has a client in two groups or in none.
+        """
+        if not isinstance(self.groups, str):
+            return {str(client): str(group) for client, group in self.groups.items()}
+        if self.groups == TRUE:
+            return None
+        file, groups = pathlib.Path(self.groups).expanduser(), {}
+        if not file.is_file():
+            raise UserError(f"there is no file {file}, from which groups are read", key="groups")
+        table = csv_files.read_table(file, ("client", "group"))
+        for client, group in zip(table.texts("client").tolist(), table.texts("group").tolist(), strict=True):
+            if not group.strip() or groups.setdefault(client, group) != group:
+                what = "no group" if not group.strip() else f"two groups, {groups[client]} and {group}"
+                raise UserError(f"client {client} has {what} in {file}; a client is of one group", key="groups")
+        return groups
 
 
 # The metrics that are made for a signature; the first is its default.

@@ -44,11 +44,13 @@ class TableRules:
       inputs: Name of a model's input to its columns; "" where it has one only.
       columns: How each becomes features.
       missing: What happens to missing values, see `Population.from_frame`.
+      groups: What each true group is called, by its number.
     """
 
     inputs: Mapping[str, tuple[str, ...]]
     columns: Mapping[str, Column]
     missing: str
+    groups: tuple[str, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
@@ -164,7 +166,12 @@ def read_table(
         column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()
     ):
         note = "; ".join(filter(None, [_STANDARDISED, note]))
-    return Table(x, y, parts, group and _groups(frame[group], ids, group), rules, names, note)
+    groups = group and _groups(frame[group], ids, group)
+    if groups:
+        new = sorted(set(groups.values()) - set(rules.groups))
+        rules = dataclasses.replace(rules, groups=(*rules.groups, *new))
+        groups = {each: rules.groups.index(name) for each, name in groups.items()}
+    return Table(x, y, parts, groups, rules, names, note)
 
 
 def _as_frame(frame):
@@ -368,7 +375,10 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
 
 
 def _groups(column, ids: np.ndarray, name: str) -> dict:
-    """The true group of each client, numbers in the order of their names."""
+    """What the true group of each client is called."""
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise UserError(f"column {name} has no value of client {ids[missing][0]}; every client is of one group")
     found = column.groupby(ids).unique().to_dict()
     for client, groups in found.items():
         if len(groups) != 1:
@@ -376,5 +386,4 @@ def _groups(column, ids: np.ndarray, name: str) -> dict:
                 f"column {name} has {len(groups)} values of client {client}, e.g. {groups[0]} and {groups[1]}; "
                 "a client is of one group"
             )
-    names = sorted({groups[0] for groups in found.values()}, key=str)
-    return {client: names.index(groups[0]) for client, groups in found.items()}
+    return {client: str(groups[0]) for client, groups in found.items()}

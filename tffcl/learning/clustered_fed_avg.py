@@ -222,8 +222,8 @@ def _build_next(composed: Round, state_type: tff.StructType, num_clusters: int) 
     def begin(work):
         number = work["round_num"] + 1
         # The round gives every client an ID, which it uses for reports only, and there are none.
-        given = collections.OrderedDict(client_id=tf.constant(0), seed=tf.stack([work["seed"], number]))
-        return collections.OrderedDict(work=collections.OrderedDict(seed=work["seed"], round_num=number), given=given)
+        inputs = collections.OrderedDict(client_id=tf.constant(0), seed=tf.stack([work["seed"], number]))
+        return collections.OrderedDict(work=collections.OrderedDict(seed=work["seed"], round_num=number), inputs=inputs)
 
     @tff.tensorflow.computation(composed.aggregators["metrics"].next.type_signature.result.result.member)
     def finish(sums):
@@ -239,9 +239,9 @@ def _build_next(composed: Round, state_type: tff.StructType, num_clusters: int) 
     )
     def next_fn(state, client_data):
         begun = tff.federated_map(begin, state.client_work)
-        given = tff.federated_broadcast(begun["given"])
+        inputs = tff.federated_broadcast(begun["inputs"])
         clients = tff.federated_zip(
-            collections.OrderedDict(examples=client_data, client_id=given["client_id"], seed=given["seed"])
+            collections.OrderedDict(examples=client_data, client_id=inputs["client_id"], seed=inputs["seed"])
         )
         moved, told = composed.deployed(_round_state(composed, state), clients)
         metrics = collections.OrderedDict(

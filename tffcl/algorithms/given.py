@@ -1,0 +1,115 @@
+"""Groups that are known already: FedAvg inside each, and the oracle that other methods are held against.
+
+Nobody is asked for anything before training. Who is in which group is said by a mapping or a file, as hospitals and
+regions are known; or it is the true groups of the population, which a method that has to find them cannot know, so that
+its accuracy is what grouping could give at best.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
+from tffcl.algorithms.parameters import TRUE, GivenParameters
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.validation import tell_once
+
+ORACLE = "clients are in their true groups, which no method that has to find them may know: an upper bound"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GivenState(ClusteredState):
+    """Adds `groups [K]`, the group of each model: text, or the numbers of `Population.groups`."""
+
+    groups: np.ndarray | None = None
+
+
+class Given(EngineMethod):
+    """Training inside groups that are known, see `build_given`."""
+
+    state_class = GivenState
+
+    def __init__(self, engine: ClusteredTraining, groups: Mapping[str, str] | None):
+        super().__init__("given", engine)
+        self._groups = groups  # group by the name of the client; None: the true ones
+
+    def initialize(self, population: Population) -> GivenState:
+        groups, assignment = np.unique(self._groups_of(population), return_inverse=True)
+        absent = sorted(set(self._groups or ()) - set(map(str, population.shown_ids.tolist())))
+        if absent:
+            tell_once(f"{self.name}: groups names clients that are not here, {len(absent)} of them, as {absent[0]}")
+        return GivenState(**self.engine.start(population, assignment.astype(np.int32)), groups=groups)
+
+    def next(self, state: GivenState, cohort: Cohort):
+        """Runs a round; where clients have moved to another true group since the last, they train its model."""
+        there = cohort.population
+        if self._groups is None and (moves := np.isin(state.client_ids, there.client_ids)).any():
+            state, clusters = self._placed(state, there.restricted(state.client_ids[moves]))
+            assignment = state.assignment.copy()
+            assignment[moves] = clusters
+            state = dataclasses.replace(state, assignment=assignment)
+        return self.engine.next(state, cohort)
+
+    def admit(self, state: GivenState, newcomers: Population) -> GivenState:
+        """A newcomer joins its group; the first of a group starts from the initial model."""
+        check_newcomers(state, newcomers)
+        state, clusters = self._placed(state, newcomers)
+        return dataclasses.replace(state, **extended(state, newcomers, clusters))
+
+    def _placed(self, state: GivenState, clients: Population) -> tuple[GivenState, np.ndarray]:
+        """The state with a model for every group of the clients, and their clusters `int32 [n]`."""
+        found = self._groups_of(clients)
+        new = np.setdiff1d(found, state.groups)
+        if len(new):
+            grown = self.engine.grown(state, len(new))
+            state = dataclasses.replace(state, **grown, groups=np.concatenate([state.groups, new]))
+        order = np.argsort(state.groups)
+        return state, order[np.searchsorted(state.groups, found, sorter=order)].astype(np.int32)
+
+    def _groups_of(self, clients: Population) -> np.ndarray:
+        """The group of each client; UserError if one has none."""
+        if self._groups is None:
+            if clients.groups is None:
+                raise UserError(
+                    f'groups is "{TRUE}", and these clients have no true groups; give a mapping of clients to groups '
+                    "or a CSV file of the columns client and group, or name their column: from_frame(group=...)",
+                    key="groups",
+                )
+            return np.asarray(clients.groups)
+        names = list(map(str, clients.shown_ids.tolist()))
+        missing = [name for name in names if name not in self._groups]
+        if missing:
+            more = f", and {len(missing) - 1} more have none" if len(missing) > 1 else ""
+            raise UserError(f"client {missing[0]} has no group in groups{more}; each must have one", key="groups")
+        return np.array([self._groups[name] for name in names])
+
+    def views(self, state: GivenState) -> Views:
+        notes = (ORACLE,) if self._groups is None else ()
+        return dataclasses.replace(super().views(state), notes=notes)
+
+
+@method_builder
+def build_given(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: GivenParameters = GivenParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FedAvg inside groups that are known, e.g. hospitals; with the true groups, the oracle.
+
+    Papers have it as "oracle" or "ground truth" (FedDrift, FLUX, PRFL). A newcomer joins its group's model, and founds
+    its group where nobody is in it yet. With the true groups clients move where these change in a later round. Other
+    arguments are as of `build_fedavg`.
+
+    Args:
+      parameters: Who is in which group.
+    """
+    return Given(build_clustered_training(model, training, aggregation=aggregation), parameters.by_client())
