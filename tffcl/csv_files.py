@@ -79,6 +79,16 @@ class Table:
             raise self._wrong(name, wrong[0] + 2, self._cells(name)[wrong[0]], "a whole number")
         return np.where(np.isnan(values), empty, values).astype(np.int64)
 
+    def numbered(self, name: str, empty: float = np.nan) -> np.ndarray:
+        """Returns the columns of numbers NAME_0, NAME_1, ..., `float [n, columns]`, with `empty` for empty cells."""
+        count = sum(re.fullmatch(rf"{name}_\d+", each) is not None for each in self.names)
+        missing = [f"{name}_{each}" for each in range(count) if f"{name}_{each}" not in self.names]
+        if missing:
+            raise damaged(self.path, f"there is no column {missing[0]}")
+        columns = [self.floats(f"{name}_{each}") for each in range(count)]
+        found = np.stack(columns, axis=1) if columns else np.zeros([len(self.rows), 0])
+        return np.where(np.isnan(found), empty, found)
+
     def _cells(self, name: str) -> list[str]:
         place = self.names.index(name)
         return [row[place] for row in self.rows]

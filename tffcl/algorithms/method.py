@@ -19,6 +19,7 @@ from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
+from tffcl.models.model_rows import assigned
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.validation import Parameters, check_kind
 
@@ -81,9 +82,10 @@ class Views(Shown):
 
     Attributes:
       client_ids: `int32 [N]`, ascending, all clients that the server knows of.
-      clusters: `int32 [N]`, the cluster of each.
+      clusters: `int32 [N]`, the cluster of each; where clients use mixtures of models that which weighs most.
       known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training;
         None: everyone's.
+      mixture: `float32 [N, K]`, the weights of the K models that each client uses; None where each uses one.
       global_model: `float32 [P]`, a model for everyone beside those of `models_for`.
       metric: How far clients are apart.
       relatedness: `float [N, N]` of 0 and 1, who is related to whom.
@@ -99,6 +101,7 @@ class Views(Shown):
     client_ids: np.ndarray
     clusters: np.ndarray
     known: np.ndarray | None = None
+    mixture: np.ndarray | None = None
     global_model: np.ndarray | None = None
     metric: MetricView | None = None
     relatedness: np.ndarray | None = None
@@ -240,7 +243,8 @@ class Method(abc.ABC):
     @abc.abstractmethod
     def models_for(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Returns `(models float32 [K, P], rows int [n])`: which model each client uses now, before any local
-        training."""
+        training; or `(models float32 [K, P], weights float32 [n, K])` where a client uses a mixture of them, whose
+        weights sum to one: the weighted mean of their probabilities, or of the numbers that they give."""
 
     def admit(self, state, newcomers: Population):
         """Returns the state after clients that did not take part joined; a method that does not say how takes none.
@@ -252,9 +256,10 @@ class Method(abc.ABC):
         raise UserError(f"{self.name} takes no newcomers: {type(self).__name__} has no admit(state, newcomers)")
 
     def views(self, state) -> Views:
-        """Returns what reports show of a state; here clients with one model are a cluster, and the state has
-        `client_ids`."""
-        return Views(state.client_ids, self.models_for(state, state.client_ids)[1])
+        """Returns what reports show of a state; here clients with one model, or in whose mixture one weighs most, are a
+        cluster, and the state has `client_ids`."""
+        used = assigned(self.models_for(state, state.client_ids)[1])
+        return Views(state.client_ids, used.rows, mixture=used.weights)
 
     def exports(self) -> Exports:
         """Returns what can be deployed; UserError for a method that does not say what that is."""

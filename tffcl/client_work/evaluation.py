@@ -65,6 +65,19 @@ def build_outputs(model: FlatModel, *, few: bool = False):
     return _build_inference(model, tf.identity, tf.float32, model.objective.outputs, few)
 
 
+def build_mixed_outputs(model: FlatModel):
+    """Builds `(models float32[K, P], weights float32[K], x [n, ...]) -> float32[n, ...]`, the outputs of a mixture of
+    models, see `Objective.mixed`; K is at least 1."""
+    infer = build_outputs(model)
+
+    @tf.function(autograph=False)
+    def mixed(models, weights, x):
+        of_each = tf.map_fn(lambda vector: infer(vector, x), models, parallel_iterations=1)
+        return model.objective.mixed(tf.ensure_shape(of_each, [None, None, *model.objective.outputs]), weights)
+
+    return mixed
+
+
 def build_probabilities(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities, `[n, L, classes]` for
     sequences, `[n, L]` for several labels; UserError where labels are numbers."""
@@ -106,14 +119,18 @@ def _count(model: FlatModel, predictions, y):
     return tuple(tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
 
 
-def build_local_test(model: FlatModel):
+def build_local_test(model: FlatModel, infer=None):
     """Builds the test of a client's own model: `(vector float32[P], x [n, ...], y [n, ...])` to the fields
     `client_work.LOCAL_TEST` of a report.
 
     Whole outputs come with it where the model has metrics that need them: as a serialized tensor `float32 [n, ...]`,
     since reports of clients with tests of several sizes are collected as rows.
+
+    Args:
+      model: The architecture.
+      infer: `(vector, x) -> outputs float32 [n, ...]`, where the client's own model is something else than a vector.
     """
-    if not model.metrics_of_outputs:
+    if not model.metrics_of_outputs and infer is None:
         count_correct = build_count_correct(model)
 
         @tf.function(autograph=False)
@@ -121,13 +138,14 @@ def build_local_test(model: FlatModel):
             return dict(zip(LOCAL_TEST, count_correct(vector, x, y)))
 
         return test
-    infer = build_outputs(model)
+    infer = infer or build_outputs(model)
 
     @tf.function(autograph=False)
     def test_with_outputs(vector, x, y):
         outputs = infer(vector, x)
         numbers = _count(model, model.objective.predictions(outputs), y)
-        return dict(zip(LOCAL_TEST, (*numbers, tf.io.serialize_tensor(outputs))))
+        told = (tf.io.serialize_tensor(outputs),) if model.metrics_of_outputs else ()
+        return dict(zip(LOCAL_TEST, (*numbers, *told)))
 
     return test_with_outputs
 

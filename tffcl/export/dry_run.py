@@ -17,6 +17,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.model_rows import assigned
 from tffcl.signatures.signature import deployed_context
 
 _EXAMPLES = 12
@@ -133,7 +134,7 @@ def _some_of_each_model(method: Method, state) -> np.ndarray:
     """Clients of which every model has as many as a cluster must have in a round, three at least if there are so
     many."""
     ids, needed = method.views(state).client_ids, method.exports().members_needed()
-    _, rows = method.models_for(state, ids)
+    rows = assigned(method.models_for(state, ids)[1]).rows
     order = np.argsort(rows, kind="stable")
     _, first, members = np.unique(rows[order], return_index=True, return_counts=True)
     some = order[np.arange(len(rows)) - np.repeat(first, members) < needed]

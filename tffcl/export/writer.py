@@ -14,6 +14,7 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.algorithms.method import Exports, Method
+from tffcl.client_work.evaluation import build_mixed_outputs
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
@@ -26,6 +27,7 @@ from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
+from tffcl.models.model_rows import assigned
 from tffcl.runs import state_arrays
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run_directory import CONFIG, KEPT, RunDirectory
@@ -230,9 +232,9 @@ def _is_row(leaf) -> bool:
 
 
 def _write_models(directory: pathlib.Path, trained: Trained):
-    models, _ = trained.method.models_for(trained.state, trained.population.client_ids)
-    models = np.asarray(models)
-    save_models(directory / SAVED_MODEL, trained.method.model, models)
+    models, given = trained.method.models_for(trained.state, trained.population.client_ids)
+    models, used = np.asarray(models), assigned(given)
+    save_models(directory / SAVED_MODEL, trained.method.model, models, mixes=used.weights is not None)
     (directory / "state").mkdir(exist_ok=True)
     np.save(directory / MODELS, models)
 
@@ -277,12 +279,15 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
 
 
 def assignments(method: Method, state, called: Callable[[int], str]) -> list[list]:
-    """Returns the rows of the assignment table: of every client what it is `called`, its cluster and the row of its
-    model."""
+    """Returns the rows of the assignment table: of every client what it is `called`, its cluster, the row of its model,
+    and the weights of all models where it uses a mixture of them."""
     views = method.views(state)
-    _, rows = method.models_for(state, views.client_ids)
-    columns = map(called, views.client_ids.tolist()), np.asarray(views.clusters).tolist(), np.asarray(rows).tolist()
-    return [["client_id", "cluster", "model"], *map(list, zip(*columns, strict=True))]
+    used = assigned(method.models_for(state, views.client_ids)[1])
+    columns = {"client_id": map(called, views.client_ids.tolist()), "cluster": np.asarray(views.clusters).tolist()}
+    columns["model"] = used.rows.tolist()
+    if used.weights is not None:
+        columns |= {f"weight_{row}": own.tolist() for row, own in enumerate(used.weights.T)}
+    return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
 def _called(population: Population, client: int) -> str:
@@ -307,18 +312,21 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
     return "\n".join(lines)
 
 
-def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray):
+def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray, *, mixes: bool = False):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
     Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them (of several inputs
     each by its name in their place), and `cluster int32`, the row of `models`, and gives `probabilities float32[n,
     classes]` and `labels int32[n]`, or `numbers` where labels are these; for a row that is not there TensorFlow raises
     InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
+    Where clients use mixtures of the models, the signature `mixture` takes `weights float32 [K]` in the place of
+    `cluster`.
 
     Args:
       directory: Of the SavedModel.
       model: The architecture.
       models: `float32 [K, P]`.
+      mixes: Whether clients use mixtures of the models.
     """
     served = tf.Module()
     served.models = tf.Variable(models, trainable=False, name="models")
@@ -327,14 +335,18 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     images_spec = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in inputs.items()}
     images_spec = images_spec if isinstance(model.x_spec, Mapping) else images_spec["images"]
 
-    def answer(vector, images):
-        outputs = model.logits(model.unravel(vector), model.preprocess(images), None)
+    def outputs_of(vector, images):
+        return model.logits(model.unravel(vector), model.preprocess(images), None)
+
+    def told_by(outputs):
         answers = model.objective.predictions(outputs)
         if model.objective.probabilities is None:
             return {"numbers": answers}
         return {"probabilities": model.objective.probabilities(outputs), "labels": answers}
 
-    run = graph_function(answer, tf.TensorSpec([model.size]), images_spec)
+    run = graph_function(
+        lambda vector, images: told_by(outputs_of(vector, images)), tf.TensorSpec([model.size]), images_spec
+    )
 
     @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
@@ -343,5 +355,18 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
         with tf.control_dependencies([told]):
             return run(served.models[cluster], images)
 
-    served.predict = predict
-    tf.saved_model.save(served, str(directory), signatures={"serving_default": predict})
+    served.predict, signatures = predict, {"serving_default": predict}
+    if mixes:
+        mixed = build_mixed_outputs(model)
+        run_mixture = graph_function(
+            lambda vectors, weights, images: told_by(mixed(vectors, weights, images)),
+            tf.TensorSpec(models.shape), tf.TensorSpec([len(models)]), images_spec,
+        )  # fmt: skip
+        weights_spec = tf.TensorSpec([len(models)], tf.float32, "weights")
+
+        @tf.function(autograph=False, input_signature=[images_spec, weights_spec])
+        def predict_mixture(images, weights):
+            return run_mixture(served.models, weights, images)
+
+        served.predict_mixture = signatures["mixture"] = predict_mixture
+    tf.saved_model.save(served, str(directory), signatures=signatures)

@@ -150,6 +150,28 @@ def keras_with(model: "FlatModel", vector: np.ndarray) -> tf.keras.Model:
     return model.keras.with_weights([tensor.numpy() for tensor in model.unravel(tf.constant(vector))])
 
 
+def keras_mixture(model: "FlatModel", vectors: np.ndarray, weights: np.ndarray) -> tf.keras.Model:
+    """Returns a Keras model of the mixture of several vectors `float32 [k, P]`, whose weights `float32 [k]` sum to one:
+    it gives the weighted mean of their probabilities, or of the numbers that they give.
+
+    Raises:
+      UserError: If the model was made of no Keras model, or a user's own function makes probabilities of its outputs.
+    """
+    layers, activation = tf.keras.layers, model.objective.activation
+    of_outputs = {tf.nn.softmax: "softmax", tf.sigmoid: "sigmoid", tf.identity: "linear", None: "linear"}
+    if activation not in of_outputs:
+        raise UserError(f"{model.name} has probabilities= of its own, which no Keras model of a mixture takes over")
+    members = [keras_with(model, vector) for vector in vectors]
+    spec = model.example_spec["x"]
+    inputs = tf.nest.map_structure(lambda leaf: layers.Input(tuple(leaf.shape), dtype=leaf.dtype), spec)
+    answers = []
+    for number, (member, weight) in enumerate(zip(members, weights.tolist(), strict=True)):
+        member._name = f"model_{number}"
+        outputs = layers.Activation(of_outputs[activation])(member(inputs))
+        answers.append(layers.Rescaling(weight, name=f"weight_{number}")(outputs))
+    return tf.keras.Model(inputs, layers.Add(name="mixture")(answers), name=f"mixture_of_{model.keras.model.name}")
+
+
 def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.Model]]:
     """Returns a Keras model and what builds the same with other weights; UserError if there is none.
 

@@ -1,5 +1,6 @@
-"""Models of many clients as the rows of a matrix of which nobody holds all."""
+"""Models of many clients as the rows of a matrix of which nobody holds all, and which of the rows are whose."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -44,6 +45,40 @@ class ModelRows:
     def __array__(self, dtype=None) -> np.ndarray:
         found = self[:]
         return found if dtype is None else found.astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Assigned:
+    """Which of K models each of n clients uses, see `assigned`.
+
+    Attributes:
+      rows: `int [n]`, the row of the client's model; of a mixture that of the model that weighs most.
+      weights: `float32 [n, K]`, the mixture of models that each client uses, which sums to one; None where each client
+        uses one model.
+    """
+
+    rows: np.ndarray
+    weights: np.ndarray | None
+
+    def of(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows `int [k]` of the models that the client in this place uses, and their weights
+        `float32 [k]`."""
+        if self.weights is None:
+            return self.rows[client : client + 1], np.ones(1, np.float32)
+        used = np.flatnonzero(self.weights[client] > 0)
+        return used, self.weights[client, used]
+
+
+def assigned(given: np.ndarray) -> Assigned:
+    """Reads the second value of `Method.models_for`: rows `int [n]`, or weights `float32 [n, K]`.
+
+    Weights of one model, or of which each client has one that is 1, are rows.
+    """
+    given = np.asarray(given)
+    if given.ndim == 1:
+        return Assigned(given, None)
+    rows = given.argmax(axis=1)
+    return Assigned(rows, None if np.all(given.max(axis=1) == 1) else given)
 
 
 def rows_with_own(shared: np.ndarray, own) -> ModelRows:

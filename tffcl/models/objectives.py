@@ -36,6 +36,19 @@ _OF_NUMBERS = (
 )
 
 
+def _logarithm(probabilities):
+    return tf.math.log(tf.maximum(probabilities, _LEAST))
+
+
+# What makes the outputs of probabilities again.
+_LEAST = 1e-30  # of the probabilities that have a logarithm
+_OUTPUTS_OF = {
+    tf.identity: tf.identity,
+    tf.nn.softmax: _logarithm,
+    tf.sigmoid: lambda probabilities: _logarithm(probabilities) - _logarithm(1.0 - probabilities),
+}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Objective:
     """What a label is, and what a model's outputs say of it.
@@ -49,6 +62,7 @@ class Objective:
       losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
       probabilities: Outputs to probabilities: `[n, classes]`, also of binary labels, of which 1 is the second class;
         `[n, L]` of several labels. None for numbers.
+      activation: Outputs to probabilities of the outputs' own shape. None for numbers.
       num_classes: Number of classes of a label, 2 of binary ones; None where a label is no class.
       ignored: Classes whose labels the loss leaves out, as padding is; they do not count in metrics either.
     """
@@ -59,6 +73,7 @@ class Objective:
     loss: Callable
     losses: Callable
     probabilities: Callable | None = tf.nn.softmax
+    activation: Callable | None = tf.nn.softmax
     num_classes: int | None = None
     ignored: tuple[int, ...] = ()
 
@@ -86,6 +101,31 @@ class Objective:
         if self.name == LABELS:
             return tf.cast(self.probabilities(outputs) > 0.5, tf.int32)
         return tf.reshape(outputs, [-1, *self.label.shape])
+
+    def mixed(self, outputs, weights):
+        """Returns the outputs of a mixture of models, those whose probabilities are the weighted mean of theirs; of
+        numbers their weighted mean.
+
+        Args:
+          outputs: `float32 [K, n, ...]`, of each model.
+          weights: `float32 [K]` that sum to one.
+
+        Raises:
+          UserError: If a user's own function makes probabilities of outputs, of which no outputs can be made.
+        """
+        if self.activation is not None and self.activation not in _OUTPUTS_OF:
+            raise UserError(
+                "a mixture of models needs outputs that are logits or probabilities, and probabilities= gives another "
+                "meaning to those of this model"
+            )
+        weights = tf.reshape(weights, [-1] + [1] * (outputs.shape.rank - 1))
+        if self.activation is None:
+            return tf.reduce_sum(weights * outputs, axis=0)
+        return _OUTPUTS_OF[self.activation](tf.reduce_sum(weights * self.activation(outputs), axis=0))
+
+    def weighted_loss(self, outputs, labels, weights):
+        """Returns the mean of the examples' losses, each times its weight, `float32`; weights are `float32 [n]`."""
+        return tf.reduce_mean(weights * self.losses(outputs, labels))
 
     def classes_for(self, part: str) -> int:
         """Returns the number of classes.
@@ -176,13 +216,14 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
 
     spec = tf.TensorSpec(shape, dtype)
     run = _check_loss(name, functional, loss, x, spec, classes)
-    probabilities, ignored = None, ()
+    probabilities, activation, ignored = None, None, ()
     if dtype.is_integer:
         some = run(*_some_batch(x, spec))[0].numpy()
-        probabilities = _in_form(_to_probabilities(name, some, kind, facts), kind, shape)
+        activation = _to_probabilities(name, some, kind, facts)
+        probabilities = _in_form(activation, kind, shape)
     if kind == CLASSES:
         ignored = _left_out(loss, spec, classes) if facts.ignored is None else facts.ignored
-    return Objective(kind, spec, outputs, loss, losses, probabilities, classes, ignored)
+    return Objective(kind, spec, outputs, loss, losses, probabilities, activation, classes, ignored)
 
 
 def _output_shape(name: str, functional, x) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import collections
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,7 @@ from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
 from tffcl.models.metrics import Answers, compute
+from tffcl.models.model_rows import Assigned, assigned
 from tffcl.models.objectives import CLASSES
 from tffcl.trace_cache import built_once
 
@@ -63,6 +64,19 @@ def _build_predict_here(model: FlatModel, *, whole: bool = False):
     """Builds `build_predict`, or `build_outputs`, as a function of arrays in this process."""
     predict = (build_outputs if whole else build_predict)(model, few=True)
     return session_function(predict, tf.TensorSpec([model.size]), model.x_spec)
+
+
+@built_once
+def _build_mixing(model: FlatModel):
+    """Builds `(outputs [K, n, ...], weights [K]) -> (outputs [n, ...], predictions [n, ...])` of a mixture of K models
+    as a function of arrays in this process."""
+
+    def mixing(outputs, weights):
+        mixed = model.objective.mixed(outputs, weights)
+        return mixed, model.objective.predictions(mixed)
+
+    outputs = tf.TensorSpec([None, None, *model.objective.outputs])
+    return session_function(mixing, outputs, tf.TensorSpec([None]))
 
 
 @built_once
@@ -156,11 +170,6 @@ class Evaluator:
         self.model, self._population = model, population
         self._slots = slots or runtime.WorkerSettings().cores
         self._whole = bool(model.metrics_of_outputs)
-        self._answering = build_answering(model, whole=self._whole)
-
-    @functools.cached_property
-    def _predict(self):
-        return _build_predict_here(self.model, whole=self._whole)
 
     @property
     def _tests(self) -> PooledExamples:
@@ -173,24 +182,27 @@ class Evaluator:
             return np.zeros(self._tests.y.shape, bool)
         return ~np.isin(self._tests.y, self.model.objective.ignored)
 
-    def answers(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def answers(
+        self, models: np.ndarray, wanted: Mapping[int, np.ndarray], whole: bool | None = None
+    ) -> dict[int, np.ndarray]:
         """Answers images by models; those that were answered by the same models in the call before are not asked again.
 
         Args:
           models: `float32 [K, P]`.
           wanted: Row of a model to which images of the pool it is to answer.
+          whole: Whether outputs are asked for; default where further metrics need them.
 
         Returns:
-          For each of these rows its predictions of its images, or its outputs where further metrics need them.
+          For each of these rows its predictions of its images, or its outputs.
         """
-        objective = self.model.objective
+        objective, whole = self.model.objective, self._whole if whole is None else whole
         shape, dtype = objective.label.shape, objective.label.dtype.as_numpy_dtype
-        if self._whole:
+        if whole:
             shape, dtype = objective.outputs, np.float32
-        keys = {row: _digest(models[row], images) for row, images in wanted.items()}
+        keys = {row: (_digest(models[row], images), whole) for row, images in wanted.items()}
         asked = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
         result = {row: np.zeros([len(images), *shape], dtype) for row, images in asked.items()}
-        for row, places, answers in self._answers(models, asked):
+        for row, places, answers in self._answers(models, asked, whole):
             result[row][places] = answers
         result |= {row: self._answered[keys[row]] for row in wanted.keys() - asked.keys()}
         self._answered = {keys[row]: answers for row, answers in result.items()}
@@ -209,27 +221,25 @@ class Evaluator:
             )
         return found
 
-    def _answers(self, models, asked):
+    def _answers(self, models, asked, whole: bool):
         """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
         pieces = []
         for row, images in asked.items():
             if 0 < len(images) <= _FEW_IMAGES:
-                yield row, slice(None), self._answer_here(models[row], images)
+                # To send a model to a worker takes longer than to ask it about so few images.
+                answer = _build_predict_here(self.model, whole=whole)
+                yield row, slice(None), answer(models[row], chosen(self._tests.x, images))
                 continue
             parts = max(-(-len(images) // _IMAGES_AT_A_TIME), self._slots)
             places = np.array_split(np.arange(len(images)), parts)
             pieces += [(row, part, images[part]) for part in places if len(part)]
         for start in range(0, len(pieces), self._slots):
             wave = pieces[start : start + self._slots]
-            for item, answers in self._answer(models, [(row, images) for row, _, images in wave]):
+            for item, answers in self._answer(models, [(row, images) for row, _, images in wave], whole):
                 row, places, _ = wave[item]
                 yield row, places, answers
 
-    def _answer_here(self, model, images):
-        # To send a model to a worker takes longer than to ask it about so few images.
-        return self._predict(model, chosen(self._tests.x, images))
-
-    def _answer(self, models, wave):
+    def _answer(self, models, wave, whole: bool):
         # Always as many items as slots: the runtime keeps an executor per number of clients.
         nothing = (0, np.zeros(0, np.int64))
         full = wave + [nothing] * (self._slots - len(wave))
@@ -237,41 +247,61 @@ class Evaluator:
             collections.OrderedDict(item=np.int32(number), model=models[row], x=chosen(self._tests.x, images))
             for number, (row, images) in enumerate(full)
         ]
-        answered = ((int(out["item"]), np.asarray(out["answers"])) for out in self._answering(items))
+        answering = build_answering(self.model, whole=whole)
+        answered = ((int(out["item"]), np.asarray(out["answers"])) for out in answering(items))
         return [(item, answers) for item, answers in answered if item < len(wave)]
 
     def cluster_accuracy(self, models: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Accuracy of each client's assigned model on its own test images.
+        """Accuracy of each client's assigned model, or mixture of models, on its own test images.
 
         Args:
           models: `float32 [K, P]`, or `ModelRows` that are read one by one.
-          keys: `int [N]`, row of `models` per client.
+          keys: As `Method.models_for` gives them: `int [N]`, row of `models` per client, or weights `float32 [N, K]`.
 
         Returns:
           `float64 [N]`; NaN for a client without test images, or without a label that counts.
         """
-        tests, wanted = self._tests.indices, self._wanted(keys)
-        right = self.correct(models, wanted)
-        found = np.array(
-            [right[row][np.searchsorted(wanted[row], tests[client])].sum() for client, row in enumerate(keys)]
-        )
+        tests = self._tests.indices
+        own = zip(tests, self._own_predictions(models, keys), strict=True)
+        found = np.array([np.sum((said == self._tests.y[images]) & self._counted[images]) for images, said in own])
         counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
         return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
 
-    def _wanted(self, keys: np.ndarray) -> dict[int, np.ndarray]:
+    def _wanted(self, used: Assigned) -> dict[int, np.ndarray]:
         """The test images of the clients of each row."""
-        tests = self._tests.indices
-        return {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
+        tests, members = self._tests.indices, collections.defaultdict(list)
+        for client, images in enumerate(tests):
+            for row in used.of(client)[0].tolist():
+                members[row].append(images)
+        return {row: _union(members[row]) for row in sorted(members)}
+
+    def _own_answers(self, models: np.ndarray, keys: np.ndarray, whole: bool) -> Iterator[np.ndarray]:
+        """Yields what each client's model, or mixture, answers on its test images: predictions, or whole outputs.
+
+        Each of the models is asked about the distinct images once; what a mixture answers is made of that.
+        """
+        used = assigned(keys)
+        wanted = self._wanted(used)
+        answers = self.answers(models, wanted, whole or used.weights is not None)
+        for client, images in enumerate(self._tests.indices):
+            rows, weights = used.of(client)
+            own = [answers[row][np.searchsorted(wanted[row], images)] for row in rows.tolist()]
+            if used.weights is None:
+                yield own[0]
+            else:
+                outputs, predictions = _build_mixing(self.model)(np.stack(own), weights)
+                yield outputs if whole else predictions
+
+    def _own_predictions(self, models: np.ndarray, keys: np.ndarray) -> Iterator[np.ndarray]:
+        """Yields which labels each client's model, or mixture, predicts for its test images."""
+        for answers in self._own_answers(models, keys, self._whole):
+            yield _build_meaning(self.model)(answers)[0] if self._whole else answers
 
     def cluster_answers(self, models: np.ndarray, keys: np.ndarray) -> list[Answers]:
-        """Returns what each client's assigned model answers on its own test images; arguments as of
+        """Returns what each client's assigned model, or mixture, answers on its own test images; arguments as of
         `cluster_accuracy`."""
-        tests, wanted = self._tests.indices, self._wanted(keys)
-        outputs = self.answers(models, wanted)
-        return [
-            answers_of(self.model, self._tests.y[own], outputs[row][np.searchsorted(wanted[row], own)])
-            for row, own in zip(keys, tests, strict=True)
-        ]
+        outputs = zip(self._tests.indices, self._own_answers(models, keys, whole=True), strict=True)
+        return [answers_of(self.model, self._tests.y[own], answers) for own, answers in outputs]
 
     def cluster_metrics(self, models: np.ndarray, keys: np.ndarray, clusters: np.ndarray) -> dict[str, dict]:
         """Returns the further metrics of the assigned models.
@@ -311,23 +341,15 @@ class Evaluator:
         classes, objective = self.model.num_classes, self.model.objective
         if classes is None or classes > _MOST_CLASSES:
             return {}
-        tests, wanted = self._tests.indices, self._wanted(keys)
-        answers = self.answers(models, wanted)
-
-        @functools.cache
-        def predictions(row):
-            return _build_meaning(self.model)(answers[row])[0] if self._whole else answers[row]
-
         found, sizes = np.unique(clusters, return_counts=True)
-        counts = {}
-        for cluster in found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS].tolist():
-            pairs = [
-                classes * self._tests.y[tests[client]]
-                + predictions(keys[client])[np.searchsorted(wanted[keys[client]], tests[client])]
-                for client in np.flatnonzero(clusters == cluster)
-            ]
-            counted = np.bincount(np.concatenate([each.ravel() for each in pairs]), minlength=classes**2)
-            counts[cluster] = counted.reshape(classes, classes)
+        largest = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS].tolist()
+        counts = {cluster: np.zeros([classes, classes], np.int64) for cluster in largest}
+        own = zip(self._tests.indices, clusters.tolist(), self._own_predictions(models, keys), strict=True)
+        for images, cluster, predictions in own:
+            if cluster in counts:
+                pairs = (classes * self._tests.y[images] + predictions).ravel()
+                counts[cluster] += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+        for cluster in counts:
             counts[cluster][list(objective.ignored)] = 0
         return counts
 

@@ -13,6 +13,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.traffic import Traffic
 
+_ROUNDING = 1e-4  # by which the weights of a mixture may miss the sum of one
 _ATTRIBUTES = {
     "name": (str, "text"),
     "model": (FlatModel, "a tffcl.FlatModel"),
@@ -68,23 +69,41 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
 
 
 def check_models(name: str, models, rows, clients: int, size: int):
-    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`; Diverged
-    if not finite.
+    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])` or
+    `(float32 [K, P], float32 [n, K])`; Diverged if not finite.
     """
     models, rows = models if isinstance(models, ModelRows) else np.asarray(models), np.asarray(rows)
     if models.dtype != np.float32 or models.ndim != 2 or models.shape[1] != size:
         raise UserError(f"{name}: models_for gives models {_shape(models)}; they must be float32 [K, {size}]")
-    if rows.shape != (clients,) or not np.issubdtype(rows.dtype, np.integer):
+    if rows.ndim == 2:
+        _check_weights(name, rows, (clients, len(models)))
+    elif rows.shape != (clients,) or not np.issubdtype(rows.dtype, np.integer):
         raise UserError(
-            f"{name}: models_for gives rows {_shape(rows)}; they must be integers [{clients}], one a client"
+            f"{name}: models_for gives rows {_shape(rows)}; they must be integers [{clients}], one a client, or "
+            f"weights float32 [{clients}, {len(models)}]"
         )
-    if clients and not 0 <= rows.min() <= rows.max() < len(models):
+    elif clients and not 0 <= rows.min() <= rows.max() < len(models):
         raise UserError(f"{name}: models_for gives rows {rows.min()} to {rows.max()} of {len(models)} models")
-    used = np.unique(rows)
+    used = np.unique(rows) if rows.ndim == 1 else np.flatnonzero((rows > 0).any(axis=0))
     bad = [row for row in used if not np.isfinite(models[row]).all()]
     if bad:
         raise Diverged(
             f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or features on a smaller scale"
+        )
+
+
+def _check_weights(name: str, weights: np.ndarray, shape: tuple[int, int]):
+    """Raises UserError if mixtures of models are not float32 of this shape, or one of them has a weight below 0 or does
+    not sum to one."""
+    if weights.shape != shape or weights.dtype != np.float32:
+        raise UserError(f"{name}: models_for gives weights {_shape(weights)}; they must be float32 {list(shape)}")
+    sums = weights.sum(axis=1)
+    wrong = np.flatnonzero(~((weights >= 0).all(axis=1) & (np.abs(sums - 1) <= _ROUNDING)))
+    if wrong.size:
+        told = ", ".join(f"{weight:.3g}" for weight in weights[wrong[0], :5]) + (", ..." if shape[1] > 5 else "")
+        raise UserError(
+            f"{name}: models_for gives the weights {told} in row {wrong[0]}, which sum to {sums[wrong[0]]:.4g}; a "
+            "client's weights must be from 0 and sum to 1"
         )
 
 
@@ -100,6 +119,7 @@ def check_views(name: str, views, client_ids: np.ndarray, size: int):
         "known": (views.known, (count,)),
         "global_model": (views.global_model, (size,)),
         "relatedness": (views.relatedness, (count, count)),
+        "mixture": (views.mixture, (count, np.shape(views.mixture)[-1] if np.ndim(views.mixture) else 0)),
     }
     if views.metric is not None:
         merges = views.metric.merges

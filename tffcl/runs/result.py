@@ -13,14 +13,15 @@ import tensorflow as tf
 
 from tffcl.algorithms.method import Method
 from tffcl.arrays import as_array, check_finite
-from tffcl.client_work.evaluation import build_predict, build_probabilities
+from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
 from tffcl.clients.example_types import as_type
 from tffcl.clients.population import Population, index_of
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.models.from_keras import keras_with
+from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
+from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
 from tffcl.trace_cache import built_once
 
@@ -56,24 +57,47 @@ class Trained(Shown):
         # The state may know more clients than the population.
         return int(views.clusters[index_of(views.client_ids, own)[0]])
 
-    def model_of(self, client) -> np.ndarray:
-        """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
+    def mixture_of(self, client) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a
+        single model unless the method mixes them; UserError if the client did not take part."""
         own: Any = np.array([self.population.id_of(client)], np.int32)
-        models, rows = self.method.models_for(self.state, own)
-        return models[rows[0]]
+        models, given = self.method.models_for(self.state, own)
+        rows, weights = assigned(given).of(0)
+        return models[rows], weights
+
+    def model_of(self, client) -> np.ndarray:
+        """Returns the model that a client uses, `float32 [P]`.
+
+        Raises:
+          UserError: If the client did not take part, or uses a mixture of several models.
+        """
+        models, weights = self.mixture_of(client)
+        if len(models) > 1:
+            told = ", ".join(f"{weight:.2g}" for weight in weights)
+            raise UserError(
+                f"client {client} uses a mixture of {len(models)} models, with the weights {told}, which is no single "
+                "model: mixture_of gives them, predict its answers, keras_model_of a Keras model of it"
+            )
+        return models[0]
 
     def keras_model_of(self, client) -> tf.keras.Model:
         """Returns the model that a client uses as a Keras model of one's own, to go on with, to save or to serve.
 
-        It answers as the Keras model of `FlatModel.from_keras` does, with logits where that one does.
+        It answers as the Keras model of `FlatModel.from_keras` does, with logits where that one does; of a mixture of
+        models with probabilities, or numbers: the weighted mean of what its models answer.
 
         Raises:
           UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
         """
-        return keras_with(self.method.model, self.model_of(client))
+        models, weights = self.mixture_of(client)
+        return (
+            keras_with(self.method.model, models[0])
+            if len(models) == 1
+            else keras_mixture(self.method.model, models, weights)
+        )
 
     def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
-        """Returns what a client's model answers.
+        """Returns what a client's model, or mixture of models, answers.
 
         Args:
           client: Whose model.
@@ -88,8 +112,10 @@ class Trained(Shown):
             infinite or masked, or the model cannot be computed on them.
         """
         x = _as_taken(x, self.method.model.example_spec["x"], "the examples")
+        models, weights = self.mixture_of(client)
+        own = (models[0],) if len(models) == 1 else (models, weights)
         try:
-            return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
+            return _predictor(self.method.model, probabilities, len(own) > 1)(*own, x).numpy()
         except tf.errors.InvalidArgumentError as error:
             raise not_taken(self.method.model, "one of the examples", error) from None
 
@@ -112,9 +138,15 @@ def _as_taken(given, spec, whose: str):
 
 
 @built_once
-def _predictor(model: FlatModel, probabilities: bool):
+def _predictor(model: FlatModel, probabilities: bool, mixture: bool):
+    """Builds what answers by a model's vector, or by the vectors of several and their weights."""
     answers = build_probabilities(model) if probabilities else build_predict(model)
-    return graph_function(answers, tf.TensorSpec([model.size]), model.x_spec)
+    if not mixture:
+        return graph_function(answers, tf.TensorSpec([model.size]), model.x_spec)
+    mixed = build_mixed_outputs(model)
+    means = model.objective.probabilities if probabilities else model.objective.predictions
+    specs = tf.TensorSpec([None, model.size]), tf.TensorSpec([None]), model.x_spec
+    return graph_function(lambda models, weights, x: means(mixed(models, weights, x)), *specs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,8 +178,12 @@ class Result(Shown):
         return pd.DataFrame({name: column for name, column in self.client_columns.items() if column is not None})
 
     def model_of(self, client) -> np.ndarray:
-        """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
+        """Returns the model that a client uses, see `Trained.model_of`."""
         return self.trained.model_of(client)
+
+    def mixture_of(self, client) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the models that a client uses and their weights, see `Trained.mixture_of`."""
+        return self.trained.mixture_of(client)
 
     def keras_model_of(self, client) -> tf.keras.Model:
         """Returns the model that a client uses as a Keras model, see `Trained.keras_model_of`."""

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import pathlib
-import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -53,6 +52,7 @@ class Clients(Shown):
       cluster_accuracy: float[N], a fraction; NaN where it was not measured.
       local_accuracy: float[N], a fraction; NaN for a client that never trained.
       label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
+      mixture: float[N, K], the weights of the K models whose mixture each client uses; K is 0 where each uses one.
       further: float[N] by column, `cluster_auc` and the like, of metrics beside the accuracy; NaN where one is not
         defined.
     """
@@ -66,6 +66,7 @@ class Clients(Shown):
     cluster_accuracy: np.ndarray
     local_accuracy: np.ndarray
     label_counts: np.ndarray
+    mixture: np.ndarray
     further: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -371,11 +372,6 @@ def _read_clients(path: pathlib.Path) -> Clients:
     table = csv_files.read_table(path, CLIENT_COLUMNS)
     if not table.rows:
         raise csv_files.damaged(path, "it has no clients")
-    labels = sum(re.fullmatch(r"label_\d+", name) is not None for name in table.names)
-    missing = [f"label_{each}" for each in range(labels) if f"label_{each}" not in table.names]
-    if missing:
-        raise csv_files.damaged(path, f"there is no column {missing[0]}")
-    counts = [table.integers(f"label_{each}", empty=0) for each in range(labels)]
     return Clients(
         client_id=table.texts("client_id"),
         true_cluster=table.texts("true_cluster"),
@@ -385,7 +381,8 @@ def _read_clients(path: pathlib.Path) -> Clients:
         rounds_trained=table.integers("rounds_trained", empty=0),
         cluster_accuracy=table.floats("cluster_accuracy"),
         local_accuracy=table.floats("local_accuracy"),
-        label_counts=np.stack(counts, axis=1) if counts else np.zeros([len(table.rows), 0], int),
+        label_counts=table.numbered("label", empty=0).astype(int),
+        mixture=table.numbered("weight"),
         further={name: table.floats(name) for name in table.names if metrics.is_further(name)},
     )
 

@@ -229,6 +229,7 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
         "client_id": population.shown_ids,
         "true_cluster": population.groups,
         "cluster": np.asarray(views.clusters),
+        **({} if views.mixture is None else {f"weight_{row}": own for row, own in enumerate(views.mixture.T)}),
         "examples": population.sizes,
         "test_examples": population.test_sizes,
         "rounds_trained": totals.rounds_trained,

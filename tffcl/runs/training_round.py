@@ -13,6 +13,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.models.metrics import compute
+from tffcl.models.model_rows import assigned
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import method_checks, summary
@@ -51,8 +52,9 @@ def evaluate(run: Run):
         method_checks.check_models(method.name, models, rows, len(population), method.model.size)
         views = method.views(placed)
         everyones, clusters = views.global_model, np.asarray(views.clusters)
-        if everyones is None and len(np.unique(rows)) == 1:
-            everyones = models[rows[0]]
+        used = assigned(rows)
+        if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
+            everyones = models[used.rows[0]]
 
         def of(evaluator) -> dict:
             found = {"cluster": evaluator.cluster_accuracy(models, rows)}

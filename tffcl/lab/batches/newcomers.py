@@ -23,6 +23,7 @@ from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.load_run import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
+from tffcl.models.model_rows import assigned
 from tffcl.regular_files import check_replaceable, write_text
 from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
@@ -136,7 +137,7 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     clusters = views.clusters[everyone.index(ids)]
     local = np.full(len(ids), np.nan)
     if config.newcomers.epochs:
-        local = _personalised(trained, arrivals, models, rows, show_progress)
+        local = _personalised(trained, arrivals, models, assigned(rows).rows, show_progress)
     founded = ~np.isin(clusters, method.views(trained.state).clusters)
     accuracy = Evaluator(method.model, arrivals).cluster_accuracy(models, rows)
     return _Joined(ids, clusters, founded, accuracy, local, everyone, views)
@@ -145,7 +146,8 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
 def _personalised(
     trained: TrainedRun, arrivals: Population, models: np.ndarray, rows: np.ndarray, show_progress: bool
 ) -> np.ndarray:
-    """Trains every newcomer's model on its own data; returns the accuracies after that, `float [B]`."""
+    """Trains every newcomer's model on its own data, of a mixture the one that weighs most; returns the accuracies
+    after that, `float [B]`."""
     config = trained.config
     training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
     own_round = build_own_round(trained.method.model, training)

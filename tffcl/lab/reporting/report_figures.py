@@ -206,6 +206,13 @@ OF_ONE = (
         lambda run: data.labels_figure(run) if run.clients.label_counts.shape[1] else None,
     ),
     Row(
+        "mixtures", CLUSTERS, "The mixture of models of each client",
+        "A row is a client, ordered by the model that weighs most in its mixture; colours at the left are the true "
+        "groups, where they are known. A row with one dark field uses one model, and one with several answers by their "
+        "weighted mean.",
+        data.mixtures_figure,
+    ),
+    Row(
         "confusion", CLUSTERS, "Which labels are taken for which",
         "A panel is a cluster: all test examples of its clients, by the model that they are assigned. A row is a "
         "label, a column what the model answers; the colours are shares of a row, so that a dark diagonal is a model "

@@ -24,6 +24,20 @@ def labels_figure(run: RunFiles) -> ReportFigure:
     )  # fmt: skip
 
 
+def mixtures_figure(run: RunFiles) -> ReportFigure | None:
+    """Draws the mixture of models that each client uses, ordered by the one that weighs most; None where each client
+    uses a single model."""
+    clients = run.clients
+    if not clients.mixture.shape[1]:
+        return None
+    truth = clients.true_cluster if np.any(clients.true_cluster != "") else None
+    models = [str(row) for row in range(clients.mixture.shape[1])]
+    return label_map(
+        clients.mixture, clients.cluster, true_groups=truth, client_ids=clients.client_id, label_names=models,
+        column_title="model", share_of="weight in the client's mixture",
+    )  # fmt: skip
+
+
 def label_histograms(label_counts: np.ndarray, groups: Sequence | None = None) -> ReportFigure:
     """Draws which labels the clients hold, with the totals of labels above and of clients at the right.
 
@@ -43,8 +57,10 @@ def label_map(
     label_names: Sequence[str] | None = None,
     group_title: str = "cluster",
     margins: bool = False,
+    column_title: str = "label",
+    share_of: str = "share of the client's examples",
 ) -> ReportFigure:
-    """Draws the share of each label in the data of each client.
+    """Draws the share of each label in the data of each client, or of each model in its mixture.
 
     Args:
       label_counts: [N, C], examples of client and class.
@@ -54,17 +70,20 @@ def label_map(
       label_names: [C], what the labels are called; default numbers.
       group_title: What `groups` are.
       margins: Whether to draw the totals above and at the right.
+      column_title: What a column is of.
+      share_of: What the colours are.
     """
     counts = np.asarray(label_counts, float)
     order = _label_order(counts, groups, true_groups)
     figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
     main, right = panels["main"], panels.get("right")
     image = _draw_shares(main, counts[order])
-    columns = [f"label {each}" for each in (label_names or range(counts.shape[1]))]
+    main.set_xlabel(column_title)
+    columns = [f"{column_title} {each}" for each in (label_names or range(counts.shape[1]))]
     figure.matrices[image] = style.Matrix(_row_names(order, client_ids, groups, group_title), columns, " %")
     figure.colorbar(
         image, ax=list(panels.values()), location="bottom", shrink=0.7, aspect=30, format=PercentFormatter(decimals=0),
-        label="share of the client's examples",
+        label=share_of,
     )  # fmt: skip
     if right is not None:
         _draw_totals(panels["above"], right, counts[order])
@@ -203,7 +222,7 @@ def _draw_shares(axes: Axes, counts: np.ndarray) -> AxesImage:
     shades = colormaps["viridis_r"].with_extremes(bad=(1, 1, 1, 0))
     greatest = float(shares.max()) if shares.count() else 100.0
     image = axes.imshow(shares, cmap=shades, aspect="auto", vmin=0, vmax=greatest, interpolation="nearest")
-    axes.set(xlabel="label", yticks=[])
+    axes.set(yticks=[])
     classes = counts.shape[1]
     axes.set_xticks(range(0, classes, max(1, -(-classes // 12))))
     return image
