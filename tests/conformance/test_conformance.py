@@ -41,6 +41,7 @@ SUMMED, NOT_SUMMED = (
         "clove",
         "flux",
         "composed",
+        "given",
     },
     {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold"},
 )

@@ -50,7 +50,8 @@ class Given(EngineMethod):
     def next(self, state: GivenState, cohort: Cohort):
         """Runs a round; where clients have moved to another true group since the last, they train its model."""
         there = cohort.population
-        if self._groups is None and (moves := np.isin(state.client_ids, there.client_ids)).any():
+        if self._groups is None and there.groups is not None:
+            moves = np.isin(state.client_ids, there.client_ids)
             state, clusters = self._placed(state, there.restricted(state.client_ids[moves]))
             assignment = state.assignment.copy()
             assignment[moves] = clusters

@@ -23,7 +23,7 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
       `int32 [m]`.
     """
     # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
-    points = _without_dimensions(trained)
+    points = without_dimensions(trained)
     with single_thread():
         return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
 
@@ -48,7 +48,7 @@ def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return squares.argmin(axis=1).astype(np.int32)
 
 
-def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
+def without_dimensions(vectors: np.ndarray) -> np.ndarray:
     """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
     # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's
     # CNNs.

@@ -1,0 +1,29 @@
+"""Mixtures of Gaussians on a vector of each client."""
+
+import numpy as np
+import pytest
+
+from tffcl.clustering.mixtures import fit_mixture
+
+
+def _points(dimensions, scale):
+    """Twelve points about each of three centres, 4 apart, of deviation 0.3."""
+    rng = np.random.default_rng(1)
+    centres = 4 * np.eye(3, dimensions)
+    return scale * (np.repeat(centres, 12, axis=0) + 0.3 / np.sqrt(dimensions) * rng.normal(size=(36, dimensions)))
+
+
+@pytest.mark.parametrize("dimensions, scale", [(3, 1.0), (5_000, 1e-4)])
+def test_a_mixture_finds_groups_and_their_variance_in_any_unit(dimensions, scale):
+    found = fit_mixture(_points(dimensions, scale), 3)
+    assert len({tuple(found.labels[start : start + 12]) for start in (0, 12, 24)}) == 3
+    assert all(len(set(found.labels[start : start + 12])) == 1 for start in (0, 12, 24))
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, rtol=1e-6)
+    assert (found.probabilities.max(axis=1) > 0.99).all()
+
+
+def test_points_that_do_not_differ_are_one_component():
+    found = fit_mixture(np.ones([5, 4]), 3)
+    assert found.labels.tolist() == [0] * 5 and found.probabilities.shape == (5, 1)
+    two = fit_mixture(np.repeat([[0.0, 0.0], [3.0, 1.0]], 3, axis=0), 4)
+    assert two.labels[0] != two.labels[3] and two.probabilities.shape == (6, 2)
