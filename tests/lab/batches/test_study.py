@@ -1,6 +1,7 @@
 """Studies: files that are read and refused, plans, and one of digits that is run, killed and resumed."""
 
 import contextlib
+import copy
 import csv
 import io
 import json
@@ -20,6 +21,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
+from tffcl.lab.tasks.task_file import task_directory
 from tffcl.runs.run_directory import RunDirectory
 
 SHORT = "--rounds 2 --set train.clients_per_round=4 --set train.local_epochs=1 --set evaluation.every=1".split()
@@ -549,3 +551,35 @@ def test_a_damaged_index_is_told_by_the_table_and_before_anything_runs(tmp_path,
         with pytest.raises(UserError, match=rf"{file} is damaged: [^\n]*$"):
             study.run_study(study.plan(study_file.load_study("demo_digits")), tmp_path)
         assert not quick
+
+
+HISTOGRAM = ["--only", "Five*histogram*/no noise", "--seeds", "0", "--check"]
+
+
+def test_kept_numbers_come_back(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "demo_digits", "--only", "*/FedAvg", "--seeds", "0", "--check"]) == 0
+    assert re.search(r"digits / FedAvg, seed 0 +87.56 +87.56 +\+0.00 +the same\n", capsys.readouterr().out)
+    assert (tmp_path / "runs/studies/demo_digits-check/runs").is_dir()  # they were made here
+    assert main(["study", "privacy_signatures", *HISTOGRAM]) == 0
+    assert capsys.readouterr().out.endswith("the same\n")
+
+
+def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "kept"
+    shutil.copytree(task_directory() / "results" / "privacy_signatures", kept)
+    (place,) = kept.glob("five*histogram/no_noise/seed-0")
+    monkeypatch.setattr(study, "_kept_results", lambda name: kept)
+    summary = json.loads((place / "summary.json").read_text())
+    rows = (place / "rounds.csv").read_text()
+    for points, verdict, code in ((0.005, "within 1 point", 0), (0.02, "differs", 1)):
+        other = copy.deepcopy(summary)
+        other["accuracy"]["cluster"]["mean"] -= points
+        (place / "summary.json").write_text(json.dumps(other))
+        (place / "rounds.csv").write_text(re.sub(r"(?m)^1,", "1,9", rows, count=1))
+        assert main(["study", "privacy_signatures", *HISTOGRAM]) == code
+        said = capsys.readouterr().out
+        assert f"{100 * points:+.2f}" in said and verdict in said
+    shutil.rmtree(place)
+    assert "has no results of these cells and seeds" in fails(capsys, "study", "privacy_signatures", *HISTOGRAM)

@@ -10,6 +10,7 @@ import tomllib
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import tomli_w
 
 from tffcl import runtime
@@ -19,6 +20,7 @@ from tffcl.lab.batches import study_tuning
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.settings import flatten
+from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.regular_files import read_bytes, write_bytes
@@ -37,6 +39,7 @@ def run_study(
     *,
     data_dir: str | None = None,
     overwrite: bool = False,
+    all_here: bool = False,
     keep_checkpoints: bool = False,
     show_progress: bool = True,
     workers: runtime.RemoteWorkers | None = None,
@@ -51,6 +54,7 @@ def run_study(
       out: Directory of the study.
       data_dir: Where data sets are.
       overwrite: Runs that are there are deleted.
+      all_here: Nothing but choices of settings is taken from the kept results, which must have one of the runs.
       keep_checkpoints: Keep what only resuming and exporting need of finished runs, too.
       show_progress: Estimates, a line and a bar a run on standard error.
       workers: As in `run.run`.
@@ -61,6 +65,9 @@ def run_study(
     Raises:
       UserError: If `out` holds another study, or this one with other settings.
     """
+    known = _kept_results(planned.study.name)
+    if all_here and not any((known / job.place / "summary.json").is_file() for job in planned.jobs):
+        raise UserError(f"{known} has no results of these cells and seeds to compare with")
     options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
     batch = Batch("study", out, options, index=RESULTS, written=["table.csv", "table.md"])
     if batch.index and batch.index["study"] != planned.study.name:
@@ -70,13 +77,13 @@ def run_study(
     with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
         _clear(planned.jobs, batch)
         if any(cell.tune for cell in planned.cells):
-            elsewhere = None if overwrite else _kept_results(planned.study.name)
+            elsewhere = None if overwrite else known
             planned = study_tuning.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
             batch.check([_below(RUNS, job) for job in planned.jobs])  # with what has been chosen
             batch.note(_contents(planned, batch.index))
             _clear(planned.jobs, batch)  # cells of one setting may have become those of several
-        if not overwrite:
-            _take_over(planned.jobs, planned.study.name, batch)
+        if not (overwrite or all_here):
+            _take_over(planned.jobs, known, batch)
         return _run_all(planned, batch, keep_checkpoints)
 
 
@@ -110,16 +117,15 @@ def kept(job: Job, results: pathlib.Path) -> bool:
     return settings_of(before) == settings_of(job.config) and bool((place / "summary.json").is_file() or diverged)
 
 
-def _take_over(jobs: Sequence[Job], name: str, batch: Batch):
+def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
     """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from,
     and says so.
     """
-    known = _kept_results(name)
     taken = [job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and kept(job, known)]
     for job in taken:
         _copy(known / job.place, batch.place(_below(RESULTS, job)))
     if taken:
-        said = f"{len(taken)} of {len(jobs)} runs come from the kept results in tasks/results/{name}"
+        said = f"{len(taken)} of {len(jobs)} runs come from the kept results in tasks/results/{known.name}"
         batch.say(f"{said}, and were not made here; --overwrite makes them here")
 
 
@@ -188,6 +194,45 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
     for name in SMALL_FILES:
         if (place / name).is_file():
             write_bytes(results / name, read_bytes(place / name))
+
+
+CHECKED = 1.0  # percentage points within which an accuracy counts as come back, on a machine of another kind
+
+
+def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Table, int]:
+    """Compares runs that were made anew with the kept results of the same cells and seeds.
+
+    Args:
+      planned: What was run.
+      out: Directory of the study.
+
+    Returns:
+      The table, and how many runs differ: their accuracies are other than the kept ones by more than `CHECKED`. On the
+      kind of machine that made the kept ones all numbers of all rounds are the same, up to rounding.
+    """
+    kept_results, lines, differ = _kept_results(planned.study.name), [], 0
+    for job in planned.jobs:
+        before, now = RunDirectory(kept_results / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
+        was, here = before.summary(), now.summary()
+        if was is not None and here is not None:
+            accuracies = [100 * each["accuracy"]["cluster"]["mean"] for each in (was, here)]
+            difference = accuracies[1] - accuracies[0]
+            equal, near = _same_rounds(before, now), abs(difference) <= CHECKED
+            differ += not (equal or near)
+            verdict = "the same" if equal else f"within {CHECKED:g} point" if near else "differs"
+            lines.append([job.title, *(f"{each:.2f}" for each in accuracies), f"{difference:+.2f}", verdict])
+    return Table.of(("", "kept", "here", "difference", "numbers"), lines), differ
+
+
+def _same_rounds(before: RunDirectory, now: RunDirectory) -> bool:
+    """Whether two runs have the same numbers in all rounds, up to rounding, in the columns that both have, but for
+    times."""
+    tables = before.rounds(), now.rounds()
+    common = set(tables[0].names) & set(tables[1].names) - {"seconds"}
+    columns = {name: [table.floats(name) for table in tables] for name in common}
+    return all(
+        len(was) == len(here) and np.allclose(was, here, rtol=1e-9, equal_nan=True) for was, here in columns.values()
+    )
 
 
 def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -> dict:

@@ -22,6 +22,8 @@ def add_study(parser):
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
     parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
     parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
+    check = "run it all anew beside the kept results, and say whether their numbers come back"
+    parser.add_argument("--check", action="store_true", help=check)
     parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
     only = "run nothing: the table of what has been run, of --only and --seeds if given"
     parser.add_argument("--table-only", action="store_true", help=only)
@@ -34,11 +36,14 @@ def add_results(parser):
 
 
 def study(options, overrides: dict, workers) -> int:
-    """Runs a study, or makes its table again; `workers(options)` are its workers, if any. Returns 1 if a run failed."""
+    """Runs a study, or makes its table again; `workers(options)` are its workers, if any. Returns 1 if a run failed, or
+    a kept number did not come back."""
     from tffcl.lab.batches import study_file
 
     found = study_file.load_study(options.name)
-    out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
+    if options.check and (options.table_only or options.rounds != 1 or overrides):
+        raise UserError("--check runs kept results as they were: without --table-only, --rounds and --set")
+    out = pathlib.Path(options.out or _default_out(found.name, options.rounds) + ("-check" if options.check else ""))
     seeds = () if options.seeds is None else parse_seeds(options.seeds)
     if options.table_only:
         names = [(cell.column, cell.row) for cell in study_file.chosen(found, options.only)] if options.only else None
@@ -57,9 +62,14 @@ def study(options, overrides: dict, workers) -> int:
         out,
         data_dir=options.data_dir,
         overwrite=options.overwrite,
+        all_here=options.check,
         keep_checkpoints=options.keep_checkpoints,
         workers=workers(options),
     )
+    if options.check:
+        table, differ = studies.compared_with_kept(planned, out)
+        print(table.to_text())
+        return 1 if failed or differ else 0
     write_tables(out)
     return 1 if failed else 0
 
