@@ -156,7 +156,9 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
     model, population = build.build_model(chosen, federated), build_population(federated)
     evaluator, asked = Evaluator(model, population), []
     answers = evaluator._answers
-    monkeypatch.setattr(evaluator, "_answers", lambda models, wanted: asked.extend(wanted) or answers(models, wanted))
+    monkeypatch.setattr(
+        evaluator, "_answers", lambda models, wanted, _: asked.extend(wanted) or answers(models, wanted, _)
+    )
     models = np.stack([model.initial, model.initial + 0.01, model.initial + 0.02])
     keys = np.arange(40) % 3
     first = evaluator.cluster_accuracy(models, keys)
