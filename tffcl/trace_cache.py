@@ -36,8 +36,9 @@ class KeptBuilds:
 def built_once(build: Callable) -> Callable:
     """Makes a builder return the same object for the same arguments.
 
-    Models of one architecture count as the same whatever their initial weights (`FlatModel.key`), arrays by their
-    contents, and all else by equality; an argument that has none, such as an aggregation factory, by identity.
+    Models of one architecture count as the same whatever their initial weights (`FlatModel.key`), aggregation factories
+    of one class and with the same options (`FactoryTraits.key`), arrays by their contents, and all else by equality; an
+    argument that has none, such as a factory of TFF's, by identity.
 
     Args:
       build: What it returns must not depend on anything but its arguments, and not on a model's initial weights.
@@ -46,15 +47,19 @@ def built_once(build: Callable) -> Callable:
 
     @functools.wraps(build)
     def cached(*args, **kwargs):
-        key = tuple(map(_key, args)), tuple((name, _key(value)) for name, value in sorted(kwargs.items()))
-        return kept.find(key, lambda: build(*args, **kwargs))
+        return kept.find(key_of((args, kwargs)), lambda: build(*args, **kwargs))
 
     cached.forget = kept.forget
     return cached
 
 
-def _key(value):
+def key_of(value) -> Hashable:
+    """Returns what is equal for values that count as the same, see `built_once`."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
+    if isinstance(value, dict):
+        return tuple((name, key_of(each)) for name, each in sorted(value.items()))
+    if type(value) is tuple:
+        return tuple(map(key_of, value))
     key = getattr(value, "key", None)
     return value if key is None else key

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import empty, stacked
-from tffcl.aggregators.contract import FactoryTraits, traits
+from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
 from tffcl.errors import UserError
 
 
@@ -41,6 +41,7 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
     """
 
     is_keyed = True
+    key = property(key_by_attributes)
 
     def __init__(
         self, num_clusters: int | None = None, inner_factory: tff.aggregators.AggregationFactory | None = None
@@ -113,6 +114,7 @@ class UniformClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggrega
     """
 
     is_keyed = is_uniform = True
+    key = property(key_by_attributes)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""

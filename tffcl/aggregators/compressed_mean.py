@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_types, segment_process
-from tffcl.aggregators.contract import FactoryTraits
+from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import CompressionParameters
 
 
@@ -23,6 +23,7 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
     """
 
     is_keyed = True
+    key = property(key_by_attributes)
 
     def __init__(self, how: CompressionParameters = CompressionParameters(), *, layers=None, seed: int | None = None):
         """Makes the factory.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tffcl.trace_cache import key_of
+
 if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
     import tensorflow_federated as tff
 
@@ -34,6 +36,8 @@ class FactoryTraits:
       by_parts: `(state) -> mixing`, what takes a cohort's uploads part by part outside of TFF and gives what the
         process gives, up to the order of sums: for simulations of cohorts whose values together are too large for a
         message or a worker's memory. None where TFF merges the sums of parts.
+      key: Equal for factories that create the same processes, so that a round is traced once for them (see
+        `key_by_attributes`); None where only the same object does.
     """
 
     is_keyed: bool = False
@@ -47,6 +51,7 @@ class FactoryTraits:
     waits_for_clusters: bool = False
     takes_client_ids: bool = False
     by_parts: Callable | None = None
+    key: tuple | None = None
 
     def with_clusters(self, num_clusters: int) -> tff.aggregators.AggregationFactory:
         """Returns the factory for so many clusters."""
@@ -93,6 +98,12 @@ class FactoryTraits:
         The state of its process has the same type.
         """
         return self._factory
+
+
+def key_by_attributes(factory: FactoryTraits) -> tuple:
+    """Returns the key of a factory whose processes follow from its class and its attributes, seeds of noise among
+    them."""
+    return type(factory), key_of(vars(factory))
 
 
 class _Plain(FactoryTraits):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.contract import FactoryTraits
+from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.errors import UserError
 
 SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
@@ -17,6 +17,7 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
     """Base of factories that must know the number of clusters before they are created."""
 
     is_keyed = True
+    key = property(key_by_attributes)
 
     def __init__(self, num_clusters: int | None, *rule, **options):
         if num_clusters is not None and num_clusters < 1:

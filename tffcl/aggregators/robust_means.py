@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.collect import collect_rows
-from tffcl.aggregators.contract import FactoryTraits
+from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import RobustParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
 
@@ -107,6 +107,7 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
     """
 
     is_keyed, is_mean = True, False
+    key = property(key_by_attributes)
 
     def __init__(self, how: RobustParameters = RobustParameters()):
         """Makes the factory.
