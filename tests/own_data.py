@@ -49,8 +49,11 @@ def keras_perceptron():
     return sequential(layers.Dense(6, activation="relu", input_shape=(30,)), layers.Dense(2))
 
 
-def perceptron():
+def new_perceptron():
     return tffcl.FlatModel.from_keras(keras_perceptron(), CROSS_ENTROPY, spec([30], tf.float32))
+
+
+perceptron = functools.cache(new_perceptron)  # one object, so that what is traced for one test serves the others
 
 
 def cameras(count=6):
@@ -74,6 +77,7 @@ def keras_cnn():
     )
 
 
+@functools.cache
 def cnn():
     return tffcl.FlatModel.from_keras(keras_cnn(), CROSS_ENTROPY, spec([8, 8, 1], tf.uint8))
 
@@ -97,6 +101,7 @@ def keras_letters():
     )
 
 
+@functools.cache
 def letters():
     return tffcl.FlatModel.from_keras(keras_letters(), CROSS_ENTROPY, spec([LENGTH], tf.int32, LENGTH))
 

@@ -61,5 +61,5 @@ def key_of(value) -> Hashable:
         return tuple((name, key_of(each)) for name, each in sorted(value.items()))
     if type(value) is tuple:
         return tuple(map(key_of, value))
-    key = getattr(value, "key", None)
+    key = value.key if hasattr(type(value), "key") else None  # a TFF type has its fields as attributes
     return value if key is None else key

@@ -339,7 +339,7 @@ def test_padding_counts_in_no_accuracy(tmp_path):
 
 
 def test_weights_that_a_keras_model_gets_later_are_told_of(tmp_path, clinics):
-    model, clients = own_data.perceptron(), Population.from_arrays(*clinics)
+    model, clients = own_data.new_perceptron(), Population.from_arrays(*clinics)
     method = build_fedavg(model, TRAINING)
     result = run(method, clients, tmp_path / "before", rounds=1)
     model.keras.model.set_weights([tensor + 1 for tensor in model.keras.model.get_weights()])

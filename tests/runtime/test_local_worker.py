@@ -46,7 +46,7 @@ def test_nothing_is_left_of_a_replaced_worker(tff_worker):
 def in_child(model, population, pipe):
     for call in (
         runtime.use_local_worker,
-        own_data.perceptron,
+        own_data.new_perceptron,
         lambda: tffcl.train(
             tffcl.algorithms.build_fedavg(model, tffcl.LocalTraining()),
             population,

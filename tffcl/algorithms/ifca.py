@@ -16,7 +16,7 @@ from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_m
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within, method_builder
-from tffcl.client_work.client_work import ClientResult, keyed
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
@@ -77,16 +77,21 @@ def build_ifca_round(
 def _build_round(
     model: FlatModel, training: LocalTraining, num_clusters: int, share: bool, choose_by: str, aggregation
 ) -> Round:
+    step = _build_shared_step(_shared_size(model)) if share else move_rows
+    factory = keyed_factory(aggregation, num_clusters)
+    server = Server({"models": models_type(model.size, num_clusters)}, all_models, step)
+    return compose(_build_work(model, training, choose_by), {"update": factory}, server)
+
+
+@built_once
+def _build_work(model: FlatModel, training: LocalTraining, choose_by: str) -> ClientWork:
     choose_and_train, fields = build_chooser(model, training, choose_by)
 
     def compute(received, client):
         start, trained, report = choose_and_train(received["models"], client)
         return ClientResult({"update": keyed(report["choice"], trained - start)}, report)
 
-    step = _build_shared_step(_shared_size(model)) if share else move_rows
-    factory = keyed_factory(aggregation, num_clusters)
-    server = Server({"models": models_type(model.size, num_clusters)}, all_models, step)
-    return compose(training_work(model, training, compute, **fields), {"update": factory}, server)
+    return training_work(model, training, compute, **fields)
 
 
 def _build_shared_step(shared: int) -> Callable:

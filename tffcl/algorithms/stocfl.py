@@ -44,6 +44,13 @@ from tffcl.signatures.signature import Signature
 from tffcl.trace_cache import built_once
 
 
+def both_models(values, client) -> collections.OrderedDict:
+    """A client receives the model of its cluster and the global one."""
+    return collections.OrderedDict(
+        model=values["models"][client["key"]], global_model=tf.identity(values["global_model"])
+    )
+
+
 @built_once
 def build_bilevel_round(
     model: FlatModel,
@@ -70,11 +77,6 @@ def build_bilevel_round(
         means.
     """
 
-    def receive(values, client):
-        return collections.OrderedDict(
-            model=values["models"][client["key"]], global_model=tf.identity(values["global_model"])
-        )
-
     def step(state, results, measurements):
         del measurements
         models = state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])
@@ -85,7 +87,7 @@ def build_bilevel_round(
     if global_training is not None:
         uploads["global_update"] = global_aggregation or _mean_over_all(uploads["update"])
     values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
-    return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, receive, step))
+    return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, both_models, step))
 
 
 def _mean_over_all(of_clusters):

@@ -14,6 +14,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_train_and_report, training_work
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
+from tffcl.trace_cache import built_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,7 @@ def layer_parts(model: FlatModel, local: Collection[str]) -> LayerParts:
     return LayerParts(tuple((is_local, sum(weight.size for _, weight in run)) for is_local, run in runs))
 
 
+@built_once
 def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: LayerParts) -> ClientWork:
     """Builds clustered training of which only the global part travels (Liang et al. 2020, Alg. 1).
 

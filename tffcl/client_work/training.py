@@ -24,6 +24,7 @@ from tffcl.client_work.local_sgd import (
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
+from tffcl.trace_cache import built_once
 
 FLAG = {"changed": np.int32}  # the field of a client that tells whether its data have changed
 _TWO = ("model", "global_model")  # those that a client trains in bi-level training
@@ -95,6 +96,7 @@ def training_work(
     return ClientWork(model.example_spec, compute, fields, kept, state, functools.partial(fields_of, training))
 
 
+@built_once
 def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool = False, **own) -> ClientWork:
     """Builds clustered training: the client trains the model it receives and uploads the difference under its key.
 
@@ -148,6 +150,7 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
     return training_work(model, training, compute, key=np.int32)
 
 
+@built_once
 def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_counted: bool = False) -> ClientWork:
     """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020,
     section 4).
@@ -182,6 +185,7 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
     return training_work(model, training, compute, key=np.int32)
 
 
+@built_once
 def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining | None) -> ClientWork:
     """Builds bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
 
@@ -273,6 +277,7 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
     return training_work(model, training, compute, kept=kept, **({"key": np.int32} if towards else {}))
 
 
+@built_once
 def build_controlled_work(
     model: FlatModel,
     training: LocalTraining,

@@ -25,6 +25,7 @@ from tffcl.aggregators.secure_mean import simulated
 from tffcl.client_work.client_work import KEPT, LOCAL_TEST, OPTIMIZER, ClientWork, sequence_type, stacked_type
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
+from tffcl.trace_cache import built_once
 
 Weighted = tff.aggregators.WeightedAggregationFactory
 
@@ -202,7 +203,7 @@ class Round:
             if isinstance(factory, CollectFactory):
                 continue  # its rows travel with the reports, whose client IDs order them
             kinds = (result["uploads"][name],) + ((result["weight"],) if isinstance(factory, Weighted) else ())
-            made[name] = factory.create(*kinds)
+            made[name] = _create(factory, *kinds)
         return made
 
     @functools.cached_property
@@ -272,38 +273,9 @@ class Round:
         return tff.to_type(fields)
 
     def _client_update(self, *, simulated: bool) -> tff.Computation:
-        @tff.tensorflow.computation(self._values_type, self._client_type(simulated=simulated))
-        def client_update(values, client):
-            result = self.work.compute(self.server.receive(values, client), client)
-            finite = result.report["finite"]
-            state = result.report.pop(OPTIMIZER, None)
-
-            def silenced(leaf):
-                leaf = tf.convert_to_tensor(leaf)
-                return tf.where(finite, leaf, tf.zeros_like(leaf)) if leaf.dtype.is_floating else leaf
-
-            uploads = collections.OrderedDict(result.uploads)
-            for name in uploads:
-                if name not in self.server.told:
-                    uploads[name] = tf.nest.map_structure(silenced, uploads[name])
-            for name, factory in self.uploads.items():
-                if traits(factory).takes_client_ids:
-                    uploads[name] = collections.OrderedDict(client_id=client["client_id"], upload=uploads[name])
-            output = collections.OrderedDict(
-                uploads=uploads,
-                weight=tf.where(finite, self.weighting(result.report), 0.0),
-                client_id=client["client_id"],
-                report=result.report,
-            )
-            if self.work.kept is not None:
-                output[KEPT] = result.kept
-            if state is not None:
-                output[OPTIMIZER] = tf.nest.map_structure(
-                    lambda new, old: tf.where(finite, new, old), state, client[OPTIMIZER]
-                )
-            return output
-
-        return client_update
+        named = tuple(name for name, factory in self.uploads.items() if traits(factory).takes_client_ids)
+        how = self.server.receive, self.weighting, self.server.told, named
+        return _build_client_update(self.work, self._values_type, self._client_type(simulated=simulated), *how)
 
     def _initial_aggregators(self, given: Mapping | None = None):
         def begin(name, process):
@@ -384,6 +356,61 @@ class Round:
             return collections.OrderedDict((name, _of_type(moved[name], kind)) for name, kind in held.items())
 
         return step
+
+
+@built_once
+def _create(factory: tff.aggregators.AggregationFactory, *kinds: tff.Type) -> tff.templates.AggregationProcess:
+    return factory.create(*kinds)
+
+
+@built_once
+def _build_client_update(
+    work: ClientWork,
+    values_type: tff.StructType,
+    client_type: tff.StructType,
+    receive: Callable,
+    weighting: Callable,
+    told: tuple[str, ...],
+    named: tuple[str, ...],
+) -> tff.Computation:
+    """Builds the client's part of a round, which is the same whatever aggregates its uploads.
+
+    Args:
+      receive: Of the `Server`, as `told`.
+      named: The uploads that travel with the client's ID.
+    """
+
+    @tff.tensorflow.computation(values_type, client_type)
+    def client_update(values, client):
+        result = work.compute(receive(values, client), client)
+        finite = result.report["finite"]
+        state = result.report.pop(OPTIMIZER, None)
+
+        def silenced(leaf):
+            leaf = tf.convert_to_tensor(leaf)
+            return tf.where(finite, leaf, tf.zeros_like(leaf)) if leaf.dtype.is_floating else leaf
+
+        uploads = collections.OrderedDict(result.uploads)
+        for name in uploads:
+            if name not in told:
+                uploads[name] = tf.nest.map_structure(silenced, uploads[name])
+        for name in named:
+            uploads[name] = collections.OrderedDict(client_id=client["client_id"], upload=uploads[name])
+        output = collections.OrderedDict(
+            uploads=uploads,
+            weight=tf.where(finite, weighting(result.report), 0.0),
+            client_id=client["client_id"],
+            report=result.report,
+        )
+        if work.kept is not None:
+            output[KEPT] = result.kept
+        if state is not None:
+            output[OPTIMIZER] = tf.nest.map_structure(
+                lambda new, old: tf.where(finite, new, old), state, client[OPTIMIZER]
+            )
+        return output
+
+    return client_update
 
 
 def compose(
