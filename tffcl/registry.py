@@ -85,6 +85,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("flux", "FLUXParameters", "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers "
             "need no labels (NeurIPS 2025)",
             of=_OF_EACH_ROUND),
+    _method("feddrift", "FedDriftParameters", "FedDrift: a client whose loss rises opens a model; models that do well "
+            "on each other's data merge (AISTATS 2023)",
+            of=_OF_EACH_ROUND),
     _method("stocfl", "StoCFLParameters", "StoCFL: clusters merge by gradients at an anchor as clients become known, "
             "models held near a global one (2023)",
             of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.short_runs import COHORTS, TRAINING, models_of, train
 from tffcl.algorithms.ditto import build_ditto
@@ -12,6 +13,7 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.training_parameters import DittoParameters, FedProxParameters
 from tffcl.client_work.autoencoding import build_steps, start_steps
 from tffcl.clients.population import Population
+from tffcl.models import flat, layer_weights, layers
 from tffcl.models.autoencoder import build_autoencoder
 
 PAIRS = [(0, 1), (2, 3), (4, 6)]
@@ -36,6 +38,27 @@ def reference(model, population):
         return method.views(state), models_of(method, state, population)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def convex():
+    """Softmax regression on digits, which plain NumPy trains as well."""
+
+    def logits(tensors, features, seed):
+        del seed
+        return layers.connect(tf.reshape(features, [-1, 64]), *tensors)
+
+    return flat.build_flat_model(
+        "softmax", layer_weights.dense("output", 64, 10), logits, input_shape=(8, 8, 1), num_classes=10,
+        normalization=(0.3, 0.4), initialization="torch_default", seed=5,
+    )  # fmt: skip
+
+
+def as_arrays(population, client):
+    """A client's training examples as softmax regression of `oracles.ifca` takes them."""
+    data = next(iter(population.train(client).dataset.batch(10000)))
+    x = (data["x"].numpy().reshape(-1, 64) / 255.0 - 0.3) / 0.4
+    return x, data["y"].numpy()
 
 
 @pytest.fixture(scope="session")

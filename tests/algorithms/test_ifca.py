@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms.conftest import as_arrays
 from tests.oracles import ifca as oracle
 from tests.short_runs import deployed_inputs, split
 from tffcl.algorithms.each_round_parameters import IFCAParameters
@@ -16,31 +16,10 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
-from tffcl.models import flat, layer_weights, layers
 from tffcl.rounds.traffic import type_bytes
 
 SHORT = LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
-
-
-@pytest.fixture(scope="module")
-def convex():
-    """Softmax regression on digits."""
-
-    def logits(tensors, features, seed):
-        del seed
-        return layers.connect(tf.reshape(features, [-1, 64]), *tensors)
-
-    return flat.build_flat_model(
-        "softmax", layer_weights.dense("output", 64, 10), logits, input_shape=(8, 8, 1), num_classes=10,
-        normalization=(0.3, 0.4), initialization="torch_default", seed=5,
-    )  # fmt: skip
-
-
-def as_arrays(population, client):
-    data = next(iter(population.train(client).dataset.batch(10000)))
-    x = (data["x"].numpy().reshape(-1, 64) / 255.0 - 0.3) / 0.4
-    return x, data["y"].numpy()
 
 
 def test_it_is_plain_ifca(tff_worker, convex, digit_clients):

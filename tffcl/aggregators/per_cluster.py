@@ -45,25 +45,31 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
         return self.num_clusters
 
 
-def grown_state(old, fresh, before: int, after: int):
-    """Returns the state of an aggregation process that has more clusters than before: those that there were keep
+def rearranged_state(old, fresh, rows: np.ndarray):
+    """Returns the state of an aggregation process that has other clusters than before: those that there were keep
     theirs.
 
     Args:
-      old: The state with `before` clusters.
-      fresh: The first state with `after` clusters: a list of a state for each cluster, or values by name of which those
-        with a row for each cluster grow.
-      before: So many clusters there were.
-      after: So many there are.
+      old: The state with the clusters of before.
+      fresh: The first state with those of now: a list of a state for each cluster, or values by name, of which those
+        with a row for each cluster are rearranged.
+      rows: `int [K]`, the row that each cluster of now had before, -1 for a new one.
     """
     if isinstance(fresh, Mapping):
 
-        def grown(kept, new):
-            rows = np.ndim(new) and np.shape(new)[0] == after
-            return np.concatenate([kept, np.asarray(new)[before:]]) if rows else kept
+        def rearranged(kept, new):
+            of_clusters = np.ndim(new) and np.shape(new)[0] == len(rows)
+            return rearranged_rows(kept, new, rows) if of_clusters else kept
 
-        return collections.OrderedDict((name, grown(old[name], new)) for name, new in fresh.items())
-    return [*old, *fresh[before:]] if len(fresh) else fresh
+        return collections.OrderedDict((name, rearranged(old[name], new)) for name, new in fresh.items())
+    return [new if row < 0 else old[row] for row, new in zip(rows, fresh)]
+
+
+def rearranged_rows(old, fresh, rows: np.ndarray) -> np.ndarray:
+    """Returns the rows of `old [K, ...]` that `rows int [K']` names, where it is -1 that of `fresh [K', ...]`."""
+    found = np.array(fresh)
+    found[rows >= 0] = np.asarray(old)[rows[rows >= 0]]
+    return found
 
 
 def global_norm(value) -> tf.Tensor:

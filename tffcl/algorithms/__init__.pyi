@@ -8,6 +8,7 @@ from tffcl.algorithms.composed import build_composed as build_composed
 from tffcl.algorithms.ditto import build_ditto as build_ditto
 from tffcl.algorithms.each_round_parameters import CFLParameters as CFLParameters
 from tffcl.algorithms.each_round_parameters import CLoVEParameters as CLoVEParameters
+from tffcl.algorithms.each_round_parameters import FedDriftParameters as FedDriftParameters
 from tffcl.algorithms.each_round_parameters import FedSEMParameters as FedSEMParameters
 from tffcl.algorithms.each_round_parameters import FLISDCParameters as FLISDCParameters
 from tffcl.algorithms.each_round_parameters import FLUXParameters as FLUXParameters
@@ -15,6 +16,7 @@ from tffcl.algorithms.each_round_parameters import IFCAParameters as IFCAParamet
 from tffcl.algorithms.each_round_parameters import StoCFLParameters as StoCFLParameters
 from tffcl.algorithms.fedavg import build_fedavg as build_fedavg
 from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
+from tffcl.algorithms.feddrift import build_feddrift as build_feddrift
 from tffcl.algorithms.fednova import build_fednova as build_fednova
 from tffcl.algorithms.fedsem import build_fedsem as build_fedsem
 from tffcl.algorithms.flis_dc import build_flis_dc as build_flis_dc

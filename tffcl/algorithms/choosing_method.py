@@ -1,4 +1,5 @@
-"""Methods whose clients choose among all the server's models: what IFCA and FLIS (DC) share."""
+"""Methods whose clients try all the server's models: to choose one, as in IFCA and FLIS (DC), or to tell their losses,
+as in CLoVE and FedDrift."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.method import ClusteredState, Method, Views
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
-from tffcl.client_work.evaluation import FEW, build_choose, build_losses
+from tffcl.client_work.evaluation import FEW, build_choose, build_losses, build_score
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_choose_and_train
 from tffcl.clients.client_examples import ClientExamples
@@ -19,8 +21,10 @@ from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
+from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.server import models_type
+from tffcl.rounds.traffic import Traffic
 from tffcl.trace_cache import built_once
 
 _TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
@@ -52,20 +56,24 @@ def _build_choice(model: FlatModel, criterion: str) -> tff.Computation:
 
 
 @built_once
-def build_trying(model: FlatModel, num_clusters: int, *, stacked: bool = False) -> tff.Computation:
+def build_trying(
+    model: FlatModel, num_clusters: int, *, criterion: str = "loss", stacked: bool = False
+) -> tff.Computation:
     """Builds the computation that collects every client's losses `float32[K]` under all models `float32[K,P]`.
 
     Args:
       model: Their architecture.
       num_clusters: K.
+      criterion: "loss", or "accuracy" for the shares of wrong answers in the place of losses.
       stacked: Whether clients bring their examples as tensors, as in simulations.
     """
     sequence = sequence_type(model.example_spec)
-    choose = build_choose(model, "loss")
+    score = build_score(model, criterion)
 
     def try_all(models, examples):
         tried = stack(examples)
-        return tf.ensure_shape(choose(models, tried["x"], tried["y"])[1], [num_clusters])
+        scores = tf.map_fn(lambda vector: score(vector, tried["x"], tried["y"]), models, parallel_iterations=1)
+        return tf.ensure_shape(scores, [num_clusters])
 
     return build_asking(models_type(model.size, num_clusters), stacked_type(sequence) if stacked else sequence, try_all)
 
@@ -216,3 +224,47 @@ class Choosing(Method):
         examples = self._examples_of(cohort.population)
         with on_devices():
             return {_TRIED: [examples(client).stacked for client in cohort.client_ids]}
+
+
+class TryingMethod(EngineMethod):
+    """A method whose clients tell the server their losses under all models, and train those that it gives them.
+
+    The losses of a round count as signature traffic: each client receives all models and sends K numbers. Then it
+    receives the model of its cluster, which a device that kept all of them would not need again.
+    """
+
+    def __init__(self, name: str, engine: ClusteredTraining, *, when: str, criterion: str = "loss"):
+        """Makes the method; `when` says for the manifest when clients are asked and what comes of it, `criterion` is as
+        in `build_trying`."""
+        super().__init__(name, engine)
+        self._when, self._criterion = when, criterion
+
+    def tried(self, state: ClusteredState, population: Population, *, released: bool = True) -> np.ndarray:
+        """Asks every client for its losses `float32 [N, K]` under all models; they are released unless an evaluation
+        asks."""
+        trying = build_trying(self.model, len(state.models), criterion=self._criterion, stacked=True)
+        release = privacy_releases.of_all("the losses", population) if released else None
+        return ask_all(trying, state.models, population, release=release)
+
+    def tried_traffic(self, state: ClusteredState) -> Traffic:
+        """Returns what a client exchanges that is asked."""
+        return Traffic(state.models.nbytes, 4 * len(state.models))
+
+    def joined_traffic(self, before: ClusteredState | None, after: ClusteredState) -> Traffic:
+        """Nobody is asked before the first round, and newcomers are when they join."""
+        if before is None:
+            return Traffic()
+        return self.tried_traffic(before) * (len(after.client_ids) - len(before.client_ids))
+
+    def hides_empty_rounds(self, state: ClusteredState) -> bool:
+        return False  # the losses show who takes part
+
+    def exports(self) -> Exports:
+        found = self.engine.exports(when={"losses": self._when})
+
+        def build_for(values):
+            trying = build_trying(self.model, len(values["models"]), criterion=self._criterion)
+            return {"losses": trying, **found.build_for(values)}
+
+        one = {"models": self.model.initial[np.newaxis]}
+        return dataclasses.replace(found, build_for=build_for, build=lambda: build_for(one))

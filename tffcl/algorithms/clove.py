@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.choosing_method import build_trying, losses_of_few, notes_of_models
+from tffcl.algorithms.choosing_method import TryingMethod, losses_of_few, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.each_round_parameters import CLoVEParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
@@ -18,22 +18,22 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering.model_kmeans import group_by_losses
 from tffcl.models.flat import FlatModel
-from tffcl.rounds import privacy_releases
-from tffcl.rounds.client_queries import ask_all
 from tffcl.rounds.traffic import Traffic
 
+_WHEN = (
+    "every round, before training, of its clients and with its models; the coordinator clusters the losses by k-means "
+    "and gives each cluster the model of least loss, whose row is the key of its clients (Python, "
+    "tffcl.clustering.model_kmeans)"
+)
 
-class CLoVE(EngineMethod):
+
+class CLoVE(TryingMethod):
     """CLoVE, see `build_clove`."""
 
     def __init__(self, engine: ClusteredTraining, parameters: CLoVEParameters, seed: int):
-        super().__init__(
-            "clove", dataclasses.replace(engine, draw=self._drawn) if parameters.num_clusters > 1 else engine
-        )
+        several = dataclasses.replace(engine, draw=self._drawn)
+        super().__init__("clove", several if parameters.num_clusters > 1 else engine, when=_WHEN)
         self._how, self._seed = parameters, seed
-        self._trying = build_trying(engine.model, parameters.num_clusters, stacked=True)
-        if parameters.num_clusters > 1:
-            self.joining = Traffic(parameters.num_clusters * self.model.initial.nbytes, 4 * parameters.num_clusters)
 
     def initialize(self, population: Population) -> ClusteredState:
         fields = self.engine.start(population, np.arange(self._how.num_clusters, dtype=np.int32))
@@ -47,12 +47,10 @@ class CLoVE(EngineMethod):
     def next(self, state: ClusteredState, cohort: Cohort):
         if self._how.num_clusters == 1:
             return self.engine.next(state, cohort)
-        clients = len(cohort.client_ids)
         asked = cohort.population.restricted(cohort.client_ids)
-        losses = ask_all(self._trying, state.models, asked, release=privacy_releases.of_all("the losses", asked))
-        grouped = self._grouped(state, asked, cohort.seed[1], losses)
-        state, metrics = self.engine.next(grouped, cohort)
-        return state, metrics.with_signatures(self.joining * clients)
+        traffic = self.tried_traffic(state) * len(asked)
+        state, metrics = self.engine.next(self._grouped(state, asked, cohort.seed[1], self.tried(state, asked)), cohort)
+        return state, metrics.with_signatures(traffic)
 
     def _grouped(
         self, state: ClusteredState, population: Population, number: int, losses: np.ndarray
@@ -72,7 +70,7 @@ class CLoVE(EngineMethod):
         found[few] = losses
         if not few.all():
             others = population.restricted(population.client_ids[~few])
-            found[~few] = ask_all(self._trying, state.models, others)
+            found[~few] = self.tried(state, others, released=False)
         return self._grouped(state, population, 0, found)
 
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
@@ -80,32 +78,21 @@ class CLoVE(EngineMethod):
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:
-            release = privacy_releases.of_all("the losses", newcomers)
-            losses = ask_all(self._trying, state.models, newcomers, release=release)
-            found = losses.argmin(axis=1).astype(np.int32)
+            found = self.tried(state, newcomers).argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
 
     def joined_traffic(self, before: ClusteredState | None, after: ClusteredState) -> Traffic:
-        """Nobody is asked before the first round."""
-        return Traffic() if before is None else super().joined_traffic(before, after)
+        return Traffic() if self._how.num_clusters == 1 else super().joined_traffic(before, after)
 
     def views(self, state: ClusteredState) -> Views:
         notes = notes_of_models(self.model, state.assignment, self._how.num_clusters)
         return dataclasses.replace(super().views(state), notes=notes)
 
     def hides_empty_rounds(self, state: ClusteredState) -> bool:
-        return self._how.num_clusters == 1 and super().hides_empty_rounds(state)  # else the losses show who takes part
+        return self._how.num_clusters == 1 and EngineMethod.hides_empty_rounds(self, state)
 
     def exports(self) -> Exports:
-        clusters = self._how.num_clusters
-        if clusters == 1:
-            return self.engine.exports()
-        when = (
-            "every round, before training, of its clients and with its models; the coordinator clusters the losses by "
-            "k-means and gives each cluster the model of least loss, whose row is the key of its clients (Python, "
-            "tffcl.clustering.model_kmeans)"
-        )
-        return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)}, when={"losses": when})
+        return self.engine.exports() if self._how.num_clusters == 1 else super().exports()
 
 
 @method_builder
@@ -122,9 +109,6 @@ def build_clove(
     From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters
     to models by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; an evaluation
     clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
-
-    The losses of a round are counted as signature traffic: each client receives all models and sends K numbers. Then it
-    receives the model of its cluster, which a device that kept all of them would not need again.
 
     Args:
       parameters: K and how losses are compared.

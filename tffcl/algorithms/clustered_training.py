@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
-from tffcl.aggregators.per_cluster import grown_state
+from tffcl.aggregators.per_cluster import rearranged_rows, rearranged_state
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_update_work
@@ -111,32 +111,42 @@ class ClusteredTraining:
             "kept": None if self.kept is None else KeptStates(self.kept),
         }
 
+    def _check_room(self, count: int):
+        """Raises UserError if so many models do not fit into memory."""
+        size = self.initial.size
+        memory.check_room(count * self.initial.nbytes, f"the models of {count:,} clusters × {size:,} parameters")
+
     def grown(self, state: ClusteredState, count: int) -> dict:
         """Returns the fields `models`, `server` and `aggregators` with so many more clusters, at their start.
 
         Raises:
           UserError: If their models do not fit into memory.
         """
-        self._check_room(len(state.models) + count)
-        models = np.concatenate([state.models, np.repeat(self.initial[np.newaxis], count, axis=0)])
-        server = tf.nest.map_structure(lambda *rows: np.concatenate(rows), state.server, self.rows(count))
-        return {"models": models, "server": server, "aggregators": self._grown_aggregators(state, len(models))}
+        return self.rearranged(state, np.append(np.arange(len(state.models)), np.full(count, -1)))
 
-    def _check_room(self, count: int):
-        """Raises UserError if so many models do not fit into memory."""
-        memory.check_room(
-            count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters"
-        )
+    def rearranged(self, state: ClusteredState, rows: np.ndarray) -> dict:
+        """Returns the fields `models`, `server` and `aggregators` with other clusters than before.
 
-    def _grown_aggregators(self, state: ClusteredState, clusters: int):
-        """The aggregators' states; where one runs once per cluster, the clusters that there were keep theirs."""
-        before = len(state.models)
-        if self.round is not None or clusters == before:
-            return state.aggregators
-        fresh = self.round_for(clusters).initial_aggregators
-        return collections.OrderedDict(
-            (name, grown_state(state.aggregators[name], new, before, clusters)) for name, new in fresh.items()
-        )
+        Args:
+          state: With the clusters of before.
+          rows: `int [K]`, the row that each cluster of now had before, -1 for a new one, which is at its start.
+
+        Raises:
+          UserError: If the models do not fit into memory.
+        """
+        self._check_room(len(rows))
+        start, aggregators = np.repeat(self.initial[np.newaxis], len(rows), axis=0), state.aggregators
+        if self.round is None:
+            fresh = self.round_for(len(rows)).initial_aggregators
+            aggregators = collections.OrderedDict(
+                (name, rearranged_state(aggregators[name], new, rows)) for name, new in fresh.items()
+            )
+
+        def of_rows(old, new):
+            return rearranged_rows(old, new, rows)
+
+        server = tf.nest.map_structure(of_rows, state.server, self.rows(len(rows)))
+        return {"models": of_rows(state.models, start), "server": server, "aggregators": aggregators}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`.

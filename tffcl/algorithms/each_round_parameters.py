@@ -216,3 +216,29 @@ class StoCFLParameters(Parameters):
                 "global_objective 'fedprox' goes with global_order 'parallel' only: in a sequential chain a client "
                 "starts from, and would be held near, the model of the client before it, not the broadcast one"
             )
+
+
+MEASURES = {"loss": "mean losses", "error": "shares of wrong answers, from 0 to 1"}
+FEDDRIFT_STARTS = {"one": "one model for all", "each": "a model for each client"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDriftParameters(Parameters):
+    """When FedDrift opens models and merges them.
+
+    Attributes:
+      threshold: δ: a client whose loss has risen by more than this opens a model, and models that lose no more than
+        this on each other's data merge. It has the unit of the measure.
+      measure: What is compared: the "loss" (paper), or the "error", the share of wrong answers (the authors' code, with
+        δ from 0.04 to 0.2; 0.1 on MNIST).
+      eager: FedDrift-Eager: clients whose losses rise in one round share one new model, and none merge.
+      start: "one" model for all (paper), or a model for "each" client, which then merge, where there are several
+        concepts from the beginning (an option of the authors' code).
+      check_every: Rounds from one time step, in which the clients of the round try all models, to the next.
+    """
+
+    threshold: Positive = 0.5
+    measure: one_of(MEASURES) = "loss"
+    eager: bool = False
+    start: one_of(FEDDRIFT_STARTS) = "one"
+    check_every: Count = 1

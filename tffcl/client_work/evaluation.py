@@ -180,6 +180,28 @@ def build_mean_loss(model: FlatModel):
 CRITERIA = ("loss", "accuracy")
 
 
+def build_score(model: FlatModel, criterion: str):
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32`, a model's score by a criterion of `CRITERIA`, of
+    which the least is the best: the mean loss, or the share of wrong answers.
+
+    Raises:
+      UserError: If the criterion is unknown, or the model's answers are not right or wrong, as "accuracy" needs.
+    """
+    if criterion not in CRITERIA:
+        raise unknown("criterion", criterion, CRITERIA)
+    if criterion == "accuracy" and not model.objective.has_accuracy:
+        raise UserError(f'criterion "accuracy" is for labels that are right or wrong, and {model.name} gives numbers')
+    mean_loss, count_correct = build_mean_loss(model), build_count_correct(model)
+
+    def score(vector, x, y):
+        if criterion == "loss":
+            return mean_loss(vector, x, y)
+        right, counted = count_correct(vector, x, y)
+        return 1.0 - tf.math.divide_no_nan(tf.cast(right, tf.float32), tf.cast(counted, tf.float32))
+
+    return score
+
+
 def build_choose(model: FlatModel, criterion: str = "loss"):
     """Builds the choice among models (IFCA Alg. 1 line 5; FLIS Alg. 1 line 9).
 
@@ -195,17 +217,7 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     Raises:
       UserError: If the criterion is unknown.
     """
-    if criterion not in CRITERIA:
-        raise unknown("criterion", criterion, CRITERIA)
-    if criterion == "accuracy" and not model.objective.has_accuracy:
-        raise UserError(f'criterion "accuracy" is for labels that are right or wrong, and {model.name} gives numbers')
-    mean_loss, count_correct = build_mean_loss(model), build_count_correct(model)
-
-    def score(vector, x, y):
-        if criterion == "loss":
-            return mean_loss(vector, x, y)
-        right, counted = count_correct(vector, x, y)
-        return 1.0 - tf.math.divide_no_nan(tf.cast(right, tf.float32), tf.cast(counted, tf.float32))
+    score = build_score(model, criterion)
 
     @tf.function(autograph=False)
     def choose(models, x, y):
