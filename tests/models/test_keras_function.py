@@ -1,5 +1,7 @@
 """Keras models with more than weights that are trained: the same steps and statistics as in Keras itself."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -45,6 +47,30 @@ class Scaled(layers.Layer):
         return self.scale * x
 
 
+class Branching(layers.Layer):
+    """A layer of a user's own with `if` on tensors, a table of constants and a metric, and weights made in its call."""
+
+    def __init__(self, **others):
+        super().__init__(**others)
+        self.table = tf.constant(np.linspace(-1, 1, 300, dtype="f4"))  # too large for TensorFlow to make it a constant
+
+    def call(self, x):
+        if tf.reduce_mean(x) > self.table[150]:
+            x = 2 * x
+        if not hasattr(self, "scale"):
+            self.scale = self.add_weight(name="scale", shape=x.shape[-1:], initializer="ones")
+        self.add_metric(tf.reduce_mean(x), name="mean")
+        return self.scale * x
+
+
+def constrained():
+    """Constraints that the steps meet, of which one is in double precision."""
+    return sequential(
+        layers.Dense(6, "relu", kernel_constraint="non_neg", input_shape=(30,)), Branching(),
+        layers.Dense(2, dtype="float64", kernel_constraint=tf.keras.constraints.MaxNorm(0.5)),
+    )  # fmt: skip
+
+
 class Own(tf.keras.Model):
     """A model of a user's own class."""
 
@@ -67,6 +93,7 @@ def own_class():
         frozen_base,
         lambda: sequential(layers.BatchNormalization(input_shape=(30,)), Scaled(), layers.Dense(2)),
         own_class,
+        constrained,
     ],
 )
 def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker, build):
@@ -256,6 +283,32 @@ class Unnamed(layers.Layer):
         return self.function(x)
 
 
+class Drawing(layers.Layer):
+    """A layer that draws by what it is given."""
+
+    def __init__(self, draw, **others):
+        super().__init__(**others)
+        self.draw = draw
+
+    def get_config(self):
+        return {**super().get_config(), "draw": self.draw}
+
+    def call(self, x, training=None):
+        return self.draw(x) if training else x
+
+
+class Setting(layers.Dense):
+    """A layer that sets its own weights."""
+
+    def call(self, x):
+        self.kernel.assign(tf.math.l2_normalize(self.kernel))
+        return super().call(x)
+
+
+def drawing(draw):
+    return lambda: sequential(layers.Dense(2, input_shape=(30,)), Drawing(draw, name="noise"))
+
+
 class Late(layers.Layer):
     """A layer that makes its weight when it is called the second time."""
 
@@ -289,6 +342,17 @@ def all_frozen():
         (late, "has other weights when it is built again, .* a function that builds it and calls it once"),
         (all_frozen, "has no trainable weights: all its layers are frozen"),
         (lambda: Own(5), r"the Keras model own\w* has no weights yet"),
+        (drawing(lambda x: tf.nn.dropout(x, 0.5)), r"draws random numbers \(RandomUniform, noise\) .* run's seed"),
+        (
+            drawing(functools.partial(tf.map_fn, lambda x: tf.random.normal([2]))),
+            r"draws random numbers \(RandomStandardNormal.* run's seed",
+        ),
+        (drawing(lambda x: x + tf.random.get_global_generator().normal([2])), "variables that are no weights .* table"),
+        (lambda: sequential(Setting(2, input_shape=(30,))), "sets its trained weight setting/kernel when it is called"),
+        (
+            lambda: sequential(layers.SpectralNormalization(layers.Dense(2), input_shape=(30,))),
+            r"computed on its input: layer 'spectral_normalization' \(type SpectralNormalization\): Using a symbolic",
+        ),
     ],
 )
 def test_what_cannot_be_built_again_is_refused_in_one_line(build, message):

@@ -122,6 +122,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
             if shifts is not None:
                 moves = [each + shift for each, shift in zip(moves, shifts)]
             parts, state = move(parts, state, moves)
+            parts = model.constrained(parts)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
             return start + size, parts, statistics, state, total, order, shuffling
 
@@ -153,11 +154,11 @@ def _build_parting(model: FlatModel, training: LocalTraining):
     """Builds `(vector) -> (parts, statistics)`, what training goes on with, `(parts, statistics) -> tensors` and
     `(parts, statistics) -> vector`.
 
-    The parts are the trained weights' own tensors, or the vector as a whole of a small model without statistics. A
-    user's own optimizer has the tensors: it may look at their shapes.
+    The parts are the trained weights' own tensors, or the vector as a whole of a small model without statistics and
+    constraints. A user's own optimizer has the tensors: it may look at their shapes.
     """
     small = model.size < _WORTH_SPLITTING * len(model.weights) and isinstance(training.optimizer, str)
-    if small and not model.has_statistics:
+    if small and not (model.has_statistics or model.has_constraints):
         return lambda vector: ([vector], []), lambda parts, _: model.unravel(parts[0]), lambda parts, _: parts[0]
 
     def split(vector):

@@ -64,7 +64,7 @@ def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
             )
             slope -= how.alpha / (2 * how.delta) * (above - below)
         velocity = momentum * velocity + slope
-        return model.with_statistics(vector - how.beta * velocity, statistics), velocity, loss
+        return model.after_step(vector - how.beta * velocity, statistics), velocity, loss
 
     return step
 
@@ -159,7 +159,7 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
         for _ in range(steps):
             state = (0, tf.zeros_like(vector), vector)
             _, slope, _ = tf.while_loop(lambda start, *_: start < n, add, state, parallel_iterations=1)
-            vector -= rate * slope
+            vector = model.after_step(vector - rate * slope, model.parted(model.unravel(vector))[1])
         return vector
 
     return adapt

@@ -81,12 +81,6 @@ class FlatWeights:
         is_trained = [weight.kind == TRAINED for weight in self.weights]
         return tf.where(tf.repeat(is_trained, [weight.size for weight in self.weights]), changed, otherwise)
 
-    def with_statistics(self, vector, statistics: Sequence) -> tf.Tensor:
-        """Returns a vector `[P]` with other statistics."""
-        if not self.has_statistics:
-            return vector
-        return self.concat(self.together(self.parted(self.unravel(vector))[0], statistics))
-
     def ravel(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
         """Joins the weights' tensors into a vector `float32 [P]`.
 
@@ -253,6 +247,23 @@ class FlatModel(FlatWeights, Shown):
         outputs, penalty, statistics = self.keras.forward(tensors, features, seed)
         return self.objective.loss(outputs, labels) + penalty, statistics
 
+    @property
+    def has_constraints(self) -> bool:
+        """Whether Keras changes some of its weights after each step."""
+        return self.keras is not None and any(self.keras.constraints)
+
+    def constrained(self, trained: Sequence) -> list:
+        """Returns the trained weights as Keras' constraints leave them after a step."""
+        if not self.has_constraints:
+            return trained
+        return [each if fit is None else fit(each) for each, fit in zip(trained, self.keras.constraints, strict=True)]
+
+    def after_step(self, vector, statistics: Sequence) -> tf.Tensor:
+        """Returns a vector `[P]` whose trained weights a step has changed, constrained, and with new statistics."""
+        if not (self.has_statistics or self.has_constraints):
+            return vector
+        return self.concat(self.together(self.constrained(self.parted(self.unravel(vector))[0]), statistics))
+
     @classmethod
     def from_functional(
         cls,
@@ -301,8 +312,8 @@ class FlatModel(FlatWeights, Shown):
         Args:
           keras_model: Built, with one output tensor: an output for each class; one for each label that is 0 or 1; or
             one for each number. Training starts from the weights that it has now. Frozen layers stay as they are and
-            are never sent; dropout follows from the run's seed; regularizers count. In the place of a model of a class
-            of your own, without `get_config`: a function that builds it.
+            are never sent; dropout follows from the run's seed; regularizers count; constraints hold after each step of
+            a client. In the place of a model of a class of your own, without `get_config`: a function that builds it.
           loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
             `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
             do not count in accuracies either.

@@ -1,5 +1,5 @@
-"""A Keras model as a pure function of its weights: of batch normalization, frozen layers, dropout, regularizers, layers
-of one's own.
+"""A Keras model as a pure function of its weights: of batch normalization, frozen layers, dropout, regularizers,
+constraints, layers of one's own.
 
 The Keras model is built a second time with places in the stead of its variables. A place holds a tensor, and an
 assignment puts another tensor there. So one trace of the call is a function without variables: from the values of all
@@ -14,8 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.errors import UserError
+from tffcl.models.graph_function import converted
 from tffcl.models.layer_weights import STATISTIC, TRAINED
 from tffcl.models.objectives import one_line
+
+# Operations that draw by a state of their own; those that a seed decides are called Stateless....
+_DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class KerasFunction:
       forward: `(tensors, x, seed) -> (outputs, penalty, statistics)`: the values of the weights that travel, a batch
         and `int32 [2]`, or None for inference, to the model's outputs, the sum of its regularizers' and other own
         losses, and the new values of the statistics, in order. Differentiable in the trained weights alone.
+      constraints: Of the trained weights, in order: what Keras applies to each after a step, or None.
     """
 
     model: tf.keras.Model
@@ -39,6 +44,7 @@ class KerasFunction:
     places: tuple[int, ...]
     kinds: tuple[str, ...]
     forward: Callable
+    constraints: tuple[Callable | None, ...]
 
     @property
     def initial(self) -> tuple[np.ndarray, ...]:
@@ -66,6 +72,10 @@ class _Place(tf.Variable, tf.__internal__.types.Tensor):
     def __init__(self, value: np.ndarray, name: str | None, trainable: bool):
         self._held, self._shape, self._dtype = value, tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
         self._name, self._trainable, self.is_assigned = f"{name or 'Variable'}:0", trainable, False
+        self._first = value
+
+    def reset(self):
+        self.put(self._first)
 
     def put(self, tensor):
         self._held, self.is_assigned = tensor, False
@@ -94,6 +104,11 @@ class _Place(tf.Variable, tf.__internal__.types.Tensor):
     name = property(lambda self: self._name)
     trainable = property(lambda self: self._trainable)
 
+    def _as_graph_element(self):
+        return self.value()  # in tf.control_dependencies
+
+    graph = property(lambda self: tf.compat.v1.get_default_graph())
+
     def __repr__(self) -> str:
         return f"<place of {self._name}>"
 
@@ -121,7 +136,8 @@ def keras_function(
       averaged: Whether statistics travel; else they stay those of the model.
 
     Raises:
-      UserError: If it cannot be built again, with the same weights, or called on such a batch, or none is trained.
+      UserError: If it cannot be built again, with the same weights, or called on such a batch, or none is trained; if
+        it draws numbers that no seed decides, or looks at variables that are no weights, or sets a trained weight.
     """
     weights, trained = keras_model.weights, {id(each) for each in keras_model.trainable_weights}
     if not trained:
@@ -129,8 +145,9 @@ def keras_function(
     is_trained = [id(each) in trained for each in weights]
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in weights], x_spec
     with _eagerly():
-        copy = _with_places(name, rebuild, keras_model)
-        trace = tf.function(_build_trace(copy, is_trained), autograph=False)
+        copy, others = _with_places(name, rebuild, keras_model)
+        # With AutoGraph, which layers of a user's own may need.
+        trace = tf.function(_build_trace(copy, is_trained, others))
         try:
             training = trace.get_concrete_function(*specs, tf.TensorSpec([2], tf.int32))
             changed = [place.is_assigned for place in copy.weights]
@@ -138,6 +155,13 @@ def keras_function(
         except Exception as error:  # whatever Keras and layers of the user's own raise
             raise UserError(f"the Keras model {name} cannot be computed on its input: {one_line(error)}") from None
         values = tuple(each.numpy() for each in weights)
+    for number in np.flatnonzero(np.logical_and(changed, is_trained)):
+        raise UserError(
+            f"the Keras model {name} sets its trained weight {weights[number].name.split(':')[0]} when it is called, "
+            "which no step of training then does: a constraint, kernel_constraint=..., sets it after each step"
+        )
+    layers = {layer.name for layer in copy._flatten_layers()}
+    training, inference = (_with_constants(name, each, layers) for each in (training, inference))
     places = tuple(number for number in range(len(weights)) if is_trained[number] or averaged and changed[number])
     statistics = [number for number in places if not is_trained[number]]
 
@@ -149,21 +173,63 @@ def keras_function(
         ]
         outputs, penalty, renewed = (inference if seed is None else training)(everything, x, seed)
         renewed = dict(zip(np.flatnonzero(changed), renewed, strict=True)) if seed is not None else {}
-        return outputs, penalty, [tf.cast(renewed.get(each, everything[each]), tf.float32) for each in statistics]
+        renewed = [tf.cast(renewed.get(each, everything[each]), tf.float32) for each in statistics]
+        return tf.cast(outputs, tf.float32), penalty, renewed
 
     kinds = tuple(TRAINED if is_trained[number] else STATISTIC for number in places)
-    return KerasFunction(keras_model, rebuild, values, places, kinds, forward)
+    constraints = (weights[number].constraint for number in places if is_trained[number])
+    constraints = tuple(each and converted(each) for each in constraints)
+    return KerasFunction(keras_model, rebuild, values, places, kinds, forward, constraints)
 
 
-def _with_places(name: str, rebuild, keras_model) -> tf.keras.Model:
-    """Returns the rebuilt model with places for variables; UserError if it is not the same."""
+def _with_constants(name: str, function, layers) -> Callable:
+    """Makes tensors that a traced function looks at, as a layer's table of positions, constants of the graphs that call
+    it.
+
+    Args:
+      name: Of the Keras model, for messages.
+      function: A concrete function.
+      layers: Names of the model's layers.
+
+    Raises:
+      UserError: If it looks at variables or tables, or draws numbers that no seed decides.
+    """
+    definition = function.graph.as_graph_def()
+    nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
+    for node in nodes:
+        if node.op.startswith(_DRAWING):
+            within = ", ".join([node.op, *[each for each in node.name.split("/") if each in layers][-1:]])
+            raise UserError(
+                f"the Keras model {name} draws random numbers ({within}) that do not follow from the run's seed: those "
+                "of tf.keras.layers.Dropout and GaussianNoise do, also in a layer of your own"
+            )
+    if any(each.dtype in (tf.resource, tf.variant) for each in function.captured_inputs):
+        raise UserError(
+            f"the Keras model {name} looks at variables that are no weights of its layers, a tf.random.Generator or a "
+            "table: add_weight makes weights, tf.keras.layers.Dropout and GaussianNoise follow from the run's seed"
+        )
+    constants = [each.numpy() for each in function.captured_inputs]
+
+    def run(*given):
+        function.set_external_captures([tf.constant(each) for each in constants])
+        return function(*given)
+
+    return run
+
+
+def _with_places(name: str, rebuild, keras_model) -> tuple[tf.keras.Model, list[_Place]]:
+    """Returns the rebuilt model with places for variables, and those that are no weights, as of metrics; UserError if
+    it is not the same."""
+    made = []
 
     def placed(create, **given):
         if given.get("name") == "StateVar":  # of a tf.random.Generator, which is not asked (see `_draw_by`)
             return create(**given)
         initial = given["initial_value"]
-        value = tf.convert_to_tensor(initial() if callable(initial) else initial, given.get("dtype"))
-        return _Place(value.numpy(), given.get("name"), given.get("trainable") is not False)
+        with tf.init_scope():  # of a layer that makes its weights in its call
+            value = tf.convert_to_tensor(initial() if callable(initial) else initial, given.get("dtype"))
+        made.append(_Place(value.numpy(), given.get("name"), given.get("trainable") is not False))
+        return made[-1]
 
     with tf.variable_creator_scope(placed):
         try:
@@ -179,7 +245,8 @@ def _with_places(name: str, rebuild, keras_model) -> tf.keras.Model:
             "are called: give from_keras, in the place of the model, a function that builds it and calls it once"
         )
     _freeze_like(copy, keras_model)
-    return copy
+    weights = {id(each) for each in copy.weights}
+    return copy, [place for place in made if id(place) not in weights]
 
 
 def _freeze_like(copy, keras_model):
@@ -188,13 +255,15 @@ def _freeze_like(copy, keras_model):
         layer.trainable = like.trainable
 
 
-def _build_trace(copy: tf.keras.Model, is_trained):
+def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place]):
     """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`."""
     # Noise of private means, and means of means that run apart, can make a variance negative.
     variances = {id(getattr(each, "moving_variance", None)) for each in copy._flatten_layers()}
     generators = [each._random_generator for each in copy._flatten_layers() if hasattr(each, "_random_generator")]
 
     def trace(values, x, seed):
+        for place in others:
+            place.reset()
         for place, value, moves in zip(copy.weights, values, is_trained, strict=True):
             value = tf.maximum(value, 0.0) if id(place) in variances else value
             place.put(value if moves else tf.stop_gradient(value))
