@@ -228,7 +228,8 @@ class FedDriftParameters(Parameters):
 
     Attributes:
       threshold: δ: a client whose loss has risen by more than this opens a model, and models that lose no more than
-        this on each other's data merge. It has the unit of the measure.
+        this on each other's data merge. It has the unit of the measure; models that single clients opened are well
+        fitted to these, so that too small a δ leaves them apart.
       measure: What is compared: the "loss" (paper), or the "error", the share of wrong answers (the authors' code, with
         δ from 0.04 to 0.2; 0.1 on MNIST).
       eager: FedDrift-Eager: clients whose losses rise in one round share one new model, and none merge.
@@ -237,7 +238,7 @@ class FedDriftParameters(Parameters):
       check_every: Rounds from one time step, in which the clients of the round try all models, to the next.
     """
 
-    threshold: Positive = 0.5
+    threshold: Positive = 1.0
     measure: one_of(MEASURES) = "loss"
     eager: bool = False
     start: one_of(FEDDRIFT_STARTS) = "one"
