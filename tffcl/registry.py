@@ -33,6 +33,7 @@ _OF_SGD = {
 # Where the classes of keys are.
 _OF_METHODS, _OF_TRAININGS = "tffcl.algorithms.parameters", "tffcl.algorithms.training_parameters"
 _OF_EACH_ROUND = "tffcl.algorithms.each_round_parameters"
+_OF_SOFT = "tffcl.algorithms.soft_parameters"
 _OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggregators.parameters"
 
 
@@ -91,6 +92,8 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("stocfl", "StoCFLParameters", "StoCFL: clusters merge by gradients at an anchor as clients become known, "
             "models held near a global one (2023)",
             of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),
+    _method("fedem", "FedEMParameters", "FedEM: every client's data are a mixture of K distributions, and its answers "
+            "one of K models' (NeurIPS 2021)", of=_OF_SOFT, takes=("seed",)),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",

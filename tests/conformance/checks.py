@@ -176,6 +176,8 @@ def check_missed_clusters(subject: Subject):
     if subject.first.metrics.relatedness is not None:
         raise DoesNotApply("every client has its own mix of the cohort's models")
     state = method.choose(subject.second.state, subject.population)
+    if method.views(state).mixture is not None:
+        raise DoesNotApply("every client takes part in all models")
     clusters = np.asarray(method.views(state).clusters)
     if len(np.unique(clusters)) == 1:
         raise DoesNotApply("there is one cluster")

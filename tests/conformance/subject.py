@@ -18,6 +18,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms as forms
 from tffcl.export.dry_run import recording, rehearse, synthetic_examples
+from tffcl.models.model_rows import assigned
 from tffcl.runs import state_arrays
 from tffcl.runtime import use_local_worker
 
@@ -184,10 +185,11 @@ class Subject:
         return found
 
     def models(self, state, client_ids=None) -> np.ndarray:
-        """The model of each client, `[n, P]`; by default of the population's."""
+        """The model of each client, `[n, P]`, of a mixture the mean; by default of the population's."""
         ids = self.population.client_ids if client_ids is None else client_ids
-        models, rows = self.method.models_for(state, ids)
-        return np.asarray(models)[np.asarray(rows)]
+        models, given = self.method.models_for(state, ids)
+        used = assigned(given)
+        return np.asarray(models)[used.rows] if used.weights is None else used.weights @ models
 
 
 def assert_same(first: Mapping, second: Mapping):

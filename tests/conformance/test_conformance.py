@@ -24,8 +24,9 @@ OWN = pathlib.Path(__file__).parents[1] / "lab" / "tasks" / "own"
 LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 # Methods that fill all clusters with any cohort, so that none is ever missed.
 ANEW = {"clove"}
-# Methods that are known to need each client's upload; the server of all others does with sums.
-NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold"}
+# Methods that are known to need each client's upload, or more than a mean for each key; the server of all others does
+# with sums.
+NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedem"}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def pretrained(data_dir):
     return tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
 
 
-APART = {"ifca", "clove"}  # whose models differ at first; the others are slow
+APART = {"ifca", "clove", "fedem"}  # whose models differ at first; the others are slow
 
 
 @pytest.mark.parametrize(

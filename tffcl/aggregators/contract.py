@@ -67,6 +67,12 @@ class FactoryTraits:
         del layers
         return self._factory
 
+    def numbered(self, number: int) -> tff.aggregators.AggregationFactory:
+        """Returns the factory for one of several uploads of the same clients; what it draws by a seed is not what it
+        draws for the others, and for number 0 as ever."""
+        del number
+        return self._factory
+
     def clipped(self, value):
         """Returns what a client's value (a tensor) counts as, by bounds that the client knows."""
         return value

@@ -39,6 +39,14 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
             return self
         return type(self)(*self._rule, num_clusters=self.num_clusters, **{**self._options, "seed": None})
 
+    def numbered(self, number: int) -> "PerClusterFactory":
+        """Returns the factory for one of several uploads, with noise of its own where it is drawn by a seed."""
+        seed = self._options.get("seed")
+        if seed is None or not number:
+            return self
+        own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)
+        return type(self)(*self._rule, num_clusters=self.num_clusters, **{**self._options, "seed": own})
+
     def _clusters(self) -> int:
         if self.num_clusters is None:
             raise UserError(f"{type(self).__name__} aggregates inside each cluster, so it needs num_clusters")

@@ -79,6 +79,10 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         """Returns the factory for flat values whose parts, of these lengths, are layers of a model."""
         return self._of(traits(self._inner).with_layers(layers))
 
+    def numbered(self, number: int) -> "AttackedFactory":
+        """Returns the factory for one of several uploads of the same clients."""
+        return self._of(traits(self._inner).numbered(number))
+
     def _of(self, inner) -> "AttackedFactory":
         return type(self)(inner, self._kind, self._malicious, self._strength)
 

@@ -61,13 +61,14 @@ def kept_state(model: FlatModel, training: LocalTraining) -> list[np.ndarray] | 
 
 
 def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
-    """Builds `(parts, statistics, features, labels, seed, scale) -> (moves, statistics, loss)`: the scaled gradient of
-    the loss alone, clipped, and what the forward pass gives."""
+    """Builds `(parts, statistics, batch, seed, scale) -> (moves, statistics, loss)`: the scaled gradient of the loss
+    alone, clipped, and what the forward pass gives. A batch is `(features, labels, weights or None)`."""
 
-    def descent(parts, statistics, features, labels, seed, scale):
+    def descent(parts, statistics, batch, seed, scale):
+        features, labels, weights = batch
         with tf.GradientTape() as tape:
             tape.watch(parts)
-            loss, statistics = model.training_loss(tensors_of(parts, statistics), features, labels, seed)
+            loss, statistics = model.training_loss(tensors_of(parts, statistics), features, labels, seed, weights)
             # The learning rate in the loss and not at the gradient saves a pass over the parameters.
             scaled = scale * loss
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -88,12 +89,13 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction
-      float32[P], rate_scale float32, epochs int32, batch_size int32, state)` to `(vector float32[P], loss float32[,
-      state])`: the trained parameters and the mean training loss over the last epoch, without the terms of
-      `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless another
-      is given. A correction is added to every gradient. The step size is multiplied by the rate scale. Epochs and batch
-      size are those of the training unless others are given. A training that keeps its state takes and gives it in the
-      form of `kept_state`, a fresh one unless it is given. With n = 0 the vector comes back as it went in, with loss 0.
+      float32[P], rate_scale float32, epochs int32, batch_size int32, state, example_weights float32[n])` to `(vector
+      float32[P], loss float32[, state])`: the trained parameters and the mean training loss over the last epoch,
+      without the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it
+      came in unless another is given. A correction is added to every gradient. The step size is multiplied by the rate
+      scale. Epochs and batch size are those of the training unless others are given. A training that keeps its state
+      takes and gives it in the form of `kept_state`, a fresh one unless it is given. The loss of each example is
+      multiplied by its weight, if there are weights. With n = 0 the vector comes back as it went in, with loss 0.
     """
     split, tensors_of, join = _build_parting(model, training)
     descent = _build_descent(model, training, tensors_of)
@@ -103,8 +105,9 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
 
     @tf.function(autograph=False)
     def local_sgd(
-        vector, x, y, seed, centre=None, correction=None, rate_scale=None, epochs=None, batch_size=None, state=None
-    ):
+        vector, x, y, seed, centre=None, correction=None, rate_scale=None, epochs=None, batch_size=None, state=None,
+        example_weights=None,
+    ):  # fmt: skip
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = batch_size_of(training, n, batch_size)
@@ -117,8 +120,9 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
-            batch = rows_of(features, chosen), tf.gather(y, chosen)
-            moves, statistics, loss = descent(parts, statistics, *batch, dropped, scale)
+            weights = None if example_weights is None else tf.gather(example_weights, chosen)
+            batch = rows_of(features, chosen), tf.gather(y, chosen), weights
+            moves, statistics, loss = descent(parts, statistics, batch, dropped, scale)
             if shifts is not None:
                 moves = [each + shift for each, shift in zip(moves, shifts)]
             parts, state = move(parts, state, moves)

@@ -229,7 +229,7 @@ class FlatModel(FlatWeights, Shown):
             drawn = [rng.permutation(np.ravel(tensor)).reshape(tensor.shape) for tensor in trained]
         return self.ravel(self.together(drawn, statistics))
 
-    def training_loss(self, tensors, features, labels, seed) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def training_loss(self, tensors, features, labels, seed, weights=None) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """What a training step descends, and what its forward pass makes of the statistics.
 
         Args:
@@ -237,15 +237,22 @@ class FlatModel(FlatWeights, Shown):
           features: What `preprocess` makes of the examples of a batch.
           labels: Theirs.
           seed: `int32 [2]`, decides this step's dropout; None stands for a pass as at inference, without dropout.
+          weights: `float32 [n]`, what the loss of each example counts in the mean over the batch; None: 1.
 
         Returns:
           The loss `float32`, differentiable in the trained weights alone, and the new values of the weights that are
           statistics, in order; none for a model without.
         """
+
+        def loss(outputs):
+            if weights is None:
+                return self.objective.loss(outputs, labels)
+            return self.objective.weighted_loss(outputs, labels, weights)
+
         if self.keras is None:
-            return self.objective.loss(self.logits(tensors, features, seed), labels), []
+            return loss(self.logits(tensors, features, seed)), []
         outputs, penalty, statistics = self.keras.forward(tensors, features, seed)
-        return self.objective.loss(outputs, labels) + penalty, statistics
+        return loss(outputs) + penalty, statistics
 
     @property
     def has_constraints(self) -> bool:

@@ -22,6 +22,7 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
+from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.client_work.client_work import KEPT, LOCAL_TEST, OPTIMIZER, ClientWork, sequence_type, stacked_type
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
@@ -149,7 +150,7 @@ class Round:
         uploads = {name: traits(factory).deployed() for name, factory in self.uploads.items()}
         hidden = any(
             traits(factory).hides_uploads
-            or isinstance(factory, ClusteredMeanFactory)
+            or isinstance(factory, (ClusteredMeanFactory, SoftMeanFactory))
             and not factory.is_plain
             and self._has_secure_sums(name)
             for name, factory in uploads.items()

@@ -1,0 +1,146 @@
+"""Methods whose clients use mixtures of models: against NumPy, at their limits, and what they send."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tffcl
+from tests.oracles import soft_clusters as oracle
+from tests.own_data import CROSS_ENTROPY, sequential
+from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, split, train
+from tffcl.algorithms import FedEMParameters, build_fedem
+from tffcl.client_work.mixture import check_likelihood
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+
+FIVE = (*COHORTS, (2, 4), (0, 1, 3))
+CLASSES, K = 10, 3
+layers = tf.keras.layers
+
+
+@pytest.fixture(scope="module")
+def regression():
+    """Softmax regression on the digits of the clients."""
+    flat = layers.Rescaling(1 / 255, input_shape=(8, 8, 1)), layers.Flatten(), layers.Dense(CLASSES)
+    spec = tf.TensorSpec([None, 8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32)
+    return FlatModel.from_keras(sequential(*flat), CROSS_ENTROPY, spec)
+
+
+@pytest.fixture(scope="module")
+def data(population):
+    """`{client: (features, labels)}`, features as the regression has them."""
+    held = {int(client): population.train(client) for client in population.client_ids}
+    return {client: (own.x.reshape(-1, 64) / 255, own.y) for client, own in held.items()}
+
+
+@pytest.fixture(scope="module")
+def by_hand(population, data):
+    """Runs an oracle on the batches that our clients visit: `(oracle, models, *more)`."""
+
+    def batches(number, client):
+        return batch_rows(population, cohort_of(population, FIVE[number - 1], number), client)
+
+    def run(method, models, *more):
+        return method(models, FIVE, data, batches, TRAINING.learning_rate, TRAINING.momentum, *more)
+
+    return run
+
+
+@functools.cache
+def fedem(model, **more):
+    return build_fedem(model, TRAINING, FedEMParameters(**{"num_clusters": K, **more}), seed=5)
+
+
+def mixtures_of(state, population):
+    """What the clients that took part keep, `[n, K]`."""
+    return np.array([np.asarray(value) for value in state.kept.of(population.client_ids)])
+
+
+def test_fedem_is_the_papers_in_numpy(tff_worker, regression, population, by_hand):
+    method = fedem(regression)
+    start = method.initialize(population)
+    models, mixtures = by_hand(oracle.fedem, start.models)
+    state = train(method, population, FIVE)
+    np.testing.assert_allclose(state.models, models, atol=2e-5)
+    np.testing.assert_allclose(mixtures_of(state, population), [mixtures[c] for c in range(5)], atol=2e-4)
+    assert np.ptp(state.mixture, axis=1).max() > 0.2  # they are no longer equal
+
+
+def test_fedem_with_one_model_is_fedavg(tff_worker, model, population, reference):
+    state = train(fedem(model, num_clusters=1), population)
+    assert_close(state.models[0], reference("fedavg")[1][0])
+
+
+def test_newcomers_and_evaluations_find_the_best_mixture_of_the_models_as_they_are(
+    tff_worker, regression, population, data
+):
+    method = fedem(regression, mixture_steps=300)
+    known, newcomers = split(population, [3])
+    state = train(method, known, [(0, 1, 2, 4)] * 2)
+    joined = method.admit(state, newcomers)
+    x, y = data[3]
+    best = np.full(K, 1 / K)
+    for _ in range(3000):
+        best = oracle.e_step(state.models, best, x, y).mean(axis=1)
+    np.testing.assert_allclose(joined.mixture[3], best, atol=2e-3)
+    chosen = method.choose(joined, population)
+    np.testing.assert_allclose(chosen.mixture[3], joined.mixture[3], atol=1e-6)
+    np.testing.assert_array_equal(mixtures_of(chosen, population), mixtures_of(joined, population))
+    assert not np.array_equal(chosen.mixture, state.mixture)
+
+
+def test_a_round_sends_all_models_each_way(tff_worker, regression, population):
+    method = fedem(regression)
+    _, metrics = method.next(method.initialize(population), cohort_of(population, (0, 2), 1))
+    size = 4 * regression.size
+    reports = 4 + 4 + 1 + 4 + 4  # examples, loss, finite, weight and ID of a client
+    assert (metrics.traffic.down, metrics.traffic.up) == (2 * K * size, 2 * (K * (size + 4) + reports))
+
+
+def test_weighted_examples_of_any_loss(regression, data):
+    x, y = data[0]
+    outputs, weights = np.random.default_rng(1).normal(size=[len(y), CLASSES]), np.linspace(0, 1, len(y))
+    given = tf.constant(outputs, tf.float32), tf.constant(y), tf.constant(weights, tf.float32)
+    logarithms = outputs - np.log(np.exp(outputs).sum(axis=1, keepdims=True))
+    expected = -np.mean(weights * logarithms[np.arange(len(y)), y])
+    np.testing.assert_allclose(regression.objective.weighted_loss(*given), expected, rtol=1e-5)
+
+
+def with_loss(loss, outputs=1, label=tf.int32, **more):
+    keras = sequential(layers.Dense(outputs, input_shape=(3,)))
+    shape = [None] if outputs in (1, 4) else [None, outputs]
+    spec = tf.TensorSpec([None, 3]), tf.TensorSpec(shape, label)
+    return FlatModel.from_keras(keras, loss, spec, **more)
+
+
+keras_losses = tf.keras.losses
+
+
+@pytest.mark.parametrize("make", [
+    lambda: with_loss(keras_losses.BinaryCrossentropy(from_logits=True)),
+    lambda: with_loss(keras_losses.BinaryCrossentropy(from_logits=True), 3),
+    lambda: with_loss(keras_losses.MeanSquaredError(), 2, tf.float32),
+    lambda: with_loss(keras_losses.Huber(), 1, tf.float32),
+    lambda: with_loss(CROSS_ENTROPY, 4),
+])  # fmt: skip
+def test_losses_that_are_likelihoods_are_taken(make):
+    check_likelihood(make(), "FedEM")
+
+
+@pytest.mark.parametrize("make", [
+    lambda: with_loss(CROSS_ENTROPY, 4, class_weight={0: 3.0}),
+    lambda: with_loss(keras_losses.BinaryFocalCrossentropy(from_logits=True)),
+    lambda: with_loss(keras_losses.MeanAbsolutePercentageError(), 1, tf.float32),
+])  # fmt: skip
+def test_losses_that_are_none_are_told_in_one_line(make):
+    with pytest.raises(UserError, match="FedEM takes the loss of an example for its negative log-likelihood") as told:
+        tffcl.algorithms.build_fedem(make(), TRAINING)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["FedEMParameters"])
+def test_there_is_one_model_at_least(name):
+    with pytest.raises(UserError, match="num_clusters is 0"):
+        getattr(tffcl.algorithms, name)(num_clusters=0)

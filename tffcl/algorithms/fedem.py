@@ -1,0 +1,93 @@
+"""FedEM: every client's data are a mixture of K unknown distributions (Marfoq et al., NeurIPS 2021, arXiv:2108.10252,
+Alg. 1).
+
+Clients receive K models. Each finds how much of every example is of which model (E-step), the weights of its mixture
+(M-step), and trains all models with these as the examples' weights; the server averages each.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.soft_mean import SoftMeanFactory
+from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.soft_parameters import FedEMParameters
+from tffcl.algorithms.soft_training import SoftMethod, build_finding, draw_models
+from tffcl.client_work.client_work import ClientResult, stack
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.mixture import (
+    build_all_losses,
+    build_train_mixture,
+    check_likelihood,
+    fitted_mixture,
+    model_names,
+    responsibilities,
+)
+from tffcl.client_work.training import training_work
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server import all_models, models_type, move_rows
+from tffcl.trace_cache import built_once
+
+
+@built_once
+def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
+    """Builds one round of FedEM (Alg. 1 lines 2 to 13).
+
+    All models `float32[K,P]` go to every client, which uploads the K differences in one upload. It keeps π, its
+    mixture. As in the paper a model's mean is weighted by the clients' numbers of examples alone: what a client has
+    little of has moved little.
+    """
+    all_losses, train = build_all_losses(model), build_train_mixture(model, training, num_models)
+
+    def compute(received, client):
+        models, local = received["models"], stack(client["examples"])
+        shares, mixture = responsibilities(all_losses(models, local["x"], local["y"]), client["kept"])
+        trained, report = train(models, shares, mixture, client)
+        update = collections.OrderedDict(weights=tf.ones([num_models]), value=trained - models)
+        return ClientResult({"update": update}, report, tf.where(report["finite"], mixture, client["kept"]))
+
+    kept, names = tff.TensorType(np.float32, [num_models]), model_names(num_models)
+    work = training_work(model, training, compute, kept=kept, models=names)
+    server = Server({"models": models_type(model.size, num_models)}, all_models, move_rows)
+    return compose(work, {"update": SoftMeanFactory(num_models, aggregation)}, server)
+
+
+@built_once
+def _build_finding(model: FlatModel, num_models: int, steps: int) -> tff.Computation:
+    all_losses = build_all_losses(model)
+
+    def find(values, x, y):
+        return fitted_mixture(all_losses(values["models"], x, y), steps)
+
+    return build_finding(model, {"models": models_type(model.size, num_models)}, find)
+
+
+@method_builder
+def build_fedem(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedEMParameters = FedEMParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FedEM; with one model it is FedAvg.
+
+    From the paper: E-step, M-step and weighted local training (Alg. 1; Eq. 8 to 10), the mean by examples, the mixture
+    of predictions (Eq. 4), newcomers that find their mixture of models that stay as they are. Ours: the K models are
+    drawn as IFCA's; an evaluation lets everybody find its mixture so, too, as clients that were in few rounds keep an
+    old one. Traffic is K models each way.
+
+    Args:
+      parameters: K.
+      seed: Decides the initial models.
+    """
+    count = parameters.num_clusters
+    check_likelihood(model, "FedEM")
+    composed = build_fedem_round(model, training, count, aggregation)
+    first = {"models": draw_models(model, count, seed)}
+    find = _build_finding(model, count, parameters.mixture_steps)
+    return SoftMethod("fedem", model, composed, find, first, np.full([count], 1 / count, np.float32))

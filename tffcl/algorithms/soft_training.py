@@ -1,0 +1,181 @@
+"""What methods share whose clients use mixtures of K models: FedEM, FedSoft, FedRC."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.algorithms.choosing_method import notes_of_models
+from tffcl.algorithms.clustered_training import round_computations
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.client_work.client_work import sequence_type, stack, stacked_type
+from tffcl.clients.client_state import KeptStates
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.models.flat import FlatModel
+from tffcl.rounds import privacy_releases
+from tffcl.rounds.client_queries import ask_all, build_asking
+from tffcl.rounds.composer import Round
+from tffcl.rounds.simulation import run_round
+from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runtime import memory
+from tffcl.validation import tell_once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SoftState(ClusteredState):
+    """Beside `ClusteredState`, whose assignment is the model that weighs most, the mixtures.
+
+    A client's own mixture stays with the client (`kept`); these are of the last round or evaluation, which a simulation
+    knows of them, and no round goes on from them.
+
+    Attributes:
+      mixture: `float32 [N, K]`, which sum to one.
+    """
+
+    mixture: np.ndarray | None = None
+
+
+class SoftMethod(Method):
+    """A method whose clients receive K models and use mixtures of them; each keeps its own mixture.
+
+    A client that has not taken part, a newcomer, and everybody at an evaluation finds its mixture of the models as they
+    are then.
+    """
+
+    state_class = SoftState
+    clients_choose = True
+
+    def __init__(
+        self, name: str, model: FlatModel, composed: Round, find: tff.Computation, first: Mapping, kept, mixture_of=None
+    ):
+        """Makes the method.
+
+        Args:
+          name: Its name.
+          model: What is trained.
+          composed: Its round, whose server has `models float32[K, P]`.
+          find: From `build_finding`.
+          first: The server's first values by name.
+          kept: What a client keeps before its first round.
+          mixture_of: What a client keeps to its mixture `float32 [K]`; default it is that.
+        """
+        self.name, self.model, self._round, self._find = name, model, composed, find
+        self._first, self._kept, self._mixture_of = first, kept, mixture_of or (lambda value: value)
+        self._count = len(first["models"])
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self._kept))
+
+    def initialize(self, population: Population) -> SoftState:
+        size = self._first["models"].nbytes
+        memory.check_room(size, f"{self._count:,} models of {self.model.size:,} parameters")
+        everyone, values = len(population), dict(self._first)
+        return SoftState(
+            population.client_ids,
+            np.zeros(everyone, np.int32),
+            values.pop("models"),
+            self._round.initial_aggregators,
+            server=values,
+            kept=KeptStates(self._kept),
+            mixture=self._equal(everyone),
+        )
+
+    def _equal(self, clients: int) -> np.ndarray:
+        return np.full([clients, self._count], 1 / self._count, np.float32)
+
+    def next(self, state: SoftState, cohort: Cohort):
+        needed = self._round.members_needed
+        if len(cohort.client_ids) < needed and not self.hides_empty_rounds(state):
+            tell_once(f"a round of fewer than {needed} clients (min_cluster_size) is left out: sums would hide nothing")
+            return state, RoundMetrics.of_nobody()
+        fields = {"kept": state.kept, "optimizers": state.optimizers, **self.fields(cohort)}
+        result = run_round(self._round, cohort, self.values(state), state.aggregators, **fields)
+        values = dict(result.values)
+        mixtures = [self._mixture_of(value) for value in result.kept.of(cohort.client_ids)]
+        changes = {"models": values.pop("models"), "server": values, "aggregators": result.aggregators}
+        changes |= {"kept": result.kept, "optimizers": result.optimizers}
+        after = self._with_mixtures(state, cohort.client_ids, np.reshape(mixtures, [-1, self._count]))
+        return dataclasses.replace(after, **changes), result.metrics(cohort, after.clusters(cohort.client_ids))
+
+    def fields(self, cohort: Cohort) -> dict:
+        """Returns the fields of the client work for a round."""
+        del cohort
+        return {}
+
+    @staticmethod
+    def values(state: SoftState) -> dict:
+        """Returns the server's values by name."""
+        return {"models": state.models, **state.server}
+
+    @staticmethod
+    def _with_mixtures(state: SoftState, client_ids, mixtures: np.ndarray) -> SoftState:
+        where, mixture, assignment = state.index(client_ids), state.mixture.copy(), state.assignment.copy()
+        mixture[where], assignment[where] = mixtures, mixtures.argmax(axis=1)
+        return dataclasses.replace(state, mixture=mixture, assignment=assignment)
+
+    def _found(self, state: SoftState, population: Population) -> np.ndarray:
+        """The mixtures `float32 [n, K]` of the clients of a population, of the models as they are."""
+        if self._count == 1:
+            return self._equal(len(population))
+        return ask_all(self._find, self.values(state), population)
+
+    def choose(self, state: SoftState, population: Population) -> SoftState:
+        return self._with_mixtures(state, population.client_ids, self._found(state, population))
+
+    def without_choices(self, state: SoftState) -> SoftState:
+        return dataclasses.replace(
+            state, mixture=self._equal(len(state.client_ids)), assignment=np.zeros_like(state.assignment)
+        )
+
+    def models_for(self, state: SoftState, client_ids):
+        return state.models, state.mixture[state.index(client_ids)]
+
+    def admit(self, state: SoftState, newcomers: Population) -> SoftState:
+        """Newcomers find their mixtures of the models as they are; nothing is trained."""
+        check_newcomers(state, newcomers)
+        found = self._found(state, newcomers)
+        order = joined_order(state, newcomers)
+        joined = extended(state, newcomers, found.argmax(axis=1))
+        return dataclasses.replace(state, **joined, mixture=np.concatenate([state.mixture, found])[order])
+
+    def views(self, state: SoftState) -> Views:
+        notes = notes_of_models(self.model, state.assignment, self._count)
+        mixture = state.mixture if self._count > 1 else None
+        return Views(state.client_ids, state.assignment, mixture=mixture, notes=notes)
+
+    def hides_empty_rounds(self, state: SoftState) -> bool:
+        return privacy_releases.all_noised(self._round.uploads)
+
+    def exports(self) -> Exports:
+        return Exports(
+            lambda: round_computations(self._round, self._first),
+            server_values=self.values,
+            members_needed=lambda: self._round.members_needed,
+        )
+
+
+def draw_models(model: FlatModel, count: int, seed: int) -> np.ndarray:
+    """Draws K models `float32 [K, P]` that differ; a single one is the initial model."""
+    if count == 1:
+        return model.initial[np.newaxis]
+    return np.stack([model.draw(int(each)) for each in np.random.SeedSequence(seed).generate_state(count)])
+
+
+def build_finding(model: FlatModel, values_type: Mapping, find: Callable) -> tff.Computation:
+    """Builds what asks clients of a simulation for their mixtures of the models.
+
+    Args:
+      model: The architecture.
+      values_type: What the server broadcasts, name to TFF type.
+      find: `(values, x, y) -> float32[K]` in TensorFlow.
+    """
+
+    def find_own(values, examples):
+        local = stack(examples)
+        return find(values, local["x"], local["y"])
+
+    return build_asking(tff.to_type(dict(values_type)), stacked_type(sequence_type(model.example_spec)), find_own)

@@ -1,0 +1,139 @@
+"""What a client does with a mixture of models: how much of each its examples are of, and the training of all."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.client_work.client_work import OPTIMIZER, stack
+from tffcl.client_work.evaluation import build_local_test, build_losses, build_mixed_outputs
+from tffcl.client_work.local_sgd import build_local_sgd, own_options
+from tffcl.client_work.local_training import LocalTraining
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import graph_function
+from tffcl.models.objectives import CLASSES
+from tffcl.trace_cache import built_once
+
+_LEAST = 1e-30  # of the probabilities that have a logarithm
+
+
+def check_likelihood(model: FlatModel, whose: str):
+    """Raises UserError if a model's loss of an example is no negative log-likelihood, for which `whose` E-step takes
+    it, or its outputs cannot be mixed."""
+    model.objective.mixed(tf.zeros([1, 1, *model.objective.outputs]), tf.ones([1]))
+    if not _is_likelihood(model):
+        raise UserError(
+            f"{whose} takes the loss of an example for its negative log-likelihood, which that of {model.name} is not: "
+            "cross-entropies without class weights are, and losses that look at the difference to a number alone"
+        )
+
+
+@built_once
+def _is_likelihood(model: FlatModel) -> bool:
+    """Whether the losses of some outputs are minus the logarithms of their probabilities, the mean where a label has
+    several parts; of numbers, whether they stay the same where outputs and labels are moved together."""
+    objective, rng = model.objective, np.random.default_rng(0)
+    outputs = rng.uniform(0.1, 0.9, [4, *objective.outputs]).astype(np.float32)
+    if objective.name == CLASSES:
+        outputs /= outputs.sum(axis=-1, keepdims=True)  # logits, or probabilities
+    specs = (
+        tf.TensorSpec([None, *objective.outputs]),
+        tf.TensorSpec([None, *objective.label.shape], objective.label.dtype),
+    )
+    losses = graph_function(objective.losses, *specs)
+    if objective.probabilities is None:
+        labels = rng.normal(size=[4, *objective.label.shape]).astype(np.float32)
+        pairs = [(losses(outputs + 1, labels + 1), losses(outputs, labels))]
+    else:
+        found, pairs = graph_function(objective.probabilities, specs[0])(outputs).numpy(), []
+        for value in sorted({*range(objective.num_classes or 2)} - {*objective.ignored}):
+            own = found[..., value] if objective.num_classes else found if value else 1 - found
+            labels = np.full([4, *objective.label.shape], value, np.int32)
+            pairs.append((losses(outputs, labels), -np.log(own).reshape(4, -1).mean(axis=1)))
+    return all(np.allclose(*pair, rtol=1e-3, atol=1e-4) for pair in pairs)
+
+
+def model_names(num_models: int) -> list[str]:
+    """Returns what each of the models that a client trains in a round is called."""
+    return [f"model_{number}" for number in range(num_models)]
+
+
+def build_all_losses(model: FlatModel):
+    """Builds `(models float32[K, P], x [n, ...], y [n, ...]) -> float32[K, n]`, the loss of each example under each of
+    the models."""
+    losses = build_losses(model)
+
+    @tf.function(autograph=False)
+    def all_losses(models, x, y):
+        of_each = tf.map_fn(lambda vector: losses(vector, x, y), models, parallel_iterations=1)
+        return tf.ensure_shape(of_each, [models.shape[0], None])
+
+    return all_losses
+
+
+@tf.function(autograph=False)
+def responsibilities(losses, mixture, prior=None):
+    """The E-step: how much of each example is of which model, and the mixture that follows (the M-step of π).
+
+    Args:
+      losses: `float32 [K, n]`, negative log-likelihoods.
+      mixture: `float32 [K]`, π.
+      prior: `float32 [K, n]`, a further logarithm of probabilities; None for nothing.
+
+    Returns:
+      `float32 [K, n]`, which sum to one for each example, and their means over the examples, `float32 [K]`; without
+      examples the mixture as it was.
+    """
+    logits = tf.math.log(tf.maximum(mixture, _LEAST))[:, tf.newaxis] - losses
+    shares = tf.nn.softmax(logits if prior is None else logits + prior, axis=0)
+    there = tf.shape(losses)[1] > 0
+    return shares, tf.where(there, tf.math.divide_no_nan(tf.reduce_sum(shares, 1), tf.reduce_sum(shares)), mixture)
+
+
+def fitted_mixture(losses, steps: int, prior=None):
+    """Returns the mixture `float32 [K]` of a client's examples, from equal weights, by so many steps of EM on it alone;
+    arguments as of `responsibilities`."""
+    models = losses.shape[0]
+    mixture = tf.fill([models], 1.0 / models)
+    for _ in range(steps):
+        mixture = responsibilities(losses, mixture, prior)[1]
+    return mixture
+
+
+def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: int):
+    """Builds the training of all models of a mixture, each on all examples of the client by their weights.
+
+    Returns:
+      `(models float32[K, P], weights float32[K, n], mixture float32[K], client) -> (trained float32[K, P], report)`;
+      the report is that of `build_train_and_report`: the loss is the sum of the models' weighted mean losses, and the
+      local test is of the mixture of the trained models. A single model is trained without weights.
+    """
+    names, alone = model_names(num_models), num_models == 1
+    local_sgd, mixed = build_local_sgd(model, training), build_mixed_outputs(model)
+    local_test = build_local_test(model, None if alone else lambda own, x: mixed(*own, x))
+
+    def train(models, weights, mixture, client):
+        local = stack(client["examples"])
+        trained, losses, states = [], [], collections.OrderedDict()
+        for row, name in enumerate(names):
+            own = {**client, OPTIMIZER: client[OPTIMIZER][name]} if OPTIMIZER in client else client
+            more = own_options(training, own) | ({} if alone else {"example_weights": weights[row]})
+            vector, loss, *kept = local_sgd(models[row], local["x"], local["y"], client["seed"], **more)
+            trained.append(vector)
+            losses.append(loss)
+            states.update((name, state) for state in kept)
+        report = collections.OrderedDict(
+            examples=tf.shape(local["y"])[0],
+            loss=tf.add_n(losses),
+            finite=tf.reduce_all([tf.reduce_all(tf.math.is_finite(vector)) for vector in trained]),
+        )
+        trained = tf.stack(trained)
+        if "test_examples" in client:
+            test = stack(client["test_examples"])
+            report.update(local_test(trained[0] if alone else (trained, mixture), test["x"], test["y"]))
+        if states:
+            report[OPTIMIZER] = states
+        return trained, report
+
+    return train
