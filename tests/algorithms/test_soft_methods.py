@@ -10,7 +10,8 @@ import tffcl
 from tests.oracles import soft_clusters as oracle
 from tests.own_data import CROSS_ENTROPY, sequential
 from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, split, train
-from tffcl.algorithms import FedEMParameters, build_fedem
+from tffcl.algorithms.fedem import build_fedem
+from tffcl.algorithms.soft_parameters import FedEMParameters
 from tffcl.client_work.mixture import check_likelihood
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
