@@ -44,7 +44,7 @@ KNOWN = {
     "lab.reporting": {"runs", "registry", "errors", "display", "regular_files", "csv_files", "json_files"},
     "json_files": {"csv_files", "errors", "regular_files"},
     "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
-    "registry": {"errors", "validation", "references", "registry_row"},
+    "registry": {"choices", "errors", "validation", "references", "registry_row"},
     "registry_row": {"validation", "references"},
 }
 

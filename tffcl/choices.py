@@ -34,15 +34,31 @@ DISTANCES = {
     "closest_pair": "distance of the two nearest centres, one of each client (FLT Alg. 2 line 16)",
     "matching": "root of the summed squares of the best one-to-one matching of centres, over their number (FLT's code)",
 }
+TRANSPORT = {"wasserstein": "the 1-Wasserstein distance of clients' points, each of a client's of one weight (EMD-CFL)"}
+CENTRE_METRICS = {**DISTANCES, **TRANSPORT}
+DECOMPOSED = "decomposed_cosine"
 VECTOR_METRICS = {
     "euclidean": "the Euclidean distance of the signatures",
     "cosine": "1 minus the cosine of the signatures",
+    DECOMPOSED: "the Euclidean distance of the signatures' cosines with their first `num_clusters` singular directions "
+    "(FedGroup)",
 }
 NEIGHBOURHOODS = {
     "knee": "the distance to the nearest neighbour at which the clients' sorted ones first bend upwards (Kneedle, the "
     "authors' code)",
     "gap": "where the tree of single linkage has its largest relative gap, as in the other methods that cut a tree",
 }
+
+# Who is with whom, by how far clients are apart.
+TREE, DENSITY = "hierarchical", "density"
+GROUPINGS = {
+    TREE: "a tree of merges by `linkage`, cut at `threshold` or into `num_clusters`",
+    "kmeans": "k-means into `num_clusters`; of centres as k-FED clusters them",
+    DENSITY: "clients with neighbours within `threshold`, by default where their distances bend upwards (DBSCAN)",
+    "gaussian_mixture": "a mixture of `num_clusters` spherical Gaussians",
+    "spectral": "the graph of similarities, cut into `num_clusters`",
+}
+KNEE = "knee"  # the threshold of `density` that nobody has set
 
 # StoCFL's clusters.
 REPRESENTATIONS = ("members", "cohort")  # of what a cluster's representation is the mean

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 
+from tffcl.choices import GROUPINGS
 from tffcl.errors import UserError, unknown
 from tffcl.references import in_a_line, is_reference
 from tffcl.registry_row import ANY, Row
@@ -46,12 +47,17 @@ def _method(
     return name, Row(summary, f"{module}:build_{name}", keys and f"{of}:{keys}", clustering=clustering, **columns)
 
 
+def _signature(name: str, keys: str, summary: str, place: str = "", method: str = "") -> tuple[str, Row]:
+    """A signature and its row; what `algorithms.composed` builds itself has no place."""
+    return name, Row(summary, place, keys and f"{_OF_SIGNATURES}:{keys}", method=method)
+
+
 # fmt: off
 ALGORITHMS: Mapping[str, Row] = dict([
     _method("pacfl", "PACFLParameters", "PACFL: clusters by principal angles between data subspaces, before training "
             "(AAAI 2023)",
             takes=("noise_seed",), file="presets", clusters=True),
-    _method("composed", "ComposedParameters", "a signature, a metric, a linkage and a local training of your choice, "
+    _method("composed", "ComposedParameters", "a signature, a metric, a grouping and a local training of your choice, "
             "also where no paper has it",
             takes=("seed", "server_images", "find_encoder", "noise_seed"), clusters=True),
     _method("flis_dc", "FLISDCParameters", "FLIS (DC): joint clusters by inference similarity on server data, anew "
@@ -115,47 +121,30 @@ ALGORITHMS: Mapping[str, Row] = dict([
 # fmt: on
 
 # What clients tell before training, and what it is compared by.
-SIGNATURES: Mapping[str, Row] = {
-    "subspace": Row(
-        "the first singular vectors of the data (PACFL); by principal angles",
-        parameters=f"{_OF_SIGNATURES}:SubspaceSignatureParameters",
-        method="pacfl",
-    ),
-    "inference": Row(
-        "what a warmed-up model says of the server's images (FLIS); by agreement",
-        parameters=f"{_OF_SIGNATURES}:InferenceParameters",
-        method="flis_hc",
-    ),
-    "pca_centres": Row(
-        "k-means centres of PCA projections (FLT's baseline); by distances of centres",
-        parameters=f"{_OF_SIGNATURES}:PCACentresSignatureParameters",
-        method="pca_km_hc",
-    ),
-    "embedding": Row(
-        "k-means centres of an encoder's embeddings (FLT); by distances of centres",
-        parameters=f"{_OF_SIGNATURES}:EmbeddingSignatureParameters",
-        method="flt",
-    ),
-    "anchor_gradient": Row(
-        "the gradient at the initial model (StoCFL); by cosines",
-        parameters=f"{_OF_SIGNATURES}:AnchorGradientSignatureParameters",
-        method="stocfl",
-    ),
-    "descriptors": Row(
-        "moments of the model's outputs, over all data and by class (FLUX)",
-        "tffcl.signatures.descriptors:build_descriptors",
-    ),
-    "partial_weights": Row(
-        "the last layer's weights after a local warm-up (FedClust)",
-        parameters=f"{_OF_SIGNATURES}:PartialWeightsParameters",
-        method="fedclust",
-    ),
-    "label_histogram": Row(
-        "the shares of the labels",
-        "tffcl.signatures.label_histogram:build_label_histogram",
-        f"{_OF_SIGNATURES}:LabelHistogramParameters",
-    ),
-}
+# fmt: off
+SIGNATURES: Mapping[str, Row] = dict([
+    _signature("subspace", "SubspaceSignatureParameters", "the first singular vectors of the data (PACFL); by "
+               "principal angles", method="pacfl"),
+    _signature("inference", "InferenceParameters", "what a warmed-up model says of the server's images (FLIS); by "
+               "agreement", method="flis_hc"),
+    _signature("pca_centres", "PCACentresSignatureParameters", "k-means centres of PCA projections (FLT's baseline); "
+               "by distances of centres", method="pca_km_hc"),
+    _signature("embedding", "EmbeddingSignatureParameters", "k-means centres of an encoder's embeddings (FLT); by "
+               "distances of centres", method="flt"),
+    _signature("centres", "CentresParameters", "k-means centres of the examples as they are (k-FED); by distances of "
+               "centres"),
+    _signature("outputs", "OutputsParameters", "a model's outputs of some examples (EMD-CFL); by the 1-Wasserstein "
+               "distance"),
+    _signature("anchor_gradient", "AnchorGradientSignatureParameters", "the gradient at the initial model (StoCFL); by "
+               "cosines", method="stocfl"),
+    _signature("descriptors", "", "moments of the model's outputs, over all data and by class (FLUX)",
+               "tffcl.signatures.descriptors:build_descriptors"),
+    _signature("partial_weights", "PartialWeightsParameters", "the last layer's weights after a local warm-up "
+               "(FedClust)", method="fedclust"),
+    _signature("label_histogram", "LabelHistogramParameters", "the shares of the labels",
+               "tffcl.signatures.label_histogram:build_label_histogram"),
+])
+# fmt: on
 
 # What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,
 # aggregation)`.
@@ -281,6 +270,7 @@ _KINDS: dict[str, Kind] = {
     ),
     "models": Kind(lambda: MODELS, ("input_shape", "num_classes", "normalization", "seed")),
     "signatures": Kind(lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")),
+    "groupings": Kind(lambda: {name: Row(summary) for name, summary in GROUPINGS.items()}),
     "trainings": Kind(lambda: TRAININGS),
     "aggregations": Kind(lambda: AGGREGATIONS, ("seed", "layers")),
 }

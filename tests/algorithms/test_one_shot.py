@@ -9,6 +9,7 @@ from tffcl.algorithms.parameters import ComposedParameters, FedClustParameters, 
 from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km_hc
 from tffcl.choices import SELF
 from tffcl.clients.population import Population
+from tffcl.errors import UserError
 
 METHODS = ["flis_hc", "fedclust", "pca_km_hc", "label_histogram", "descriptors"]
 
@@ -50,12 +51,71 @@ def test_newcomers_to_a_number_of_clusters_found_none(tff_worker, build, digit_c
     np.testing.assert_array_equal(admitted.models, state.models)
 
 
-def test_groups_of_labels_are_found_by_any_signature_that_sees_them(tff_worker, build, digits):
+@pytest.fixture(scope="module")
+def by_labels(digits):
+    """Nine clients in three groups, of three labels each."""
     x, y = digits
     clients = {}
     for client in range(9):
         rows = np.flatnonzero(np.isin(y, [(0, 1, 2), (3, 4, 5), (6, 7, 8)][client % 3]))
         rows = np.random.default_rng(client % 3).permutation(rows)[client // 3 :: 3][:120]
         clients[client] = (x[rows], y[rows])
-    state = build("label_histogram").initialize(Population.from_arrays(clients))
+    return Population.from_arrays(clients)
+
+
+def test_groups_of_labels_are_found_by_any_signature_that_sees_them(tff_worker, build, by_labels):
+    state = build("label_histogram").initialize(by_labels)
     assert state.assignment.tolist() == [0, 1, 2] * 3 and state.notes[0].startswith("3 groups:")
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "decomposed_cosine"])
+@pytest.mark.parametrize("grouping", ["kmeans", "gaussian_mixture", "spectral"])
+def test_groups_are_found_without_a_tree_and_newcomers_join_them(tff_worker, build, by_labels, grouping, metric):
+    known, newcomers = split(by_labels, [1, 5, 6])
+    method = build("label_histogram", grouping=grouping, metric=metric, num_clusters=3)
+    state = method.initialize(known)
+    assert state.assignment.tolist() == [0, 1, 0, 2, 2, 1]  # clients 0, 2, 3, 4, 7 and 8, by their first members
+    joined = method.admit(state, newcomers)
+    assert joined.assignment.tolist() == [0, 2, 1] * 3 and len(joined.models) == 3
+    view = method.views(joined).metric
+    assert view.merges is None and view.threshold is None and view.proximity.shape == (9, 9)
+    assert "linkage" not in method.exports().clustering
+
+
+def test_density_finds_the_number_and_newcomers_near_to_nobody_found_clusters(tff_worker, build, by_labels):
+    known, newcomers = split(by_labels, [2, 4, 5, 8])  # group 2 are newcomers all
+    method = build("label_histogram", grouping="density", threshold=0.3)
+    state = method.admit(method.initialize(known), newcomers)
+    assert state.assignment.tolist() == [0, 1, 2] * 3 and len(state.models) == 3
+    by_knee = build("label_histogram", grouping="density").initialize(by_labels)
+    assert by_knee.threshold > 0 and by_knee.merges.shape == (8, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"grouping": "kmean"}, "grouping 'kmean'.*did you mean 'kmeans'"),
+        ({"grouping": "kmeans"}, "grouping kmeans cuts no tree: give num_clusters, and no threshold"),
+        ({"grouping": "spectral", "threshold": 0.5}, "grouping spectral cuts no tree: give num_clusters"),
+        ({"grouping": "kmeans", "num_clusters": 2, "linkage": "ward"}, "grouping kmeans has no linkage"),
+        ({"grouping": "density", "num_clusters": 2}, "density finds the number of clusters itself"),
+        ({"metric": "decomposed_cosine"}, "decomposed_cosine is of as many directions as num_clusters says"),
+        (
+            {"grouping": "kmeans", "num_clusters": 2, "signature": "subspace"},
+            "kmeans groups vectors, and smallest_angle",
+        ),
+        (
+            {"grouping": "gaussian_mixture", "num_clusters": 2, "signature": "centres"},
+            "gaussian_mixture groups vectors, and closest_pair is no distance of such; the metrics euclidean, cosine",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(wrong, message):
+    with pytest.raises(UserError, match=message) as said:
+        ComposedParameters(**{"signature": "label_histogram", **wrong})
+    assert "\n" not in str(said.value)
+
+
+def test_more_clusters_than_clients_are_refused(tff_worker, build, by_labels):
+    with pytest.raises(UserError, match="num_clusters is 10; it must be from 1 to the number of clients, 9"):
+        build("label_histogram", grouping="kmeans", num_clusters=10).initialize(by_labels)

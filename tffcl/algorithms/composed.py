@@ -1,7 +1,7 @@
-"""A method composed of a signature, a metric, a linkage and a local training, also where no paper has it.
+"""A method composed of a signature, a metric, a grouping and a local training, also where no paper has it.
 
-Clients send the signature before the first round, the server clusters them hierarchically by the metric, and every
-cluster trains its own model: PACFL, FLIS (HC), PCA+kM+HC and FedClust are points of this space, see `presets`.
+Clients send the signature before the first round, the server groups them by the metric, and every cluster trains its
+own model: PACFL, FLIS (HC), PCA+kM+HC and FedClust are points of this space, see `presets`.
 """
 
 import dataclasses
@@ -17,21 +17,27 @@ from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import THRESHOLD, OneShot, OneShotClustering
 from tffcl.algorithms.parameters import METRICS, ComposedParameters
 from tffcl.algorithms.training_parameters import training_of
-from tffcl.choices import VECTOR_METRICS
+from tffcl.choices import DENSITY, TREE, VECTOR_METRICS
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering.groupings import GROUPINGS
 from tffcl.clustering.vector_distances import (
     answer_dissimilarities,
     centre_distances,
+    centre_points,
+    sample_distances,
     scale_remark,
     subspace_angles,
     vector_distances,
+    vector_points,
 )
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, one_array
 from tffcl.references import is_reference, named
 from tffcl.registry import Row, find, given, made_by, parameters_of
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
+from tffcl.signatures.centres import build_centres
 from tffcl.signatures.embedding import Centres, build_embedding
+from tffcl.signatures.outputs import build_outputs
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.predictions import build_inference, check_images
@@ -49,6 +55,8 @@ class SignatureKind:
       build: `(model, [parameters,] *, what the run gives) -> Signature`.
       distances: `(metric, first, second or None) -> [N, M]` for the metrics that are made for it.
       unit: Of these.
+      points: `(metric, first, second or None) -> [N, ...]`, what groupings of points take with them; None: they take
+        none.
       build_device: As `build`, the same by operations that device runtimes have, where they lack some: what is
         exported.
       remark: `(model, parameters) -> OneShotClustering.remark`.
@@ -57,6 +65,7 @@ class SignatureKind:
     build: Callable[..., Signature]
     distances: Callable = vector_distances
     unit: str = "distance"
+    points: Callable | None = None
     build_device: Callable[..., Signature] | None = None
     remark: Callable[..., Callable[[Mapping, np.ndarray], str]] | None = None
 
@@ -95,6 +104,14 @@ def _pca_centres(model: FlatModel, how, *, seed: int, noise_seed: int | None = N
     return build_pca_centres(model.example_spec, **shape, seed=seed, **how.noise, noise_seed=noise_seed)
 
 
+def _centres(model: FlatModel, how, *, seed: int, noise_seed: int | None = None) -> Signature:
+    return build_centres(model.example_spec, num_centres=how.num_centres, seed=seed, **how.noise, noise_seed=noise_seed)
+
+
+def _outputs(model: FlatModel, how, *, seed: int) -> Signature:
+    return build_outputs(model, samples=how.samples, seed=seed)
+
+
 def _embedding(model: FlatModel, how, *, find_encoder, seed: int, noise_seed: int | None = None) -> Signature:
     autoencoder, vector = find_encoder(how.encoder, epochs=how.encoder_epochs, examples=how.encoder_examples)
     centres = Centres.named(how.num_centres, model.objective)
@@ -118,11 +135,17 @@ def _partial_weights(model: FlatModel, how, *, training: LocalTraining, seed: in
 
 SIGNATURES = {
     "subspace": SignatureKind(
-        _subspace, subspace_angles, "degrees", functools.partial(_subspace, method="power"), _subspace_remark
+        _subspace,
+        subspace_angles,
+        "degrees",
+        build_device=functools.partial(_subspace, method="power"),
+        remark=_subspace_remark,
     ),
     "inference": SignatureKind(_inference, answer_dissimilarities, "dissimilarity"),
-    "pca_centres": SignatureKind(_pca_centres, centre_distances, "distance of centres"),
-    "embedding": SignatureKind(_embedding, centre_distances, "distance of centres"),
+    "pca_centres": SignatureKind(_pca_centres, centre_distances, "distance of centres", centre_points),
+    "embedding": SignatureKind(_embedding, centre_distances, "distance of centres", centre_points),
+    "centres": SignatureKind(_centres, centre_distances, "distance of centres", centre_points),
+    "outputs": SignatureKind(_outputs, sample_distances, "distance of outputs"),
     "anchor_gradient": SignatureKind(_anchor_gradient, unit="1 - cosine"),
     "partial_weights": SignatureKind(_partial_weights),
 }
@@ -134,7 +157,8 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
     Args:
       name: Of the signature.
       how: The signature's parameters; None where it has none.
-      cut: Metric, linkage, threshold and number of clusters, as `ComposedParameters` or `CutParameters` have them.
+      cut: Metric, grouping, linkage, threshold and number of clusters, as `ComposedParameters` has them; of
+        `CutParameters`, which have no grouping, the tree.
       **values: What the run gives, `training` included; the signature takes what it needs of it.
     """
     kind, own = SIGNATURES[name], () if how is None else (how,)
@@ -143,7 +167,7 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
         "device_signature": kind.build_device(model, *own) if kind.build_device else None,
         "remark": kind.remark(model, *own) if kind.remark else None,
     }
-    return _grouped(signature, kind, METRICS.get(name, {}), cut, **more)
+    return _grouped(signature, kind, METRICS.get(name, {}), cut, values.get("seed"), **more)
 
 
 def _taken(build: Callable, values: Mapping) -> dict:
@@ -151,12 +175,19 @@ def _taken(build: Callable, values: Mapping) -> dict:
     return {each: values.get(each) for each in given("signatures") if each in inspect.signature(build).parameters}
 
 
-def _grouped(signature: Signature, kind: SignatureKind, own: Mapping[str, str], cut, **more) -> OneShotClustering:
-    metric = cut.metric or next(iter({**own, **VECTOR_METRICS}))
-    distances, unit = (kind.distances, kind.unit) if metric in own else (vector_distances, metric)
+def _grouped(
+    signature: Signature, kind: SignatureKind, own: Mapping[str, str], cut, seed: int | None, **more
+) -> OneShotClustering:
+    metric, grouping = cut.metric or next(iter({**own, **VECTOR_METRICS})), getattr(cut, "grouping", TREE)
+    distances, unit, points = (kind.distances, kind.unit, kind.points) if metric in own else (None, metric, None)
+    if metric in VECTOR_METRICS:
+        directions = {"directions": cut.num_clusters}
+        distances, points = (functools.partial(each, **directions) for each in (vector_distances, vector_points))
     return OneShotClustering(
-        signature, functools.partial(distances, metric), unit=unit, metric=metric, linkage=cut.linkage,
-        threshold=cut.cut, num_clusters=cut.num_clusters, setting=THRESHOLD, **more,
+        signature, functools.partial(distances, metric), unit=unit, metric=metric,
+        linkage="single" if grouping == DENSITY else cut.linkage, threshold=cut.cut, num_clusters=cut.num_clusters,
+        setting=THRESHOLD, grouping=GROUPINGS.get(grouping), points=points and functools.partial(points, metric),
+        seed=seed or 0, **more,
     )  # fmt: skip
 
 
@@ -178,7 +209,7 @@ def group_composed(
         raise UserError(
             f"signature {name} gave {type(signature).__name__}; it must give a tffcl Signature, see build_signature"
         )
-    return _grouped(signature, SignatureKind(build), {}, parameters)
+    return _grouped(signature, SignatureKind(build), {}, parameters, values.get("seed"))
 
 
 @method_builder
@@ -193,11 +224,11 @@ def build_composed(
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds a method of a signature, a metric, a linkage and a local training; other arguments as of `build_fedavg`.
+    """Builds a method of a signature, a metric, a grouping and a local training; other arguments as of `build_fedavg`.
 
     Args:
       parameters: What it is made of.
-      seed: Of the signature.
+      seed: Of the signature and the grouping.
       server_images: For the signature "inference": what models are compared on.
       find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.

@@ -192,8 +192,9 @@ class TaskonomyGrouping(OneShotClustering):
 
     relations: ClientRelatedness | None = None
 
-    def group(self, proximity: np.ndarray):
+    def group(self, proximity: np.ndarray, signatures=None):
         """Alg. 2 lines 17 to 19; see `OneShotClustering.group`, the tree is Ward's of the relatedness' rows."""
+        del signatures
         labels, kept = self.relations.flattened(proximity)
         return labels, hierarchical.Dendrogram(kept["merges"], "ward"), float(kept["threshold"])
 

@@ -1,4 +1,5 @@
-"""Methods that cluster once, before training: signatures, a proximity matrix, a tree of merges, then the engine.
+"""Methods that cluster once, before training: signatures, a proximity matrix, a tree of merges or another grouping,
+then the engine.
 
 PACFL, FLIS (HC) and PCA+kM+HC are this with different signatures; see `grouping_in_time` for other times than before
 training.
@@ -14,11 +15,12 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
-from tffcl.choices import GAP, SELF
+from tffcl.choices import GAP, KNEE, SELF
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
-from tffcl.clustering import hierarchical, self_distance
+from tffcl.clustering import density, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
+from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
 from tffcl.clustering.vector_distances import without_direction
 from tffcl.errors import UserError
@@ -42,14 +44,18 @@ class OneShotClustering:
       unit: Of the proximity, for reports.
       metric: Name of the metric, for reports.
       linkage: A name in `choices.LINKAGES`.
-      threshold: Merges up to it are made; or a name in `RULES`, of which `SELF` takes halves of every signature. None:
-        by number.
+      threshold: Merges up to it are made; or a name in `RULES`, of which `SELF` takes halves of every signature, or
+        `KNEE`. None: by number.
       num_clusters: The number of clusters instead.
       tree_unit: Of the merges, where they have another than the proximity.
       setting: How a task says a threshold: its key and `(threshold) -> value`; empty where it cannot.
       device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
         exported.
       remark: `(signatures, proximity) -> str`: what is odd about them, for the notes of a run; "" for nothing.
+      grouping: What groups clients into `num_clusters` in the place of a tree; None: the tree.
+      points: `(first, second or None) -> [N, ...]`, what a grouping of points takes of the second's clients, or of the
+        first's, in the terms of the first's.
+      seed: Of the grouping.
     """
 
     signature: Signature
@@ -63,6 +69,9 @@ class OneShotClustering:
     setting: Mapping[str, Callable[[float], float]] = dataclasses.field(default_factory=dict)
     device_signature: Signature | None = None
     remark: Callable[[Mapping, np.ndarray], str] | None = None
+    grouping: Grouping | None = None
+    points: Callable[[Mapping, Mapping | None], np.ndarray] | None = None
+    seed: int = 0
 
     def __post_init__(self):
         """Raises UserError for the rule `SELF` with private signatures: halves would be two releases more of every
@@ -103,7 +112,7 @@ class OneShotClustering:
         proximity = self.distances(signed.whole, None)
         odd = self.remark(signed.whole, proximity) if self.remark else ""
         if signed.halves is None:
-            labels, dendrogram, threshold = self.group(proximity)
+            labels, dendrogram, threshold = self.group(proximity, signed.whole)
             weak = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
             said = weak.reason if weak and not weak.is_clear else ""
             if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
@@ -129,9 +138,38 @@ class OneShotClustering:
             said += f"; {key} = {as_set(cut.threshold):.4g}, at the largest gap, would give {cut.num_clusters}"
         return Formed(proximity, found.labels, found.dendrogram, found.threshold, _notes(said, odd), found.chance)
 
-    def group(self, proximity: np.ndarray):
-        """Clusters a proximity matrix by a number or a gap, see `hierarchical.group`."""
-        return hierarchical.group(proximity, self.linkage, self.threshold, self.num_clusters, unit=self.unit)
+    def group(self, proximity: np.ndarray, signatures: Mapping | None = None):
+        """Clusters clients by a number, a gap or a knee: `(labels int32 [N], dendrogram, threshold)`, the latter two
+        None without a tree. `signatures` are their arrays by name, for a grouping of points."""
+        if self.grouping is not None:
+            return self.grouping(proximity, self._points(signatures), self.num_clusters, self.seed), None, None
+        cut = density.knee_distance(proximity) if self.threshold == KNEE else self.threshold
+        return hierarchical.group(proximity, self.linkage, cut, self.num_clusters, unit=self.unit)
+
+    def _points(self, *signatures: Mapping) -> np.ndarray | None:
+        """What the grouping takes of the last of them, in the terms of the first."""
+        return self.points(*signatures) if self.points and self.grouping and self.grouping.of_points else None
+
+    def place(self, proximity: np.ndarray, known: Mapping, arrived: Mapping, labels: np.ndarray) -> np.ndarray:
+        """Places newcomers in the clusters of a grouping without a tree.
+
+        Args:
+          proximity: `[M + B, M + B]`, old clients first.
+          known: The old clients' signatures, arrays by name.
+          arrived: The newcomers'.
+          labels: `int32 [M]`, the old clients' clusters.
+
+        Returns:
+          `int32 [B]`.
+        """
+        points = self._points(known)
+        if points is not None:
+            points = np.concatenate([points, self._points(known, arrived)])
+        return np.asarray(self.grouping.place(proximity, points, labels), np.int32)
+
+    def tree(self, proximity: np.ndarray) -> np.ndarray | None:
+        """Returns the merges of the clients; None for a grouping without a tree."""
+        return None if self.grouping is not None else hierarchical.build_dendrogram(proximity, self.linkage).merges
 
     def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
         """Suggests a threshold, as `setting` says it in a task, from what `group` was given and gave."""
@@ -151,6 +189,8 @@ class OneShotClustering:
 
     def described(self) -> dict[str, str]:
         """What the grouping's numbers mean, for an export's manifest."""
+        if self.grouping is not None:
+            return {"unit": self.unit, "metric": self.metric}
         described = {"unit": self.unit, "metric": self.metric, "linkage": self.linkage}
         tree_unit = self_distance.UNIT if self.threshold == SELF else self.tree_unit
         return described if tree_unit is None else {**described, "tree_unit": tree_unit}
@@ -178,16 +218,16 @@ class Formed:
     Attributes:
       proximity: `float32 [N, N]`.
       labels: `int32 [N]`.
-      dendrogram: The tree that was cut.
-      threshold: Where, in the tree's unit.
+      dendrogram: The tree that was cut; None for a grouping without one.
+      threshold: Where, in the tree's unit; None without one.
       notes: What a reader should know of it.
       chance: What a self-distance is, where the tree is in units of it.
     """
 
     proximity: np.ndarray
     labels: np.ndarray
-    dendrogram: hierarchical.Dendrogram
-    threshold: float
+    dendrogram: hierarchical.Dendrogram | None
+    threshold: float | None
     notes: tuple[str, ...] = ()
     chance: Chance | None = None
 
@@ -203,8 +243,8 @@ class OneShotState(ClusteredState):
     Attributes:
       signatures: The signatures' arrays by name, rows are clients.
       proximity: `float32 [N, N]`.
-      merges: `float64 [N-1, 4]`, SciPy linkage matrix.
-      threshold: `float64`, where the tree is cut, in the tree's unit.
+      merges: `float64 [N-1, 4]`, SciPy linkage matrix; None for a grouping without a tree.
+      threshold: `float64`, where the tree is cut, in the tree's unit; None without one.
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
       chance: What a self-distance is, where the tree is in units of it; else None.
       examples: `int32 [N]`, how many examples clients have, where it is.
@@ -243,7 +283,8 @@ class OneShot(EngineMethod):
             tell_once(f"{self.name}: {note}")
         return OneShotState(
             **self.engine.start(population, formed.labels), signatures=signed.whole, proximity=formed.proximity,
-            merges=formed.dendrogram.merges, threshold=np.float64(formed.threshold), notes=formed.notes,
+            merges=None if formed.dendrogram is None else formed.dendrogram.merges,
+            threshold=None if formed.threshold is None else np.float64(formed.threshold), notes=formed.notes,
             chance=formed.chance, examples=signed.examples,
         )  # fmt: skip
 
@@ -264,7 +305,10 @@ class OneShot(EngineMethod):
         if state.chance is not None:
             free[:] = False
             free[self_distance.able(signed.examples, how.signature.least_examples)] = True
-        labels = _placed(scaled, state.assignment, free, self._limit(state), how.linkage)
+        if how.grouping is not None:
+            labels = np.concatenate([state.assignment, how.place(proximity, known, whole, state.assignment)])
+        else:
+            labels = _placed(scaled, state.assignment, free, self._limit(state), how.linkage)
         joined = scaled[np.ix_(order, order)]
         return dataclasses.replace(
             state,
@@ -274,7 +318,7 @@ class OneShot(EngineMethod):
             proximity=proximity[np.ix_(order, order)],
             # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any
             # more.
-            merges=hierarchical.build_dendrogram(joined, how.linkage).merges,
+            merges=how.tree(joined),
             examples=None if examples is None else examples[order],
         )
 
@@ -292,8 +336,8 @@ class OneShot(EngineMethod):
             how.unit,
             how.metric,
             state.merges,
-            float(state.threshold),
-            how.linkage,
+            None if state.threshold is None else float(state.threshold),
+            "" if state.merges is None else how.linkage,
             tree_unit,
             state.notes,
         )

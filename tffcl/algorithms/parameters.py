@@ -203,10 +203,33 @@ class GivenParameters(Parameters):
 METRICS: Mapping[str, Mapping[str, str]] = {
     "subspace": choices.ANGLES,
     "inference": choices.SIMILARITIES,
-    "pca_centres": choices.DISTANCES,
-    "embedding": choices.DISTANCES,
+    "pca_centres": choices.CENTRE_METRICS,
+    "embedding": choices.CENTRE_METRICS,
+    "centres": choices.CENTRE_METRICS,
+    "outputs": choices.TRANSPORT,
     "anchor_gradient": {"cosine": choices.VECTOR_METRICS["cosine"]},
 }
+
+
+def metrics_of(signature: str) -> Mapping[str, str]:
+    """Returns the metrics of a signature, its own before those of any vectors."""
+    return {**METRICS.get(signature, {}), **choices.VECTOR_METRICS}
+
+
+def why_not(signature: str, metric: str, grouping: str) -> str:
+    """Says why clients with a signature cannot be grouped so by a metric; "" where they can.
+
+    Args:
+      signature: Its name, or that of a builder.
+      metric: A name of `metrics_of`.
+      grouping: A name in `choices.GROUPINGS`.
+    """
+    if grouping in (choices.TREE, choices.DENSITY, "spectral") or metric in choices.VECTOR_METRICS:
+        return ""
+    if grouping == "kmeans" and METRICS.get(signature) is choices.CENTRE_METRICS:
+        return ""
+    vectors = ", ".join(choices.VECTOR_METRICS)
+    return f"{grouping} groups vectors, and {metric} is no distance of such; the metrics {vectors} are"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,11 +240,13 @@ class ComposedParameters(Parameters):
       signature: A name of `tffcl list signatures`, one that a package has registered, a builder "module:function"
         `(model, *, ...) -> Signature`, or a table of one of them with its parameters:
         {name = "subspace", num_vectors = 5}.
-      metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the
-        signature's first.
-      linkage: How far two clusters are apart.
+      metric: How far two clients are apart: one of the signature's own, "euclidean", "cosine" or "decomposed_cosine";
+        default the signature's first.
+      grouping: Who is with whom: a name of `tffcl list groupings`; "hierarchical" and "density" take a threshold.
+      linkage: How far two clusters are apart, in a tree.
       threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
-      num_clusters: The number of clusters instead. With neither, the threshold is "self".
+      num_clusters: The number of clusters instead. With neither, the threshold is "self"; of "density", where the
+        distances to the nearest neighbour bend upwards.
       training: A name of `tffcl list trainings`, or a table of one with its parameters: {name = "proximal",
         proximal_weight = 0.1}.
     """
@@ -230,12 +255,18 @@ class ComposedParameters(Parameters):
 
     signature: str | dict = "subspace"
     metric: str | None = None
+    grouping: one_of(choices.GROUPINGS) = choices.TREE
     linkage: one_of(choices.WITH_WARD) = "average"
     threshold: Cut | None = None
     num_clusters: Count | None = None
     training: str | dict = "sgd"
 
-    cut = property(_cut_of)
+    @property
+    def cut(self) -> float | str | None:
+        """The threshold, or the rule that finds it; None where the number of clusters is given."""
+        if self.grouping == choices.DENSITY and self.threshold is None:
+            return choices.KNEE
+        return _cut_of(self)
 
     def check(self):
         _check_cut(self)
@@ -244,10 +275,26 @@ class ComposedParameters(Parameters):
             row = find("signatures", name, key="signature")
             if not row.foreign:
                 parameters_of(row, own, f"signature {name}")
-        metrics = {**METRICS.get(name, {}), **choices.VECTOR_METRICS}
+        metrics = metrics_of(name)
         if self.metric is not None and self.metric not in metrics:
             raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")
+        self._check_grouping(name, self.metric or next(iter(metrics)))
         training_of(self.training)
+
+    def _check_grouping(self, signature: str, metric: str):
+        reason = why_not(signature, metric, self.grouping)
+        if reason:
+            raise UserError(reason, key="grouping")
+        if self.grouping == choices.DENSITY and self.num_clusters is not None:
+            raise UserError("density finds the number of clusters itself; leave out num_clusters", key="num_clusters")
+        if self.grouping not in (choices.TREE, choices.DENSITY) and self.num_clusters is None:
+            raise UserError(
+                f"grouping {self.grouping} cuts no tree: give num_clusters, and no threshold", key="num_clusters"
+            )
+        if metric == choices.DECOMPOSED and self.num_clusters is None:
+            raise UserError(f"{metric} is of as many directions as num_clusters says; give it", key="num_clusters")
+        if self.grouping != choices.TREE and self.linkage != "average":
+            raise UserError(f"grouping {self.grouping} has no linkage; leave it out", key="linkage")
 
 
 CASES = ("joint", "disjoint")

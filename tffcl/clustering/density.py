@@ -41,8 +41,10 @@ def knee_distance(apart: np.ndarray) -> float:
     alone.
 
     Args:
-      apart: `float [N, N]`, N from 2, zero on the diagonal.
+      apart: `float [N, N]`, zero on the diagonal; of a single client it is 0.
     """
+    if len(apart) < 2:
+        return 0.0
     nearest = np.sort(np.where(np.eye(len(apart), dtype=bool), np.inf, apart).min(axis=1))
     rise, last, peak = nearest[-1] - nearest[0], len(nearest) - 1, None
     if rise <= 0:

@@ -8,6 +8,7 @@ The steps, in the order of the paper: `taskonomy.fit_map` (line 14), `client_dis
 """
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance as spatial
 
-from tffcl.choices import DISTANCES
+from tffcl.choices import CENTRE_METRICS
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import load_umap
 from tffcl.errors import UserError, unknown
@@ -43,10 +44,11 @@ def client_distances(
       mask: Bool [N, k], which of them exist.
       others: Float [M, l, u], a second set of clients; default the same ones.
       others_mask: Bool [M, l].
-      distance: One of `DISTANCES`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of the n
-        centres of the client with fewer of them is matched to another one of the other client, so that the sum of
+      distance: One of `CENTRE_METRICS`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of
+        the n centres of the client with fewer of them is matched to another one of the other client, so that the sum of
         squared distances is least; the result is the root of that sum over n (cluster.py:37-58). It is not a root mean
-        square: the same distances between more centres come out smaller, by the root of n.
+        square: the same distances between more centres come out smaller, by the root of n. With "wasserstein" it is the
+        mean distance that a client's centres, all of one weight, must be moved to become the other's.
 
     Returns:
       Float32 [N, M], in the unit of the points. Without `others` symmetric with a diagonal of exactly 0.
@@ -54,8 +56,8 @@ def client_distances(
     Raises:
       UserError: For an unknown distance, arrays that do not fit, or a client without centres or with some not finite.
     """
-    if distance not in DISTANCES:
-        raise unknown("distance", distance, DISTANCES)
+    if distance not in CENTRE_METRICS:
+        raise unknown("distance", distance, CENTRE_METRICS)
     return _all_pairs(points, mask, others, others_mask, _KERNELS[distance])
 
 
@@ -201,12 +203,14 @@ def _all_pairs(points, mask, others, others_mask, kernel) -> np.ndarray:
 
 
 def _blocks(points: np.ndarray, mask: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields clients with equally many centres, at most `_SIDE`: places [n] and centres float64 [n, count, u]."""
+    """Yields clients with equally many centres, at most `_SIDE`, fewer where these are many: places [n] and centres
+    float64 [n, count, u]."""
     counts = mask.sum(axis=1)
     for count in np.unique(counts):
         places = np.flatnonzero(counts == count)
-        for start in range(0, len(places), _SIDE):
-            some = places[start : start + _SIDE]
+        side = max(min(_SIDE, _SIDE * _MOST_BY_SUBSETS // max(count, 1)), 1)
+        for start in range(0, len(places), side):
+            some = places[start : start + side]
             own = points[some][mask[some]].astype(np.float64)
             yield some, own.reshape(len(some), count, points.shape[2])
 
@@ -260,7 +264,15 @@ def _least_by_assignment(squares: np.ndarray) -> np.ndarray:
     return result
 
 
-_KERNELS = {"closest_pair": _closest, "matching": _matched}
+def _transported(squares: np.ndarray) -> np.ndarray:
+    """The 1-Wasserstein distance: with equal weights it is a matching, of each centre as often as makes them equal."""
+    n, m = squares.shape[:2]
+    each = math.lcm(n, m)
+    apart = np.sqrt(squares).repeat(each // n, axis=0).repeat(each // m, axis=1)
+    return _least_by_assignment(apart) / each
+
+
+_KERNELS = {"closest_pair": _closest, "matching": _matched, "wasserstein": _transported}
 
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.spatial import distance
 
+from tffcl.choices import DECOMPOSED
 from tffcl.clustering import inference_similarity, proximity, taskonomy
 from tffcl.clustering.stochastic import cosine_distances
 
 Arrays = Mapping[str, np.ndarray]
 _TELLING = 2.0  # degrees below which angles may be those of one large column
+_ROUNDING = 1e-10  # of the largest squared singular value: what is smaller is no direction
 _SUMS = ("angle_sum", "trace")  # metrics that add angles up
 
 
@@ -103,7 +105,7 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
     """Returns distances of clients that sent centres (FLT Alg. 2 line 16).
 
     Args:
-      metric: A name in `choices.DISTANCES`.
+      metric: A name in `choices.CENTRE_METRICS`.
       first: `centres float [N, k, u]` and `mask bool [N, k]`.
       second: The same of others, or None.
     """
@@ -111,24 +113,79 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
     return taskonomy.client_distances(first["centres"], first["mask"], *others, distance=metric)
 
 
-def vector_distances(metric: str, first: Mapping, second: Mapping | None) -> np.ndarray:
+def centre_points(metric: str, first: Arrays, second: Arrays | None = None) -> np.ndarray:
+    """Returns the centres of the second's clients, or of the first's, `float64 [N, k, u]`; NaN for one that is not
+    there. Arguments are as of `centre_distances`."""
+    del metric
+    whose = first if second is None else second
+    return np.where(np.asarray(whose["mask"], bool)[..., np.newaxis], np.asarray(whose["centres"], np.float64), np.nan)
+
+
+def sample_distances(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
+    """Returns the 1-Wasserstein distances of clients that sent as many points each (EMD-CFL).
+
+    Args:
+      metric: "wasserstein".
+      first: `points float [N, n, u]`.
+      second: The same of others, or None.
+    """
+    arrays = [(each["points"], np.ones(each["points"].shape[:2], bool)) for each in (first, second) if each is not None]
+    return taskonomy.client_distances(*arrays[0], *(arrays[1] if second is not None else ()), distance=metric)
+
+
+def vector_distances(metric: str, first: Arrays, second: Arrays | None, *, directions: int | None = None) -> np.ndarray:
     """Returns how far clients are apart.
 
     Args:
       metric: A name in `VECTOR_METRICS`.
       first: Arrays `[N, ...]` by name.
       second: Arrays `[M, ...]` by name, or None for the first's clients among each other.
+      directions: See `vector_points`.
 
     Returns:
       `float32 [N, M]`, or `[N, N]` with a diagonal of 0.
     """
-    points = as_vectors(first)
-    others = None if second is None else as_vectors(second)
+    if metric == DECOMPOSED:
+        points = vector_points(metric, first, directions=directions)
+        others = None if second is None else vector_points(metric, first, second, directions=directions)
+    else:
+        points, others = as_vectors(first), None if second is None else as_vectors(second)
     if metric == "cosine":
         return cosine_distances(points, others)
     if others is None:
         return distance.squareform(distance.pdist(points)).astype(np.float32)
     return distance.cdist(points, others).astype(np.float32)
+
+
+def vector_points(
+    metric: str, first: Arrays, second: Arrays | None = None, *, directions: int | None = None
+) -> np.ndarray:
+    """Returns a vector of each of the second's clients, or of the first's, whose Euclidean distances are the metric:
+    for "cosine" its root, up to a factor.
+
+    With `DECOMPOSED` it has the cosines of the client's signature with the first singular directions of the first's
+    signatures, which are not centred (FedGroup, Duan et al. 2020, section III-B).
+
+    Args:
+      metric: A name in `VECTOR_METRICS`.
+      first: Arrays `[N, ...]` by name.
+      second: Arrays `[M, ...]` by name, or None.
+      directions: With `DECOMPOSED`, how many; fewer where signatures span fewer.
+
+    Returns:
+      `float64 [N or M, d]`.
+    """
+    known = as_vectors(first)
+    points = known if second is None else as_vectors(second)
+    if metric == "euclidean":
+        return points
+    lengths = np.linalg.norm(points, axis=1, keepdims=True)
+    if metric == DECOMPOSED:
+        squares, axes = np.linalg.eigh(known @ known.T)  # few clients of many entries: not of the entries' products
+        there = squares > _ROUNDING * squares[-1]
+        shares = axes[:, there][:, ::-1][:, :directions] / np.sqrt(squares[there][::-1][:directions])
+        points = points @ known.T @ shares
+    return points / np.where(lengths > 0, lengths, 1.0)
 
 
 def as_vectors(signatures: Mapping[str, np.ndarray]) -> np.ndarray:

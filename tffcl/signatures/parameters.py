@@ -2,6 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
 
 from tffcl.choices import CLASSES, PREPROCESSING
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, one_of
@@ -143,6 +146,33 @@ class PartialWeightsParameters(Parameters):
 
     warm_up_epochs: Count = 5
     layers: Sequence[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CentresParameters(_Noised, Parameters):
+    """k-FED's signature.
+
+    Attributes:
+      num_centres: k', k-means centres of its examples that a client sends.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a centre, with noise.
+    """
+
+    num_centres: Count = 1
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputsParameters(Parameters):
+    """EMD-CFL's signature.
+
+    Attributes:
+      samples: n, examples of which a client sends what the model makes of them (paper: up to 512, a tenth of its own at
+        most). The server's work grows as n³ for each pair of clients.
+    """
+
+    samples: Annotated[int, msgspec.Meta(ge=1, le=512)] = 64
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,10 +170,16 @@ def similarity(
     formed, notes, numbers = _formed(how, population, seed)
     # A threshold that a task can have is one of the tree in the metric's own unit.
     tree, unit = formed.dendrogram, how.tree_unit or how.unit
+    if formed.chance is not None or tree is None:
+        tree = hierarchical.build_dendrogram(formed.proximity, how.linkage)
     if formed.chance is not None:
-        tree, unit = hierarchical.build_dendrogram(formed.proximity, how.linkage), self_distance.UNIT
+        unit = self_distance.UNIT
+    drawn, threshold = formed.dendrogram, formed.threshold
+    if drawn is None:  # another grouping than a tree has one to look at, cut into as many clusters
+        drawn, threshold = tree, hierarchical.threshold_of(tree, int(formed.labels.max()) + 1)
+        notes = (*notes, "the clusters are not of the tree, which is drawn beside them, cut into as many")
     return Similarity(
-        population.shown_ids, formed.proximity, formed.labels, formed.dendrogram, formed.threshold, unit, notes,
+        population.shown_ids, formed.proximity, formed.labels, drawn, threshold, unit, notes,
         how.suggest(formed.proximity, tree), numbers, how, seed,
     )  # fmt: skip
 
@@ -214,7 +220,7 @@ def _formed(
     if type(how) is not OneShotClustering or how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
         return formed, formed.notes, {}
-    by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None)
+    by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None, grouping=None)
     signed = by_itself.build_signing()(population)
     numbers = _numbers(how, signed, seed)
     if how.threshold == choices.SELF:

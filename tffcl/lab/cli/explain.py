@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import docstring_parser
 
 from tffcl import registry
-from tffcl.algorithms.parameters import METRICS
-from tffcl.choices import VECTOR_METRICS
+from tffcl.algorithms.parameters import metrics_of, why_not
+from tffcl.choices import GROUPINGS
 from tffcl.lab.batches import study_file
 from tffcl.lab.datasets import federated
 from tffcl.lab.tasks import resolve, task_file
@@ -39,7 +39,7 @@ def explain(kind: str, name: str) -> list[str]:
     table = f"algorithms.{name}" if kind == "algorithms" else registry.noun(kind)
     if row.parameters:
         keys = _settings(table, row.parameter_class())
-    elif kind in ("algorithms", "signatures", "trainings", "aggregations") and not row.foreign:
+    elif kind in ("algorithms", "signatures", "groupings", "trainings", "aggregations") and not row.foreign:
         keys = ["no keys of its own"]
     else:
         keys = _function(table, row.builder(), registry.given(kind))
@@ -51,6 +51,10 @@ def _nothing(name: str) -> Iterator[str]:
 
 
 def _algorithm(name: str) -> Iterator[str]:
+    if name == registry.COMPOSED:
+        yield "What goes together, by signature: metrics, with the groupings that take them:"
+        for signature in registry.rows("signatures"):
+            yield f"  {signature}: {_composed(signature)}"
     yield "It may also have its own values of [train]'s keys:"
     yield from _settings("train", resolve.TrainSettings)
 
@@ -84,8 +88,31 @@ def _dataset(name: str) -> Iterator[str]:
     yield f"  {_meanings(federated.load_federated)['dataset']}"
 
 
+def _compositions(signature: str) -> Mapping[tuple[str, ...], list[str]]:
+    """Groupings to the metrics of a signature that just these take."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for metric in metrics_of(signature):
+        able = tuple(grouping for grouping in GROUPINGS if not why_not(signature, metric, grouping))
+        found.setdefault(able, []).append(metric)
+    return found
+
+
+def _composed(signature: str) -> str:
+    return "; ".join(
+        f"{', '.join(metrics)} with {'any' if len(able) == len(GROUPINGS) else ', '.join(able)}"
+        for able, metrics in _compositions(signature).items()
+    )
+
+
 def _signature(name: str) -> Iterator[str]:
-    yield f"metrics: {', '.join({**METRICS.get(name, {}), **VECTOR_METRICS})}"
+    yield f"metrics, with the groupings that take them: {_composed(name)}"
+    for able, metrics in _compositions(name).items():
+        for grouping in (each for each in GROUPINGS if each not in able):
+            yield f"  not {grouping} by {', '.join(metrics)}: {why_not(name, metrics[0], grouping)}"
+
+
+def _grouping(name: str) -> Iterator[str]:
+    yield "as algorithms.LABEL.grouping of a composed method; what goes together: tffcl list algorithms composed"
 
 
 def _encoder(name: str) -> Iterator[str]:
@@ -103,7 +130,7 @@ def _encoder(name: str) -> Iterator[str]:
 # What is said of a name beside its keys.
 _ALSO = {
     "algorithms": _algorithm, "tasks": _task, "studies": _study, "datasets": _dataset, "signatures": _signature,
-    "encoders": _encoder,
+    "groupings": _grouping, "encoders": _encoder,
 }  # fmt: skip
 
 

@@ -1,0 +1,110 @@
+"""Groupings without a tree: what they find, where newcomers go, and the metrics that come with them."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.spatial import distance
+from scipy.stats import wasserstein_distance
+from sklearn.metrics.pairwise import cosine_similarity
+
+from tffcl.clustering.groupings import GROUPINGS, kfed
+from tffcl.clustering.taskonomy import client_distances
+from tffcl.clustering.vector_distances import vector_distances, vector_points
+
+TRUTH = np.repeat([0, 1, 2], 5)
+
+
+def _points(seed=0, dimensions=40):
+    rng = np.random.default_rng(seed)
+    centres = 3 * np.random.default_rng(9).normal(size=(3, dimensions))
+    return centres[TRUTH] + 0.4 * rng.normal(size=(15, dimensions))
+
+
+@pytest.mark.parametrize("name", GROUPINGS)
+def test_groups_are_found_and_newcomers_join_them(name):
+    known, arrived = _points(), _points(seed=1)[::3]
+    points = np.concatenate([known, arrived])
+    proximity = distance.squareform(distance.pdist(points)).astype(np.float32)
+    labels = GROUPINGS[name](proximity[:15, :15], known, 3, seed=2)
+    assert labels.dtype == np.int32 and labels.tolist() == TRUTH.tolist()
+    assert GROUPINGS[name].place(proximity, points, labels).tolist() == TRUTH[::3].tolist()
+    turned = (labels + 1) % 3  # as after clusters were formed again
+    assert GROUPINGS[name].place(proximity, points, turned).tolist() == turned[::3].tolist()
+
+
+@pytest.mark.parametrize("name", GROUPINGS)
+@pytest.mark.parametrize("number", [1, 2, 6])
+def test_clients_that_do_not_differ_stay_together(name, number):
+    points = np.repeat([[0.0, 1.0], [5.0, 2.0]], 3, axis=0)
+    proximity = distance.squareform(distance.pdist(points))
+    assert GROUPINGS[name](proximity, points, number, seed=0).tolist() == [0] * 3 + [int(number > 1)] * 3
+    assert GROUPINGS[name](np.zeros([4, 4]), np.ones([4, 2]), number, seed=0).tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("name", GROUPINGS)
+def test_as_many_clusters_as_clients_are_these(name):
+    points = _points()
+    proximity = distance.squareform(distance.pdist(points))
+    assert GROUPINGS[name](proximity, points, 15, seed=0).tolist() == list(range(15))
+    assert GROUPINGS[name](proximity[:1, :1], points[:1], 1, seed=0).tolist() == [0]
+
+
+def test_kfed_starts_at_a_client_and_at_the_farthest_centres():
+    """Groups of very unequal sizes, where a start at random centres misses the small ones."""
+    corners = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
+    owners = np.array([0] * 30 + [1, 2, 3])
+    centres = corners[owners][:, np.newaxis] + 0.5 * np.random.default_rng(0).normal(size=(33, 1, 2))
+    assert GROUPINGS["kmeans"](None, centres, 4, seed=0).tolist() == owners.tolist()
+    assert kfed(np.zeros([3, 2, 2]), 4).tolist() == [0, 0, 0]
+
+
+def test_a_client_is_where_most_of_its_centres_are():
+    near = np.array([[0.0], [0.2], [9.0]])
+    centres = np.stack([near, 9 - near, np.array([[9.1], [np.nan], [1.0]])])
+    assert kfed(centres, 2).tolist() == (found := [0, 1, 1]) or kfed(centres, 2).tolist() == [
+        1 - each for each in found
+    ]
+    kmeans = GROUPINGS["kmeans"]
+    assert kmeans.place(None, np.concatenate([centres[:2], centres[:1]]), np.array([4, 2])).tolist() == [4]
+
+
+def test_directions_are_those_of_a_plain_singular_value_decomposition():
+    updates, others = {"value": _points()}, {"value": _points(seed=3)[:4]}
+    left = np.linalg.svd(updates["value"].T, full_matrices=False)[0][:, :3]
+    for given, wanted in ((None, updates), (others, others)):
+        found = vector_points("decomposed_cosine", updates, given, directions=3)
+        expected = cosine_similarity(wanted["value"], left.T)
+        np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-8)
+        apart = vector_distances("decomposed_cosine", updates, given, directions=3)
+        own = cosine_similarity(updates["value"], left.T)
+        np.testing.assert_allclose(apart, distance.cdist(own, expected), atol=1e-6)
+    nothing = vector_points("decomposed_cosine", {"value": np.zeros([3, 4])}, directions=2)
+    assert np.isfinite(nothing).all() and len(nothing) == 3
+
+
+@pytest.mark.parametrize("n, m", [(4, 4), (2, 3), (6, 4), (1, 5)])
+def test_the_distance_of_points_is_that_of_linear_programming_and_of_scipy_on_a_line(n, m):
+    rng = np.random.default_rng(n * m)
+    one, other = rng.normal(size=(1, n, 3)), rng.normal(size=(1, m, 3))
+    full = [np.ones([1, each], bool) for each in (n, m)]
+    (found,) = client_distances(one, full[0], other, full[1], distance="wasserstein")[0]
+    costs = distance.cdist(one[0], other[0])
+    flows = np.zeros([n + m, n * m])
+    for place, (i, j) in enumerate(itertools.product(range(n), range(m))):
+        flows[i, place] = flows[n + j, place] = 1
+    exact = linprog(costs.ravel(), A_eq=flows, b_eq=np.repeat([1 / n, 1 / m], [n, m])).fun
+    np.testing.assert_allclose(found, exact, rtol=1e-5)
+    line = [np.pad(each[..., :1], ((0, 0), (0, 0), (0, 1))) for each in (one, other)]
+    (found,) = client_distances(line[0], full[0], line[1], full[1], distance="wasserstein")[0]
+    np.testing.assert_allclose(found, wasserstein_distance(one[0, :, 0], other[0, :, 0]), rtol=1e-5)
+
+
+def test_many_points_of_many_clients_are_compared_in_blocks():
+    points = np.random.default_rng(2).normal(size=(40, 32, 2))
+    mask = np.ones([40, 32], bool)
+    apart = client_distances(points, mask, distance="wasserstein")
+    assert not np.diagonal(apart).any() and np.array_equal(apart, apart.T)
+    two = client_distances(points[[3]], mask[:1], points[[37]], mask[:1], distance="wasserstein")
+    np.testing.assert_allclose(apart[3, 37], two[0, 0], rtol=1e-6)
