@@ -204,7 +204,8 @@ class Parameters(Shown):
         hints = types_of(type(self))
         for field in dataclasses.fields(self):
             # Frozen: what has been converted can be stored in no other way.
-            object.__setattr__(self, field.name, check_value(field.name, getattr(self, field.name), hints[field.name]))
+            value = _of_table(field.name, getattr(self, field.name), hints[field.name])
+            object.__setattr__(self, field.name, check_value(field.name, value, hints[field.name]))
         self.check()
 
     def __repr__(self) -> str:
@@ -246,7 +247,7 @@ def from_table(cls: type, values: Mapping, where: str):
             raise UserError(f"[{where}] needs {key!r} (its keys: {', '.join(sorted(fields))})", table=where)
     try:
         hints = types_of(cls)
-        values = {key: _of_table(key, value, hints[key], where) for key, value in values.items()}
+        values = {key: _of_table(f"{where}.{key}", value, hints[key]) for key, value in values.items()}
         if not issubclass(cls, Parameters):  # which checks its fields itself
             values = {key: check_value(key, value, hints[key]) for key, value in values.items()}
         return cls(**values)
@@ -254,13 +255,14 @@ def from_table(cls: type, values: Mapping, where: str):
         raise _within(error, where) from None
 
 
-def _of_table(key: str, value: object, kind: Any, where: str) -> Any:
-    """The parameters that a value stands for where a key is a table of its own; other values as they are."""
+def _of_table(where: str, value: object, kind: Any) -> Any:
+    """The parameters that a value stands for where a key, named by `where`, is a table of its own; other values as they
+    are."""
     kinds_of_key = (kind, *typing.get_args(kind))
     inner = next((each for each in kinds_of_key if inspect.isclass(each) and issubclass(each, Parameters)), None)
     if inner is None or not isinstance(value, Mapping):
         return value
-    return from_table(inner, value, f"{where}.{key}")
+    return from_table(inner, value, where)
 
 
 def check_options(

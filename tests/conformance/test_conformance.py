@@ -10,10 +10,10 @@ from sklearn.neural_network import MLPClassifier
 
 import tffcl
 from tests.conformance import checks, strangers
-from tests.conformance.conftest import configured
+from tests.conformance.conftest import TASK, configured
 from tests.conformance.subject import DoesNotApply, Subject
 from tffcl.clients.cohort import Cohort
-from tffcl.lab.tasks import build
+from tffcl.lab.tasks import build, resolve
 from tffcl.models.flat import FlatModel
 from tffcl.references import load_reference
 from tffcl.registry import ALGORITHMS
@@ -98,6 +98,16 @@ def built_by(data_dir):
 
 def test_a_strangers_method_conforms(built_by, clients, two_workers):
     assert checks.check_method_conforms(built_by(strangers.ByParity), *clients, two_workers=two_workers) == []
+
+
+@pytest.mark.parametrize("when", ["before_training", pytest.param("as_they_join", marks=pytest.mark.slow), 1])
+def test_a_method_that_groups_again_conforms(data_dir, clients, two_workers, when):
+    how = {"signature": "label_histogram", "when": when, "regroup_every": 1}
+    settings = resolve.resolve(TASK, "composed", overrides={"algorithms": {"composed": how | {"num_clusters": 2}}})
+    federated = build.load_data(settings, data_dir)
+    model = build.build_model(settings, federated)
+    built = functools.partial(build.build_method, settings, model, federated, data_dir)
+    assert checks.check_method_conforms(built, *clients, two_workers=two_workers) == []
 
 
 def test_a_method_in_a_file_beside_a_task_conforms(built_by, clients, two_workers):

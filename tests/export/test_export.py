@@ -348,6 +348,7 @@ def test_one_line_for_a_mistake(capsys, pacfl, arguments, message):
     "algorithm, how",
     [
         ("pacfl", {"when": "as_they_join"}),  # a client whom the rehearsal is the first to meet may found a cluster
+        ("composed", {"signature": "partial_weights", "num_clusters": 2, "when": 1, "regroup_every": 1}),
         ("ifca", {"start": "fedavg", "fedavg_rounds": 1}),
         ("stocfl", {"global_order": "sequential"}),
     ],

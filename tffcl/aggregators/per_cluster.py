@@ -70,7 +70,7 @@ def rearranged_state(old, fresh, rows: np.ndarray):
             return rearranged_rows(kept, new, rows) if of_clusters else kept
 
         return collections.OrderedDict((name, rearranged(old[name], new)) for name, new in fresh.items())
-    return [new if row < 0 else old[row] for row, new in zip(rows, fresh)]
+    return [new if row < 0 else old[row] for row, new in zip(rows, fresh)] if len(fresh) else fresh
 
 
 def rearranged_rows(old, fresh, rows: np.ndarray) -> np.ndarray:

@@ -13,8 +13,10 @@ from tffcl.registry import ALGORITHMS
 _SHOWN = {
     "choosing_method": ("Choosing",),
     "clustered_training": ("EngineMethod", "build_clustered_training"),
+    "grouping_in_time": ("build_one_shot",),
     "method": ("CentreMap", "ClusteredState", "Exports", "Method", "MetricView", "Moves", "Views"),
-    "one_shot": ("OneShotClustering", "build_one_shot"),
+    "one_shot": ("OneShotClustering",),
+    "parameters": ("WhenParameters",),
     "related_training": ("build_related_training",),
 }
 

@@ -24,6 +24,7 @@ from tffcl.algorithms.flis_dc import build_flis_dc as build_flis_dc
 from tffcl.algorithms.flt import build_flt as build_flt
 from tffcl.algorithms.flux import build_flux as build_flux
 from tffcl.algorithms.given import build_given as build_given
+from tffcl.algorithms.grouping_in_time import build_one_shot as build_one_shot
 from tffcl.algorithms.ifca import build_ifca as build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg as build_lg_fedavg
 from tffcl.algorithms.method import CentreMap as CentreMap
@@ -34,7 +35,6 @@ from tffcl.algorithms.method import MetricView as MetricView
 from tffcl.algorithms.method import Moves as Moves
 from tffcl.algorithms.method import Views as Views
 from tffcl.algorithms.one_shot import OneShotClustering as OneShotClustering
-from tffcl.algorithms.one_shot import build_one_shot as build_one_shot
 from tffcl.algorithms.parameters import ComposedParameters as ComposedParameters
 from tffcl.algorithms.parameters import FedClustParameters as FedClustParameters
 from tffcl.algorithms.parameters import FLISHCParameters as FLISHCParameters
@@ -42,6 +42,7 @@ from tffcl.algorithms.parameters import FLTParameters as FLTParameters
 from tffcl.algorithms.parameters import GivenParameters as GivenParameters
 from tffcl.algorithms.parameters import PACFLParameters as PACFLParameters
 from tffcl.algorithms.parameters import PCAKMHCParameters as PCAKMHCParameters
+from tffcl.algorithms.parameters import WhenParameters as WhenParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg as build_per_fedavg
 from tffcl.algorithms.presets import build_fedclust as build_fedclust
 from tffcl.algorithms.presets import build_flis_hc as build_flis_hc

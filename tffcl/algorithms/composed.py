@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.algorithms.grouping_in_time import in_time
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import THRESHOLD, OneShot, OneShotClustering
 from tffcl.algorithms.parameters import METRICS, ComposedParameters
@@ -236,4 +237,5 @@ def build_composed(
     values = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
     clustering = group_composed(model, training, parameters, **values)
     row, own = training_of(parameters.training)
-    return OneShot("composed", row.builder()(model, training, *own, aggregation=aggregation), clustering)
+    engine = row.builder()(model, training, *own, aggregation=aggregation)
+    return in_time(OneShot("composed", engine, clustering), parameters)

@@ -165,10 +165,8 @@ class DynamicClustering:
                 "clusters are formed anew by all clients: a round's population must be all that were admitted"
             )
         labels, formed = self.form(population, state, round_number)
-        labels, moved = renumbered(labels, state.assignment)
-        moved_in = np.where(moved, np.int32(round_number), state.flags.moved_in)
-        none = ChangeFlags.none(population.versions, round_number)
-        flags = dataclasses.replace(none, flagged_in=state.flags.flagged_in, moved_in=moved_in)
+        labels, moved, _ = renumbered(labels, state.assignment)
+        flags = state.flags.formed_anew(moved, population.versions, round_number)
         carried = self.carry(state, labels, population)
         return dataclasses.replace(state, assignment=labels, flags=flags, **formed, **carried)
 
@@ -202,8 +200,8 @@ class TaskonomyGrouping(OneShotClustering):
         """See `OneShotClustering.build_signing`."""
         sign = super().build_signing()
 
-        def checked(population: Population):
-            signed = sign(population)
+        def checked(population: Population, *more):
+            signed = sign(population, *more)
             check_centres(signed.whole, population)
             return signed
 
@@ -371,7 +369,7 @@ class FLT(Method):
     def _signed_by(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
         """The clients' centres, and the encoders that they keep after that."""
         if encoders is None or not epochs + len(encoders):  # nobody goes on from an own one
-            signed = self._sign(population, again=round_number > 0)
+            signed = self._sign(population, again=round_number)
         else:
             signed, encoders = self._refined.sign(population, encoders, epochs, round_number)
         check_centres(signed, population)

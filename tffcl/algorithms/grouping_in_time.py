@@ -1,64 +1,207 @@
-"""When the clients of a one-shot method are grouped, where that is not before training: as they take part (PACFL Alg. 1
-lines 7 to 20).
+"""When the clients of a one-shot method are grouped, and when again.
 
-The cohort of the first round is clustered, and whoever takes part for the first time later is placed among those who
-are known, as newcomers are (Alg. 2 and 3).
+Before training; as they take part (PACFL Alg. 1 lines 7 to 20): the cohort of the first round is clustered, and whoever
+takes part for the first time later is placed among those who are known, as newcomers are (Alg. 2 and 3); or after some
+rounds of FedAvg, whose model those signatures are then taken with that depend on one, and from which every cluster
+starts, as in FL+HC (Briggs et al., IJCNN 2020, arXiv:2004.11791) and FLUX.
+
+Again every T rounds, or when enough clients tell that their data have changed. Signatures are taken with the model of
+the first time, so that those of different times can be compared: clients whose data are as they were are grouped as
+they were. A cluster that is formed anew goes on with the model of the one that most of its members were in (the
+matching with the most members in all), one that goes on from none starts from the mean of its members' models. That is
+ours; FLT's Alg. 3, which asks for flags of change too, leaves it open.
 """
 
 import dataclasses
 
 import numpy as np
+import tensorflow_federated as tff
 
-from tffcl.algorithms.method import Exports, Method, Views
-from tffcl.algorithms.one_shot import OneShot, OneShotState
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, ended_within
+from tffcl.algorithms.one_shot import OneShot, OneShotClustering, OneShotState, Signed
+from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
 from tffcl.choices import GAP, SELF
+from tffcl.client_work.client_work import sequence_type, stack, stacked_type
+from tffcl.client_work.evaluation import build_mean_loss
+from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, index_of
+from tffcl.clients.population import Population, check_newcomers, extended, index_of, joined_order
 from tffcl.clustering import self_distance
+from tffcl.clustering.reclustering import ChangeFlags, Triggers, mean_of_members, renumbered
 from tffcl.errors import UserError
-from tffcl.rounds.traffic import RoundMetrics
+from tffcl.models.flat import FlatModel
+from tffcl.rounds import privacy_releases
+from tffcl.rounds.client_queries import ask_all, build_asking
+from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.trace_cache import built_once
 
 _FEWEST = {GAP: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
+_FLAG = Traffic(up=4)  # what a client sends that tells whether its data have changed, int32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ArrivingState:
-    """All clients, and the state of the method for those who have taken part.
+class GroupedState:
+    """All clients, and the state of the method for those that the server has grouped.
 
     Attributes:
       client_ids: `int32 [N]`, ascending.
-      met: Of the clients that are known; None before the first round.
+      met: Of the clients that are grouped; None before that.
+      warm: Of all clients in the rounds of FedAvg before they are grouped; else None.
+      flags: Who told that its data have changed and who moved, rows as in `met`; None where nobody is grouped again.
+      losses: `float32 [n]`, the least loss that each has told since it was grouped, NaN for none; rows as in `met`.
     """
 
     client_ids: np.ndarray
     met: OneShotState | None = None
+    warm: ClusteredState | None = None
+    flags: ChangeFlags | None = None
+    losses: np.ndarray | None = None
 
 
-class OneShotArrivals(Method):
-    """A method that clusters by signatures, and asks a client for its own when it first takes part.
+class GroupedInTime(Method):
+    """A one-shot method whose clients are grouped at another time than before training, or more than once.
 
-    A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that
-    newcomers found. Where Poisson sampling draws fewer clients than the first clusters need, nobody is asked for
-    anything: the next round is the first.
+    A client that has not taken part where they are grouped as they join is in a cluster of its own and has the initial
+    model; so has a cluster that newcomers found. Where Poisson sampling draws fewer clients than the first clusters
+    need, nobody is asked for anything: the next round is the first.
+
+    Who has left is grouped with the others by the signature that it sent when it was there.
     """
 
-    state_class = ArrivingState
+    state_class = GroupedState
 
-    def __init__(self, one_shot: OneShot):
+    def __init__(self, one_shot: OneShot, how: WhenParameters):
+        """Makes the method.
+
+        Args:
+          one_shot: What groups clients before training.
+          how: When its clients are grouped instead, and when again.
+
+        Raises:
+          UserError: If changes are to be seen from signatures that have noise.
+        """
         self.name, self.model, self.joining, self._inner = one_shot.name, one_shot.model, one_shot.joining, one_shot
+        self.kept_bytes, self.pair_bytes, self._how = one_shot.kept_bytes, one_shot.pair_bytes, how
+        self._signal = how.regroup_on
+        self._triggers = Triggers(period=how.regroup_every, share=self._signal and self._signal.share)
+        if self._signal and self._signal.signal == SIGNATURE and one_shot.clustering.signature.noise_multiplier:
+            raise UserError(
+                'regroup_on has signal = "signature", and signatures have noise: two of a client differ by it, whether '
+                'or not its data have changed; take signal = "loss", or regroup_every',
+                key="regroup_on",
+            )
 
-    def initialize(self, population: Population) -> ArrivingState:
-        return ArrivingState(population.client_ids)
+    def initialize(self, population: Population) -> GroupedState:
+        state = GroupedState(population.client_ids)
+        if self._how.when == BEFORE:
+            return self._first(state, self._inner.initialize(population), population)
+        if self._how.when == AS_THEY_JOIN:
+            return state
+        nobody = np.zeros(len(population), np.int32)
+        return dataclasses.replace(state, warm=ClusteredState(**self._inner.engine.start(population, nobody)))
 
-    def next(self, state: ArrivingState, cohort: Cohort):
+    def _first(self, state: GroupedState, met: OneShotState, population: Population) -> GroupedState:
+        """The state when the first clusters have been formed."""
+        state = dataclasses.replace(state, met=met, warm=None)
+        if not self._triggers:
+            return state
+        flags = ChangeFlags.none(population.versions[population.index(met.client_ids)])
+        return dataclasses.replace(state, flags=flags, losses=np.full(len(met.client_ids), np.nan, np.float32))
+
+    def next(self, state: GroupedState, cohort: Cohort):
+        number, scalars = cohort.seed[1], {"change_flags": 0, "formed_anew": 0} if self._triggers else {}
+        if state.warm is not None and number <= self._how.when:
+            warm, metrics = self._inner.engine.next(state.warm, cohort)
+            return dataclasses.replace(state, warm=warm), dataclasses.replace(metrics, scalars=scalars)
+        exchanged = Traffic()
+        if state.warm is not None:
+            state = self._warmed_up(state, cohort.population)
+            exchanged += self.joining * len(state.met.client_ids)
         if state.met is None and cohort.rate is not None and self._too_few(len(cohort.client_ids)):
             return state, RoundMetrics.of_nobody()
         state, fresh = self._met(state, cohort.population, cohort.client_ids)
+        exchanged += self.joining * fresh
+        if self._triggers:
+            state, standing, asked = self._flagged(state, cohort)
+            due = self._triggers.due(standing, number - 1, int(state.flags.formed_in), len(state.met.client_ids))
+            scalars = {"change_flags": standing, "formed_anew": int(due)}
+            state, signed = self._formed_anew(state, cohort.population, number - 1) if due else (state, 0)
+            exchanged += _FLAG * asked + self.joining * signed
         # Who sends a signature in this round takes part in it, and the server sees that.
         met, metrics = self._inner.next(state.met, dataclasses.replace(cohort, seen=fresh > 0))
-        return dataclasses.replace(state, met=met), metrics.with_signatures(self.joining * fresh)
+        metrics = dataclasses.replace(metrics, scalars={**metrics.scalars, **scalars})
+        return dataclasses.replace(state, met=met), metrics.with_signatures(exchanged)
 
-    def _met(self, state: ArrivingState, population: Population, client_ids) -> tuple[ArrivingState, int]:
+    def _warmed_up(self, state: GroupedState, population: Population) -> GroupedState:
+        """The state when all that are there have been grouped after the rounds of FedAvg. Who has left joins when it
+        takes part again."""
+        warm, how = state.warm, self._inner.clustering
+        there = population.restricted(np.intersect1d(warm.client_ids, population.client_ids))
+        labels, formed = self._inner.formed(there, model=None if how.signature.model is None else warm.models[0])
+        first = np.where(np.arange(labels.max() + 1) == 0, 0, -1)
+        carried = self._inner.engine.rearranged(warm, first)
+        carried["models"] = np.repeat(warm.models, len(first), axis=0)
+        members = {"client_ids": there.client_ids, "assignment": labels}
+        return self._first(state, OneShotState(**{**vars(warm), **members, **carried, **formed}), there)
+
+    def _flagged(self, state: GroupedState, cohort: Cohort) -> tuple[GroupedState, int, int]:
+        """The state when the clients of a cohort have looked whether their data have changed; how many flags stand, and
+        how many were asked."""
+        if not self._signal or not len(cohort.client_ids):
+            return state, int(state.flags.raised.sum()), 0
+        met, ids = state.met, np.sort(cohort.client_ids)
+        where, population, bound = met.index(ids), cohort.population.restricted(ids), self._signal.bound
+        if self._signal.signal == LOSS:
+            told, losses = self._losses(met, population), state.losses.copy()
+            changed = told > losses[where] + bound
+            losses[where] = np.fmin(losses[where], told)
+            state = dataclasses.replace(state, losses=losses)
+        else:
+            now = self._inner.sign(population, cohort.seed[1], met.signed_with).whole
+            then = {name: rows[where] for name, rows in met.signatures.items()}
+            changed = np.diagonal(self._inner.clustering.distances(then, now)) > bound
+        flags = state.flags.with_changed(where[changed], cohort.seed[1])
+        return dataclasses.replace(state, flags=flags), int(flags.raised.sum()), len(ids)
+
+    def _losses(self, met: OneShotState, population: Population) -> np.ndarray:
+        """Each client's loss `float32 [m]` under its model before it trains."""
+        models, rows = self._inner.models_for(met, population.client_ids)
+        losses = np.empty(len(rows), np.float32)
+        for row in np.unique(rows):
+            members = population.restricted(population.client_ids[rows == row])
+            release = privacy_releases.of_all("the losses by which clients see that their data have changed", members)
+            losses[rows == row] = ask_all(_build_losses(self.model), models[row], members, release=release)
+        return losses
+
+    def _formed_anew(self, state: GroupedState, population: Population, round_number: int) -> tuple[GroupedState, int]:
+        """The state when all that are there have signed again, and how many these are; `round_number` rounds have been
+        trained."""
+        met, inner = state.met, self._inner
+        there, gone = (select(met.client_ids, population.client_ids) for select in (np.intersect1d, np.setdiff1d))
+        labels, formed = inner.formed(population.restricted(there), round_number, met.signed_with)
+        if len(gone):
+            where = met.index(gone)
+            kept = Signed({name: rows[where] for name, rows in met.signatures.items()})
+            kept = kept if met.examples is None else dataclasses.replace(kept, examples=met.examples[where])
+            known = dataclasses.replace(met, client_ids=there, assignment=labels, **formed)
+            absent = dataclasses.replace(met, client_ids=gone)
+            theirs, placed = inner.placed(known, absent, kept)
+            labels, formed = extended(known, absent, theirs)["assignment"], {**formed, **placed}
+        labels, moved, origins = renumbered(labels, met.assignment)
+        carried, own = inner.engine.rearranged(met, origins), mean_of_members(met.models, met.assignment, labels)
+        carried["models"][origins < 0] = own[origins < 0]
+        versions = state.flags.signed_version.copy()
+        versions[met.index(there)] = population.versions[population.index(there)]
+        state = dataclasses.replace(
+            state,
+            met=dataclasses.replace(met, assignment=labels, **formed, **carried),
+            flags=state.flags.formed_anew(moved, versions, round_number),
+            losses=np.full_like(state.losses, np.nan),
+        )
+        return state, len(there)
+
+    def _met(self, state: GroupedState, population: Population, client_ids) -> tuple[GroupedState, int]:
         """The state in which the server knows these clients, and how many of them are new to it."""
         fresh = np.sort(client_ids) if state.met is None else np.setdiff1d(client_ids, state.met.client_ids)
         if not len(fresh):
@@ -71,38 +214,63 @@ class OneShotArrivals(Method):
                 f"num_clusters"
             )
         arrivals = population.restricted(fresh)
-        met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
-        return dataclasses.replace(state, met=met), len(fresh)
+        if state.met is None:
+            return self._first(state, self._inner.initialize(arrivals), arrivals), len(fresh)
+        joined = dataclasses.replace(state, met=self._inner.admit(state.met, arrivals))
+        if state.flags is None:
+            return joined, len(fresh)
+        order, unknown = joined_order(state.met, arrivals), np.full(len(fresh), np.nan, np.float32)
+        flags = state.flags.with_arrivals(arrivals.versions, order, raised=0)
+        losses = np.concatenate([state.losses, unknown])[order]
+        return dataclasses.replace(joined, flags=flags, losses=losses), len(fresh)
 
     def _too_few(self, clients: int) -> bool:
         """Whether so many clients are fewer than the first clusters can be formed of."""
         how = self._inner.clustering
         return clients < _FEWEST.get(how.threshold, how.num_clusters or 1)
 
-    def hides_empty_rounds(self, state: ArrivingState) -> bool:
-        return state.met is not None and self._inner.hides_empty_rounds(state.met)
+    def _inside(self, state: GroupedState) -> ClusteredState | None:
+        """What the rounds are of; None before the first round of clients that are grouped as they join."""
+        return state.met if state.warm is None else state.warm
 
-    def models_for(self, state: ArrivingState, client_ids):
-        initial, known = self._inner.engine.initial[np.newaxis], self._known(state, client_ids)
-        if state.met is None:
+    def hides_empty_rounds(self, state: GroupedState) -> bool:
+        inside = self._inside(state)
+        return inside is not None and self._inner.hides_empty_rounds(inside)
+
+    def models_for(self, state: GroupedState, client_ids):
+        inside, known = self._inside(state), self._known(state, client_ids)
+        initial = self.model.initial[np.newaxis]
+        if inside is None:
             return initial, np.zeros(len(known), np.int32)
-        models, own = self._inner.models_for(state.met, np.asarray(client_ids)[known])
+        models, own = self._inner.models_for(inside, np.asarray(client_ids)[known])
+        if known.all():
+            return models, own
         rows = np.full(len(known), len(models), np.int32)
         rows[known] = own
         return np.concatenate([models, initial]), rows
 
-    def _known(self, state: ArrivingState, client_ids) -> np.ndarray:
+    def _known(self, state: GroupedState, client_ids) -> np.ndarray:
         index_of(state.client_ids, client_ids)  # refuses who is not known at all
-        return np.isin(client_ids, [] if state.met is None else state.met.client_ids)
+        inside = self._inside(state)
+        return np.isin(client_ids, [] if inside is None else inside.client_ids)
 
-    def admit(self, state: ArrivingState, newcomers: Population) -> ArrivingState:
+    def admit(self, state: GroupedState, newcomers: Population) -> GroupedState:
         """Newcomers send their signatures at once; before the first clusters they are as all others."""
         check_newcomers(state, newcomers)
         together = np.sort(np.concatenate([state.client_ids, newcomers.client_ids])).astype(np.int32)
         state = dataclasses.replace(state, client_ids=together)
+        if state.warm is not None:
+            members = extended(state.warm, newcomers, np.zeros(len(newcomers), np.int32))
+            return dataclasses.replace(state, warm=dataclasses.replace(state.warm, **members))
         return state if state.met is None else self._met(state, newcomers, newcomers.client_ids)[0]
 
-    def views(self, state: ArrivingState) -> Views:
+    def joined_traffic(self, before: GroupedState | None, after: GroupedState) -> Traffic:
+        """Nobody signs before clients are grouped; the round that groups them counts what they send."""
+        return Traffic() if after.met is None else super().joined_traffic(before, after)
+
+    def views(self, state: GroupedState) -> Views:
+        if state.warm is not None:
+            return Views(state.client_ids, state.warm.assignment)
         known = self._known(state, state.client_ids)
         clusters, shown = np.arange(len(known), dtype=np.int32), {}
         if state.met is not None:
@@ -111,16 +279,68 @@ class OneShotArrivals(Method):
             clusters[known] = inner.clusters
             metric = inner.metric if known.all() else None
             shown = {"metric": metric, "notes": inner.notes, "nowhere": inner.nowhere}
-        return Views(state.client_ids, clusters, known, **shown)
+        moves = None
+        if state.flags is not None:
+            rows = np.zeros((2, len(known)), np.int32)
+            rows[:, known] = state.flags.moved_in, state.flags.flagged_in
+            moves = Moves(*rows)
+        return Views(state.client_ids, clusters, known, moves=moves, **shown)
 
     def exports(self) -> Exports:
-        inner = self._inner.exports()
+        inner, how = self._inner.exports(), self._how
 
-        def values(state: ArrivingState) -> dict:
+        def values(state: GroupedState) -> dict:
+            if state.warm is not None:
+                raise ended_within(f"{how.when} rounds train one model (when)")
             if state.met is None:
                 raise UserError(
                     "nobody has taken part in this run, so that it has no clusters; export one that trained longer"
                 )
             return inner.server_values(state.met)
 
-        return dataclasses.replace(inner, server_values=values)
+        said = [f"a run begins with {how.when} rounds of one model, row 0"] if isinstance(how.when, int) else []
+        if self._triggers:
+            said.append(
+                "where the clients are grouped again, the coordinator runs `signature` with all of them, groups them, "
+                "and puts the models in the order of the new clusters"
+            )
+        when = {**inner.when, "training": "; ".join(said)} if said else inner.when
+        return dataclasses.replace(inner, server_values=values, when=when)
+
+
+@built_once
+def _build_losses(model: FlatModel) -> tff.Computation:
+    """Builds the computation that collects every client's loss `float32` under a model `float32[P]`."""
+    mean_loss = build_mean_loss(model)
+
+    def loss(vector, examples):
+        tried = stack(examples)
+        return mean_loss(vector, tried["x"], tried["y"])
+
+    examples_type = stacked_type(sequence_type(model.example_spec))
+    return build_asking(tff.TensorType(np.float32, [model.size]), examples_type, loss)
+
+
+def build_one_shot(
+    name: str,
+    model: FlatModel,
+    training: LocalTraining,
+    clustering: OneShotClustering,
+    *,
+    when: WhenParameters = WhenParameters(),
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds a method that groups clients by what they tell of their data.
+
+    Args:
+      name: Of the method.
+      clustering: How clients are grouped.
+      when: When they are, and when again; default once, before the first round.
+    """
+    engine = build_clustered_training(model, training, aggregation=aggregation)
+    return in_time(OneShot(name, engine, clustering), when)
+
+
+def in_time(one_shot: OneShot, when: WhenParameters) -> Method:
+    """Returns a one-shot method whose clients are grouped when the parameters say."""
+    return one_shot if when.only_before else GroupedInTime(one_shot, when)

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
+from tffcl.aggregators.per_cluster import rearranged_rows
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.method import ClusteredState, Exports, ended_within
@@ -140,11 +141,12 @@ class PartlySharedTraining(ClusteredTraining):
     def _first_local(self, count: int) -> np.ndarray:
         return np.repeat(self.model.initial[np.newaxis, self.parts.is_local], count, axis=0)
 
-    def grown(self, state: ClusteredState, count: int) -> dict:
+    def rearranged(self, state: ClusteredState, rows: np.ndarray) -> dict:
         if self._is_whole(state):
-            return self.whole.grown(state, count)
-        grown = super().grown(dataclasses.replace(state, server={}), count)
-        return {**grown, "server": {"local": np.concatenate([state.server["local"], self._first_local(count)])}}
+            return self.whole.rearranged(state, rows)
+        rearranged = super().rearranged(dataclasses.replace(state, server={}), rows)
+        local = rearranged_rows(state.server["local"], self._first_local(len(rows)), rows)
+        return {**rearranged, "server": {"local": local}}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         if self._is_whole(state) and cohort.seed[1] <= self.whole_rounds:

@@ -11,12 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
 from tffcl.choices import GAP, KNEE, SELF
-from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import density, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
@@ -24,7 +22,6 @@ from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
 from tffcl.clustering.vector_distances import without_direction
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
@@ -95,11 +92,11 @@ class OneShotClustering:
         return with_halves(signature) if self.threshold == SELF else signature
 
     def build_signing(self) -> Callable[[Population], "Signed"]:
-        """Builds `sign(population)`."""
+        """Builds `sign(population, again=0, model=None)`, see `client_queries.build_signing`."""
         sign = build_signing(self.sent)
 
-        def signed(population: Population) -> Signed:
-            value = sign(population)
+        def signed(population: Population, again: int = 0, model: np.ndarray | None = None) -> Signed:
+            value = sign(population, again, model)
             if self.threshold != SELF:
                 return Signed(by_name(value))
             whole, first, second = (by_name(value[part]) for part in (WHOLE, FIRST, SECOND))
@@ -248,6 +245,7 @@ class OneShotState(ClusteredState):
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
       chance: What a self-distance is, where the tree is in units of it; else None.
       examples: `int32 [N]`, how many examples clients have, where it is.
+      signed_with: `float32 [P]`, the model that clients described their data with; None: the initial one, or none.
     """
 
     signatures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -257,6 +255,7 @@ class OneShotState(ClusteredState):
     notes: tuple[str, ...] = ()
     chance: Chance | None = None
     examples: np.ndarray | None = None
+    signed_with: np.ndarray | None = None
 
     def facts(self):
         """How many clients share how many models, and what was found of them."""
@@ -271,22 +270,28 @@ class OneShot(EngineMethod):
 
     def __init__(self, name: str, engine: ClusteredTraining, clustering: OneShotClustering):
         super().__init__(name, engine)
-        self.clustering, self._sign = clustering, clustering.build_signing()
+        self.clustering, self.sign = clustering, clustering.build_signing()
         self.joining = Traffic.of(signature_transfer(clustering.sent))
 
     def initialize(self, population: Population) -> OneShotState:
+        labels, formed = self.formed(population)
+        return OneShotState(**self.engine.start(population, labels), **formed)
+
+    def formed(self, population: Population, again: int = 0, model: np.ndarray | None = None) -> tuple:
+        """Returns the clusters `int32 [N]` of clients that sign now, and what a state has beside `ClusteredState`;
+        arguments as in `client_queries.build_signing`."""
         self.clustering.check(len(population))
-        signed = self._sign(population)
+        signed = self.sign(population, again, model)
         _tell_nowhere(population, signed.whole)
         formed = self.clustering.form(signed)
         for note in formed.notes:
             tell_once(f"{self.name}: {note}")
-        return OneShotState(
-            **self.engine.start(population, formed.labels), signatures=signed.whole, proximity=formed.proximity,
-            merges=None if formed.dendrogram is None else formed.dendrogram.merges,
-            threshold=None if formed.threshold is None else np.float64(formed.threshold), notes=formed.notes,
-            chance=formed.chance, examples=signed.examples,
-        )  # fmt: skip
+        return formed.labels, {
+            "signatures": signed.whole, "proximity": formed.proximity,
+            "merges": None if formed.dendrogram is None else formed.dendrogram.merges,
+            "threshold": None if formed.threshold is None else np.float64(formed.threshold), "notes": formed.notes,
+            "chance": formed.chance, "examples": signed.examples, "signed_with": model,
+        }  # fmt: skip
 
     def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
@@ -295,13 +300,20 @@ class OneShot(EngineMethod):
         self-distances, those with too few examples to tell.
         """
         check_newcomers(state, newcomers)
-        how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
-        whole, order = signed.whole, joined_order(state, newcomers)
-        _tell_nowhere(newcomers, whole)
+        signed = self.sign(newcomers, 0, state.signed_with)
+        _tell_nowhere(newcomers, signed.whole)
+        labels, placed = self.placed(state, newcomers, signed)
+        grown = self.engine.grown(state, max(labels.max() + 1 - len(state.models), 0))
+        return dataclasses.replace(state, **extended(state, newcomers, labels), **placed, **grown)
+
+    def placed(self, state: OneShotState, newcomers, signed: Signed) -> tuple[np.ndarray, dict]:
+        """Returns the clusters `int32 [B]` of clients, of which `client_ids` count, by what they have sent, and what a
+        state in which they are known has beside `ClusteredState`."""
+        how, known, whole, order = self.clustering, state.signatures, signed.whole, joined_order(state, newcomers)
         proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))
         examples = None if state.chance is None else np.concatenate([state.examples, signed.examples])
         scaled = proximity if state.chance is None else proximity / state.chance.between(examples)
-        free = np.ones(len(newcomers), bool)
+        free = np.ones(len(newcomers.client_ids), bool)
         if state.chance is not None:
             free[:] = False
             free[self_distance.able(signed.examples, how.signature.least_examples)] = True
@@ -310,17 +322,14 @@ class OneShot(EngineMethod):
         else:
             labels = _placed(scaled, state.assignment, free, self._limit(state), how.linkage)
         joined = scaled[np.ix_(order, order)]
-        return dataclasses.replace(
-            state,
-            **extended(state, newcomers, labels[len(state.assignment) :]),
-            **self.engine.grown(state, labels.max() + 1 - len(state.models)),
-            signatures={name: np.concatenate([known[name], whole[name]])[order] for name in known},
-            proximity=proximity[np.ix_(order, order)],
+        return labels[len(state.assignment) :], {
+            "signatures": {name: np.concatenate([known[name], whole[name]])[order] for name in known},
+            "proximity": proximity[np.ix_(order, order)],
             # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any
             # more.
-            merges=how.tree(joined),
-            examples=None if examples is None else examples[order],
-        )
+            "merges": how.tree(joined),
+            "examples": None if examples is None else examples[order],
+        }
 
     def _limit(self, state: OneShotState) -> float:
         """How far from the nearest cluster a newcomer may be that joins it."""
@@ -370,20 +379,3 @@ def _tell_nowhere(population: Population, signatures: Mapping[str, np.ndarray]):
     nowhere = _nowhere(population.client_ids, signatures)
     if len(nowhere):
         tell_once(nowhere_note([population.name_of(client) for client in nowhere]))
-
-
-def build_one_shot(
-    name: str,
-    model: FlatModel,
-    training: LocalTraining,
-    clustering: OneShotClustering,
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> OneShot:
-    """Builds a method that clusters all clients before the first round.
-
-    Args:
-      name: Of the method.
-      clustering: How clients are grouped.
-    """
-    return OneShot(name, build_clustered_training(model, training, aggregation=aggregation), clustering)

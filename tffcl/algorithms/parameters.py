@@ -19,7 +19,7 @@ from tffcl.signatures.parameters import (
     PCACentresParameters,
     SubspaceParameters,
 )
-from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, wrong
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong
 
 Cut = NonNegative | one_of(choices.RULES)  # the type of a `threshold`
 _ALTERNATIVES = (("threshold", "num_clusters"),)
@@ -68,26 +68,65 @@ class _NoisedSignature:
         return {"noise_multiplier": self.signature_noise_multiplier, "clip": self.signature_clip}
 
 
-ARRIVALS = ("before_training", "as_they_join")
+BEFORE, AS_THEY_JOIN = "before_training", "as_they_join"
+LOSS, SIGNATURE = "loss", "signature"
 
 
 @dataclasses.dataclass(frozen=True)
-class PACFLParameters(_NoisedSignature, CutParameters, SubspaceParameters):
+class RegroupParameters(Parameters):
+    """When clients tell that their data have changed, and how many of them are enough to group all again.
+
+    Attributes:
+      signal: "loss": the client's own loss under its model, as it receives it, has risen above the least since clients
+        were last grouped; "signature": its signature has moved. Each client looks at it in the rounds that it takes
+        part in, and sends one flag.
+      bound: By more than this; in the unit of the loss, or of the metric, as degrees.
+      share: Of all clients: so many flags must stand.
+    """
+
+    signal: one_of((LOSS, SIGNATURE)) = SIGNATURE
+    bound: Positive = 1.0
+    share: Share = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class WhenParameters(Parameters):
+    """When clients are grouped, and when again.
+
+    Attributes:
+      when: "before_training": all clients are grouped before the first round; "as_they_join": those of the first round
+        are, and others are placed when they first take part; a number: all clients after so many rounds of FedAvg, from
+        whose model all clusters start, and with which signatures are taken that depend on one.
+      regroup_every: All clients sign and are grouped again after every so many rounds; not set: never.
+      regroup_on: They are when enough of them tell that their data have changed: {signal = "loss", bound = 0.5, share =
+        0.1}; not set: never.
+    """
+
+    when: Count | one_of((BEFORE, AS_THEY_JOIN)) = BEFORE
+    regroup_every: Count | None = None
+    regroup_on: RegroupParameters | None = None
+
+    @property
+    def only_before(self) -> bool:
+        """Whether clients are grouped once, before training."""
+        return self.when == BEFORE and self.regroup_every is None and self.regroup_on is None
+
+
+@dataclasses.dataclass(frozen=True)
+class PACFLParameters(_NoisedSignature, WhenParameters, CutParameters, SubspaceParameters):
     """How PACFL groups clients.
 
     Attributes:
       metric: Of two subspaces: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
       linkage: How far two clusters are apart; "weighted" is what the authors' code calls average.
       threshold: β in degrees; merges up to it are made; or "self" or "gap", rules that find it.
-      when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's
-        "one-shot"); "as_they_join": those of the first round are, with their threshold or number of clusters, and
-        others are placed when they first take part (Alg. 1 lines 7 to 16).
+      when: As of all that group by signatures; "before_training" is the authors' code, and the paper's "one-shot",
+        "as_they_join" Alg. 1 lines 7 to 16.
       signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private; 0 is none, and no clip.
       signature_clip: The largest norm of an example with it.
     """
 
     metric: one_of(choices.ANGLES) = "smallest_angle"
-    when: one_of(ARRIVALS) = "before_training"
     signature_noise_multiplier: NonNegative = 0.0
     signature_clip: Positive = 1.0
 
@@ -102,7 +141,7 @@ class PACFLParameters(_NoisedSignature, CutParameters, SubspaceParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class FLISHCParameters(CutParameters, InferenceParameters):
+class FLISHCParameters(WhenParameters, CutParameters, InferenceParameters):
     """How FLIS (HC) groups clients.
 
     Attributes:
@@ -121,7 +160,7 @@ class FLISHCParameters(CutParameters, InferenceParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class PCAKMHCParameters(_NoisedSignature, CutParameters, PCACentresParameters):
+class PCAKMHCParameters(_NoisedSignature, WhenParameters, CutParameters, PCACentresParameters):
     """How PCA+kM+HC groups clients.
 
     Attributes:
@@ -138,7 +177,7 @@ class PCAKMHCParameters(_NoisedSignature, CutParameters, PCACentresParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedClustParameters(CutParameters, PartialWeightsParameters):
+class FedClustParameters(WhenParameters, CutParameters, PartialWeightsParameters):
     """How FedClust groups clients.
 
     Attributes:
@@ -233,7 +272,7 @@ def why_not(signature: str, metric: str, grouping: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ComposedParameters(Parameters):
+class ComposedParameters(WhenParameters):
     """What a composed method is made of.
 
     Attributes:

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.composed import build_grouping
-from tffcl.algorithms.grouping_in_time import OneShotArrivals
+from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.method import Method, method_builder
-from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot
+from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.algorithms.parameters import FedClustParameters, FLISHCParameters, PACFLParameters, PCAKMHCParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering.inference_similarity import check_threshold
@@ -53,8 +53,7 @@ def build_pacfl(
       q]`; the proximity is in degrees.
     """
     grouping = group_pacfl(model, training, parameters, noise_seed=noise_seed)
-    found = build_one_shot("pacfl", model, training, grouping, aggregation=aggregation)
-    return OneShotArrivals(found) if parameters.when == "as_they_join" else found
+    return build_one_shot("pacfl", model, training, grouping, when=parameters, aggregation=aggregation)
 
 
 def group_flis_hc(
@@ -105,7 +104,7 @@ def build_flis_hc(
       `float32 [N, n, C]`; the proximity is the dissimilarity, 1 - similarity.
     """
     grouping = group_flis_hc(model, training, parameters, server_images=server_images, seed=seed)
-    return build_one_shot("flis_hc", model, training, grouping, aggregation=aggregation)
+    return build_one_shot("flis_hc", model, training, grouping, when=parameters, aggregation=aggregation)
 
 
 def group_pca_km_hc(
@@ -147,7 +146,7 @@ def build_pca_km_hc(
       k]`.
     """
     grouping = group_pca_km_hc(model, training, parameters, seed=seed, noise_seed=noise_seed)
-    return build_one_shot("pca_km_hc", model, training, grouping, aggregation=aggregation)
+    return build_one_shot("pca_km_hc", model, training, grouping, when=parameters, aggregation=aggregation)
 
 
 def group_fedclust(
@@ -181,4 +180,4 @@ def build_fedclust(
       seed: Of the warm-up: it decides in which order clients visit their examples.
     """
     clustering = group_fedclust(model, training, parameters, seed=seed)
-    return build_one_shot("fedclust", model, training, clustering, aggregation=aggregation)
+    return build_one_shot("fedclust", model, training, clustering, when=parameters, aggregation=aggregation)

@@ -14,23 +14,27 @@ class Triggers:
     Attributes:
       flags: λ: when more clients than this have raised their flag (line 23); None: flags are not asked for.
       period: τ: in every round that is a multiple of it, or the next one in which someone takes part; None: never.
+      share: When this share of all clients or more have raised their flag; None: flags are not asked for.
     """
 
     flags: int | None = None
     period: int | None = None
+    share: float | None = None
 
     def __bool__(self) -> bool:
-        return self.flags is not None or self.period is not None
+        return any(each is not None for each in (self.flags, self.period, self.share))
 
-    def due(self, standing: int, round_number: int, formed_in: int) -> bool:
+    def due(self, standing: int, round_number: int, formed_in: int, clients: int = 0) -> bool:
         """Says whether clusters are formed anew after a round in which so many flags stand.
 
         Args:
           standing: How many.
           round_number: The round.
           formed_in: See `ChangeFlags`.
+          clients: How many there are.
         """
         enough = self.flags is not None and standing > self.flags
+        enough |= self.share is not None and standing > 0 and standing >= self.share * clients
         return enough or (self.period is not None and round_number // self.period > formed_in // self.period)
 
 
@@ -59,14 +63,15 @@ class ChangeFlags:
         nothing = np.zeros(len(versions), np.int32)
         return cls(nothing, nothing, nothing, versions, np.int32(formed_in))
 
-    def with_arrivals(self, versions: np.ndarray, order: np.ndarray) -> "ChangeFlags":
+    def with_arrivals(self, versions: np.ndarray, order: np.ndarray, raised: int = 1) -> "ChangeFlags":
         """When newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4).
 
         Args:
           versions: `int32 [B]`, of the newcomers' data.
           order: `[N + B]`, places that put rows of the old clients, then of the newcomers, into order.
+          raised: The newcomers' flags; 0 where they are grouped when they join.
         """
-        new = dataclasses.replace(ChangeFlags.none(versions), raised=np.ones(len(versions), np.int32))
+        new = dataclasses.replace(ChangeFlags.none(versions), raised=np.full(len(versions), raised, np.int32))
         names = ("raised", "flagged_in", "moved_in", "signed_version")
         together = {name: np.concatenate([getattr(self, name), getattr(new, name)])[order] for name in names}
         return dataclasses.replace(self, **together)
@@ -80,8 +85,20 @@ class ChangeFlags:
         raised[where] = 1
         return dataclasses.replace(self, raised=raised, flagged_in=flagged_in)
 
+    def formed_anew(self, moved: np.ndarray, versions: np.ndarray, round_number: int) -> "ChangeFlags":
+        """Lines 24 to 26, when clusters have been formed anew: no flag stands.
 
-def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        Args:
+          moved: `bool [N]`, who is in another cluster than before.
+          versions: `int32 [N]`, of the data that the clients have signed now.
+          round_number: After which round.
+        """
+        moved_in = np.where(moved, np.int32(round_number), self.moved_in)
+        none = ChangeFlags.none(versions, round_number)
+        return dataclasses.replace(none, flagged_in=self.flagged_in, moved_in=moved_in)
+
+
+def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Orders clusters as those before that most of their members were in, and tells who is in another one than before.
 
     Args:
@@ -89,19 +106,22 @@ def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.n
       before: `int [N]`, from 0.
 
     Returns:
-      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up. And
-      `bool [N]`, who is not in the cluster that goes on where it was.
+      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up;
+      `bool [N]`, who is not in the cluster that goes on where it was; and `int [K]`, which cluster before each of them
+      goes on from, -1 where it has no member of that.
     """
     shared = np.zeros((labels.max() + 1, max(before.max(), labels.max()) + 1), np.int64)
     np.add.at(shared, (labels, before), 1)
     _, number = linear_sum_assignment(shared, maximize=True)
-    _, dense = np.unique(number, return_inverse=True)
-    return dense[labels].astype(np.int32), number[labels] != before
+    numbers, places, dense = np.unique(number, return_index=True, return_inverse=True)
+    origins = np.where(shared[places, numbers] > 0, numbers, -1)
+    return dense[labels].astype(np.int32), number[labels] != before, origins
 
 
-def mean_of_members(models: np.ndarray, before: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The models that clusters start from when they are formed anew: their members' models so far, weighted by
-    examples.
+def mean_of_members(
+    models: np.ndarray, before: np.ndarray, labels: np.ndarray, sizes: np.ndarray | int = 1
+) -> np.ndarray:
+    """The models that clusters start from when they are formed anew: the mean of their members' models so far.
 
     The paper does not say where the new clusters' models come from.
 
@@ -109,7 +129,7 @@ def mean_of_members(models: np.ndarray, before: np.ndarray, labels: np.ndarray, 
       models: `float32 [K, P]`.
       before: `int [N]`, whose model is which row.
       labels: `int [N]`, the new clusters, from 0.
-      sizes: `[N]`, training examples.
+      sizes: `[N]`, what a member counts, as its training examples; 1: all the same.
 
     Returns:
       `float32 [K', P]`.

@@ -119,15 +119,16 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:
-    """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the
+    """Builds `sign(population, again=0, model=None) -> value structure with NumPy rows [N, ...]` in the order of the
     population's IDs.
 
-    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is
-    another release.
+    `again` says after how many rounds they sign that may have signed before; 0: they have not. For the ledger of
+    privacy, another signature of a client is another release, and its noise is other noise. `model float32 [P]` is what
+    they describe their data with, where the signature depends on one; None: the initial one.
     """
     collection = build_stacked_collection(signature)
 
-    def sign(population: Population, again: bool = False):
+    def sign(population: Population, again: int = 0, model: np.ndarray | None = None):
         repeats = own_noise(signature.context) is not None
         release = privacy_releases.of_all(
             "the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats
@@ -135,7 +136,7 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
         imitated = population.signed_as
         return ask_all(
             collection,
-            signature.context,
+            signature.context_with(model, again),
             population,
             lambda client: population.train(imitated.get(client, client)),
             release=release,

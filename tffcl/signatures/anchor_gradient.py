@@ -160,4 +160,5 @@ def build_anchor_gradient(
         key=key,
         noise_multiplier=noise_multiplier,
         noise_seed=noise_seed,
+        model="anchor",
     )

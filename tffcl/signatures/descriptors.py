@@ -83,4 +83,5 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
         context_type=tff.TensorType(np.float32, [model.size]),
         context=context,
         key=model.key,
+        model="",
     )

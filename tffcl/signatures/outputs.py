@@ -52,4 +52,5 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
         ),
         context=collections.OrderedDict(model=model.initial if vector is None else vector, **own_seed(seed)),
         key=(model.key, samples),
+        model="model",
     )

@@ -96,8 +96,9 @@ def build_inference(
 
     key = None if model.key is None else (model.key, training, soft)
     return build_signature(
-        "inference", model.example_spec, train_and_answer, context_type=context_type, context=context, key=key
-    )
+        "inference", model.example_spec, train_and_answer, context_type=context_type, context=context, key=key,
+        model="model",
+    )  # fmt: skip
 
 
 def related(answers, beta, form: str, num_classes: int):

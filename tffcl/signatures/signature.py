@@ -31,6 +31,8 @@ class Signature:
       unseeded: `() -> Signature`, the same whose noise is drawn anew; None where this one's is, or where there is none.
       least_examples: Of fewer examples it is not what it is of more, as there are fewer vectors or centres than asked
         for.
+      model: The field of the context that is the model which clients describe their data with; "": the context is it;
+        None: it depends on no model.
     """
 
     name: str
@@ -42,6 +44,22 @@ class Signature:
     noise_multiplier: float = 0.0
     unseeded: Callable[[], "Signature"] | None = None
     least_examples: int = 1
+    model: str | None = None
+
+    def context_with(self, model: np.ndarray | None = None, round_number: int = 0):
+        """Returns what the server broadcasts when it asks in the middle of a run.
+
+        Args:
+          model: `float32 [P]`, in the place of the model; None: that of `context`.
+          round_number: After so many rounds: noise of a seed is other noise in each.
+        """
+        context = self.context
+        if model is not None and self.model is not None:
+            context = collections.OrderedDict({**context, self.model: model}) if self.model else model
+        seed = own_noise(context)
+        if seed is None or not round_number:
+            return context
+        return collections.OrderedDict({**context, OWN_NOISE: seed + np.array([0, round_number], np.int32)})
 
     @property
     def deployed(self) -> "Signature":
@@ -110,6 +128,7 @@ def build_signature(
     noise_multiplier: float = 0.0,
     noise_seed: int | None = None,
     least_examples: int = 1,
+    model: str | None = None,
 ) -> Signature:
     """Makes a `Signature` from a tf.function.
 
@@ -125,12 +144,13 @@ def build_signature(
       noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise.
         None: it is None, and noise is drawn anew.
       least_examples: See `Signature`.
+      model: See `Signature`.
     """
     unseeded = None
     if noise_multiplier and noise_seed is not None:
         given = {"context_type": context_type, "context": context, "key": key, "noise_multiplier": noise_multiplier}
         unseeded = functools.partial(
-            build_signature, name, example_spec, compute, **given, least_examples=least_examples
+            build_signature, name, example_spec, compute, **given, least_examples=least_examples, model=model
         )
         there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))
         context_type = tff.to_type(collections.OrderedDict([*there, (OWN_NOISE, tff.TensorType(np.int32, [2]))]))
@@ -166,6 +186,7 @@ def build_signature(
         noise_multiplier,
         unseeded,
         least_examples=least_examples,
+        model=model,
     )
 
 
@@ -255,7 +276,8 @@ def with_halves(signature: Signature) -> Signature:
 
     computation = _told_thrice(signature.computation, context_type, signature.computation.type_signature.parameter[1])
     value_type = computation.type_signature.result
-    return Signature(signature.name, context_type, value_type, computation, context, stacked)
+    model = _OF if signature.model == "" else signature.model
+    return Signature(signature.name, context_type, value_type, computation, context, stacked, model=model)
 
 
 def _with_seed(signature: Signature) -> tuple[tff.Type, Mapping]:

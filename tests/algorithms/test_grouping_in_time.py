@@ -1,0 +1,208 @@
+"""When a one-shot method groups its clients, and when again: warm-up, periods, signals, absent clients, private
+signatures."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.short_runs import TRAINING, cohort_of, models_of, train
+from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
+from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
+from tffcl.errors import UserError
+from tffcl.rounds.client_queries import build_signing
+from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings
+from tffcl.runs.state_arrays import pack, unpack
+from tffcl.signatures.partial_weights import build_partial_weights
+
+TURNS = [0, 1, 0, 1, 0, 1]
+EVERYONE = np.arange(6)
+LAST_LAYER = {"name": "partial_weights", "warm_up_epochs": 1}
+DISPLACED = {"name": "anchor_gradient", "form": "displacement", "projection": 0}
+
+
+@pytest.fixture(scope="module")
+def clients(digit_clients):
+    return digit_clients([60] * 6, turns=TURNS)
+
+
+@pytest.fixture(scope="module")
+def pacfl(model):
+    def build(**how):
+        return build_pacfl(model, TRAINING, PACFLParameters(num_vectors=3, num_clusters=2, **how), noise_seed=3)
+
+    return build
+
+
+def composed(model, signature, **how):
+    return build_composed(model, TRAINING, ComposedParameters(signature=signature, num_clusters=2, **how), seed=2)
+
+
+def with_data_of(population: Population, source) -> Population:
+    """The same clients, of which each holds the data of another; nobody says whose have changed."""
+    held = dict(zip(population.client_ids.tolist(), source))
+    of = {client: population.train(other) for client, other in held.items()}
+    return Population(population.client_ids, of, {client: population.test(other) for client, other in held.items()})
+
+
+def through(method, state, population, numbers, clients=EVERYONE):
+    """The state after some rounds, and how often clusters were formed anew."""
+    anew = []
+    for number in numbers:
+        state, metrics = method.next(state, cohort_of(population, clients, number))
+        anew.append(metrics.scalars.get("formed_anew"))
+    return state, anew
+
+
+@pytest.mark.parametrize("kind", ["pacfl", "last layer", "displacement after a warm-up", "as they join"])
+def test_grouping_unchanged_clients_again_changes_nothing(tff_worker, model, pacfl, clients, kind):
+    """To the last bit, whatever the signature depends on."""
+    again = {"regroup_every": 1, "regroup_on": {"signal": "signature", "bound": 1e-3}}
+    build, how = {
+        "pacfl": (pacfl, {}),
+        "as they join": (pacfl, {"when": "as_they_join"}),
+        "last layer": (lambda **how: composed(model, LAST_LAYER, **how), {}),
+        "displacement after a warm-up": (lambda **how: composed(model, DISPLACED, **how), {"when": 1}),
+    }[kind]
+    plain, repeated = build(**how), build(**how, **again)
+    expected, state = (train(each, clients, ((0, 1, 2, 3), (1, 2), (3, 4, 5))) for each in (plain, repeated))
+    np.testing.assert_array_equal(models_of(repeated, state, clients), models_of(plain, expected, clients))
+    np.testing.assert_array_equal(repeated.views(state).clusters, plain.views(expected).clusters)
+    assert state.flags.formed_in == 2 and not state.flags.flagged_in.any() and not state.flags.moved_in.any()
+
+
+def test_clients_are_grouped_after_rounds_of_fedavg_with_its_model(tff_worker, model, clients):
+    """FL+HC's order; the signatures are those of clients that are given that model."""
+    method = composed(model, LAST_LAYER, when=2)
+    fedavg, cohorts = build_fedavg(model, TRAINING), ((0, 1, 2, 3), (1, 4))
+    state, averaged = (train(each, clients, cohorts) for each in (method, fedavg))
+    np.testing.assert_array_equal(models_of(method, state, clients), models_of(fedavg, averaged, clients))
+    assert method.joined_traffic(None, state).up == 0 and not method.views(state).clusters.any()
+    with pytest.raises(UserError, match="2 rounds train one model .when."):
+        method.exports().server_values(state)
+    state, metrics = method.next(state, cohort_of(clients, [0, 1], 3))
+    assert metrics.signatures == method.joining * 6
+    sign = build_signing(build_partial_weights(model, training=dataclasses.replace(TRAINING, epochs=1), seed=2))
+    np.testing.assert_array_equal(state.met.signatures["value"], sign(clients, model=averaged.models[0]))
+    assert np.abs(sign(clients) - state.met.signatures["value"]).max() > 1e-3
+    untouched = models_of(method, state, clients)[~np.isin(method.views(state).clusters, state.met.clusters([0, 1]))]
+    np.testing.assert_array_equal(untouched, np.repeat(averaged.models, len(untouched), axis=0))
+    newcomer = Population.from_arrays({9: (clients.train(0).x, clients.train(0).y)})
+    admitted = method.admit(state, newcomer)
+    assert admitted.met.clusters([9]) == admitted.met.clusters([0])
+
+
+@pytest.mark.parametrize("signal, bound", [("signature", 5.0), ("loss", 0.3)])
+def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
+    tff_worker, pacfl, clients, signal, bound
+):
+    method = pacfl(regroup_on={"signal": signal, "bound": bound, "share": 0.3})
+    state, anew = through(method, method.initialize(clients), clients, range(1, 9))
+    assert not any(anew)
+    after = with_data_of(clients, [1, 0, 2, 3, 4, 5])  # two of six are a third
+    before = state.met
+    state, metrics = method.next(state, cohort_of(after, [0, 2], 9))
+    assert dict(metrics.scalars) == {"change_flags": 1, "formed_anew": 0}
+    state, metrics = method.next(state, cohort_of(after, [1], 10))
+    assert dict(metrics.scalars) == {"change_flags": 2, "formed_anew": 1}
+    assert metrics.signatures.up == 4 + 6 * method.joining.up  # a flag, and everybody's signature
+    np.testing.assert_array_equal(state.met.assignment, before.assignment[[1, 0, 2, 3, 4, 5]])
+    views = method.views(state)
+    assert views.moves.moved_in.tolist() == [9, 9, 0, 0, 0, 0] and views.moves.flagged_in.tolist()[:2] == [9, 10]
+    state, anew = through(method, state, after, (11, 12))
+    assert not any(anew) and not state.flags.raised.any()
+
+
+def test_cluster_models_go_on_and_new_ones_start_from_their_members(tff_worker, model, digits):
+    x, y = digits
+
+    def holding(pairs):
+        rows = [np.flatnonzero(np.isin(y, (2 * pair, 2 * pair + 1)))[:40] for pair in pairs]
+        return Population.from_arrays({client: (x[own], y[own]) for client, own in enumerate(rows)})
+
+    first, changed = holding([0, 1, 0, 1, 2, 2]), holding([0, 3, 2, 1, 2, 2])
+    method = build_composed(
+        model, TRAINING, ComposedParameters(signature="label_histogram", threshold=0.5, regroup_every=2)
+    )
+    known = first.restricted(range(4))
+    state, _ = through(method, method.initialize(known), known, (1,), [0, 1])
+    state, before = method.admit(state, first.restricted([4, 5])), state.met
+    assert state.met.assignment.tolist() == [0, 1, 0, 1, 2, 2]
+    state, _ = through(method, state, changed, (2,), [4])
+    trained = models_of(method, state, changed)
+    # Now 2 is as 4 and 5 are, whose cluster goes on; and of 1 and 3 each is alone.
+    state, metrics = method.next(state, cohort_of(changed, [5], 3))
+    assert metrics.scalars["formed_anew"] == 1
+    groups = state.met.assignment
+    assert groups[2] == groups[4] == groups[5] and len(set(groups.tolist())) == 4 and groups[0] == 0
+    models = models_of(method, state, changed)
+    np.testing.assert_array_equal(models[[0, 1, 3]], trained[[0, 1, 1]])
+    np.testing.assert_array_equal(models[1], before.models[1])
+    assert np.flatnonzero(method.views(state).moves.moved_in).tolist() in ([1, 2], [2, 3])
+
+
+def test_who_has_left_is_grouped_by_what_it_sent_and_comes_back(tff_worker, pacfl, clients):
+    method, there = pacfl(regroup_every=1), clients.restricted([0, 1, 2, 4])
+    state, _ = through(method, method.initialize(clients), clients, (1,))
+    whole, _ = through(method, state, clients, (2,), [0, 1])
+    state, metrics = method.next(state, cohort_of(there, [0, 1], 2))
+    assert metrics.signatures == method.joining * 4
+    np.testing.assert_array_equal(models_of(method, state, clients), models_of(method, whole, clients))
+    np.testing.assert_array_equal(state.met.assignment, whole.met.assignment)
+    back, _ = through(method, state, clients, (3,))
+    assert not back.flags.moved_in.any()
+
+
+@pytest.mark.parametrize("how", [{"when": 1}, {"regroup_on": {"signal": "loss", "bound": 0.1}, "when": "as_they_join"}])
+def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
+    method = pacfl(regroup_every=2, **how)
+    state = method.initialize(clients)
+    for number in range(1, 5):
+        arrays, _ = pack({"state": state})
+        again = unpack(arrays, {"state": method.state_class})["state"]
+        (state, _), (resumed, _) = (through(method, each, clients, (number,)) for each in (state, again))
+        np.testing.assert_array_equal(models_of(method, resumed, clients), models_of(method, state, clients))
+
+
+def test_each_private_signature_is_a_release_of_its_own_with_other_noise(tff_worker, pacfl, clients):
+    method, noised = pacfl(regroup_every=1, signature_noise_multiplier=4.0), []
+    ledger = Ledger(PrivacySettings(delta=1e-3), 6)
+    with simulating(ledger=ledger):
+        state = method.initialize(clients)
+        noised.append(state.met.signatures["basis"])
+        once = ledger.epsilon
+        for number in (1, 2, 3):
+            with np.errstate(all="ignore"):
+                state, _ = method.next(state, cohort_of(clients, [], number, rate=0.5))
+            noised.append(state.met.signatures["basis"])
+    np.testing.assert_array_equal(noised[0], noised[1])  # round 1 groups nobody again
+    assert np.abs(noised[1] - noised[2]).max() > 0.1 and np.abs(noised[2] - noised[3]).max() > 0.1
+    alone = Ledger(PrivacySettings(delta=1e-3, epsilon=once * 1.01), 6)
+    with simulating(ledger=alone), pytest.raises(BudgetSpent, match="the signatures would make it"):
+        through(method, method.initialize(clients), clients, (1, 2), [])
+    assert ledger.epsilon > 1.5 * once
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"when": 0}, "when is 0"),
+        ({"when": "later"}, "unknown when 'later'"),
+        ({"regroup_every": 0}, "regroup_every is 0; it must be a whole number from 1"),
+        ({"regroup_on": {"signal": "los"}}, "unknown regroup_on.signal 'los'"),
+        ({"regroup_on": {"sinal": "loss"}}, "unknown key in .regroup_on. 'sinal'"),
+        ({"regroup_on": {"signal": "loss", "share": 2}}, "regroup_on.share is 2; it must be a number above 0"),
+    ],
+)
+def test_times_that_there_are_not(values, message):
+    with pytest.raises(UserError, match=message):
+        ComposedParameters(**values)
+
+
+def test_noised_signatures_tell_no_change(pacfl):
+    with pytest.raises(UserError, match="signatures have noise: two of a client differ by it"):
+        pacfl(signature_noise_multiplier=1.0, regroup_on={"signal": "signature"})
