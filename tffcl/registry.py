@@ -99,7 +99,13 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "models held near a global one (2023)",
             of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),
     _method("fedem", "FedEMParameters", "FedEM: every client's data are a mixture of K distributions, and its answers "
-            "one of K models' (NeurIPS 2021)", of=_OF_SOFT, takes=("seed",)),
+            "those of K models (NeurIPS 2021)", of=_OF_SOFT, takes=("seed",)),
+    _method("fedrc", "FedRCParameters", "FedRC: a mixture of K models that parts clients by what labels mean, not by "
+            "which they have (ICML 2024)", of=_OF_SOFT, takes=("seed",)),
+    _method("fedsoft", "FedSoftParameters", "FedSoft: clients near several clusters train one model held near theirs "
+            "(AAAI 2022)", of=_OF_SOFT, takes=("seed",),
+            refuses=dict.fromkeys(("dp", "uniform_mean"), "its clusters' models are means by importance weights, and "
+                                  "there all clients count the same")),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",

@@ -7,11 +7,14 @@ import pytest
 import tensorflow as tf
 
 import tffcl
+from tests.algorithms.conftest import PULL
 from tests.oracles import soft_clusters as oracle
 from tests.own_data import CROSS_ENTROPY, sequential
 from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, split, train
 from tffcl.algorithms.fedem import build_fedem
-from tffcl.algorithms.soft_parameters import FedEMParameters
+from tffcl.algorithms.fedrc import build_fedrc
+from tffcl.algorithms.fedsoft import build_fedsoft
+from tffcl.algorithms.soft_parameters import FedEMParameters, FedRCParameters, FedSoftParameters
 from tffcl.client_work.mixture import check_likelihood
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -67,6 +70,51 @@ def test_fedem_is_the_papers_in_numpy(tff_worker, regression, population, by_han
     np.testing.assert_allclose(state.models, models, atol=2e-5)
     np.testing.assert_allclose(mixtures_of(state, population), [mixtures[c] for c in range(5)], atol=2e-4)
     assert np.ptp(state.mixture, axis=1).max() > 0.2  # they are no longer equal
+
+
+def kept_of(state, population, name):
+    return np.array([value[name] for value in state.kept.of(population.client_ids)])
+
+
+def test_fedrc_is_the_papers_in_numpy(tff_worker, regression, population, by_hand):
+    method = build_fedrc(regression, TRAINING, FedRCParameters(num_clusters=K), seed=5)
+    start = method.initialize(population)
+    models, mixtures, labels = by_hand(oracle.fedrc, start.models, CLASSES)
+    state = train(method, population, FIVE)
+    np.testing.assert_allclose(state.models, models, atol=2e-5)
+    np.testing.assert_allclose(state.server["labels"], labels, atol=5e-3)
+    np.testing.assert_allclose(kept_of(state, population, "mixture"), [mixtures[c] for c in range(5)], atol=2e-4)
+
+
+@pytest.mark.parametrize("pull, every", [(0.0, 1), (0.7, 2)])
+def test_fedsoft_is_the_papers_in_numpy(tff_worker, regression, population, by_hand, pull, every):
+    how = FedSoftParameters(num_clusters=K, proximal_weight=pull, estimate_every=every, smoother=0.01)
+    method = build_fedsoft(regression, TRAINING, how, seed=5)
+    start = method.initialize(population)
+    models, importance = by_hand(oracle.fedsoft, start.models, pull, every, 0.01)
+    state = train(method, population, FIVE)
+    np.testing.assert_allclose(state.models, models, atol=2e-5)
+    found = kept_of(state, population, "importance")
+    np.testing.assert_allclose(found, [importance[client] for client in range(5)], atol=1e-6)
+    assert len(np.unique(found)) > K
+
+
+def test_fedsofts_clients_may_go_on_with_their_own_models(tff_worker, regression, population):
+    own, clusters = (build_fedsoft(regression, TRAINING, FedSoftParameters(start=each)) for each in ("own", "clusters"))
+    first, same = (train(each, population, FIVE[:1]) for each in (own, clusters))
+    np.testing.assert_array_equal(first.models, same.models)
+    assert kept_of(first, population, "model").shape == (5, regression.size)
+    assert np.abs(train(own, population).models - train(clusters, population).models).max() > 1e-4
+
+
+def test_a_single_cluster_is_fedavg_or_fedprox(tff_worker, model, population, reference):
+    alone = [
+        (build_fedrc(model, TRAINING, FedRCParameters(num_clusters=1)), "fedavg"),
+        (build_fedsoft(model, TRAINING, FedSoftParameters(num_clusters=1, proximal_weight=0)), "fedavg"),
+        (build_fedsoft(model, TRAINING, FedSoftParameters(num_clusters=1, proximal_weight=PULL)), "fedprox"),
+    ]
+    for method, limit in alone:
+        assert_close(train(method, population).models[0], reference(limit)[1][0])
 
 
 def test_fedem_with_one_model_is_fedavg(tff_worker, model, population, reference):
@@ -141,7 +189,7 @@ def test_losses_that_are_none_are_told_in_one_line(make):
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("name", ["FedEMParameters"])
+@pytest.mark.parametrize("name", ["FedEMParameters", "FedRCParameters", "FedSoftParameters"])
 def test_there_is_one_model_at_least(name):
     with pytest.raises(UserError, match="num_clusters is 0"):
         getattr(tffcl.algorithms, name)(num_clusters=0)

@@ -26,7 +26,7 @@ LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 ANEW = {"clove"}
 # Methods that are known to need each client's upload, or more than a mean for each key; the server of all others does
 # with sums.
-NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedem"}
+NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedem", "fedrc", "fedsoft"}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,14 @@ def pretrained(data_dir):
     return tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
 
 
-APART = {"ifca", "clove", "fedem"}  # whose models differ at first; the others are slow
+APART = {"ifca", "clove", "fedem", "fedrc", "fedsoft"}  # whose models differ at first
+
+
+QUICK = {"ifca", "fedem"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in APART else pytest.mark.slow) for name in ALGORITHMS], indirect=True
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ALGORITHMS], indirect=True
 )
 def test_trained_weights_are_kept(pretrained, name, clients, data_dir, worker):
     worker.use_local_worker()

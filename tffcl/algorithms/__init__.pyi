@@ -19,7 +19,9 @@ from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
 from tffcl.algorithms.feddrift import build_feddrift as build_feddrift
 from tffcl.algorithms.fedem import build_fedem as build_fedem
 from tffcl.algorithms.fednova import build_fednova as build_fednova
+from tffcl.algorithms.fedrc import build_fedrc as build_fedrc
 from tffcl.algorithms.fedsem import build_fedsem as build_fedsem
+from tffcl.algorithms.fedsoft import build_fedsoft as build_fedsoft
 from tffcl.algorithms.flis_dc import build_flis_dc as build_flis_dc
 from tffcl.algorithms.flt import build_flt as build_flt
 from tffcl.algorithms.flux import build_flux as build_flux
@@ -51,6 +53,8 @@ from tffcl.algorithms.presets import build_pca_km_hc as build_pca_km_hc
 from tffcl.algorithms.related_training import build_related_training as build_related_training
 from tffcl.algorithms.scaffold import build_scaffold as build_scaffold
 from tffcl.algorithms.soft_parameters import FedEMParameters as FedEMParameters
+from tffcl.algorithms.soft_parameters import FedRCParameters as FedRCParameters
+from tffcl.algorithms.soft_parameters import FedSoftParameters as FedSoftParameters
 from tffcl.algorithms.solo import build_solo as build_solo
 from tffcl.algorithms.stocfl import build_stocfl as build_stocfl
 from tffcl.algorithms.training_parameters import DittoParameters as DittoParameters

@@ -28,13 +28,13 @@ from tffcl.client_work.mixture import (
 from tffcl.client_work.training import training_work
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server import all_models, models_type, move_rows
+from tffcl.rounds.server import all_values, models_type, move_rows
 from tffcl.trace_cache import built_once
 
 
 @built_once
 def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
-    """Builds one round of FedEM (Alg. 1 lines 2 to 13).
+    """Builds one round of FedEM.
 
     All models `float32[K,P]` go to every client, which uploads the K differences in one upload. It keeps π, its
     mixture. As in the paper a model's mean is weighted by the clients' numbers of examples alone: what a client has
@@ -51,7 +51,7 @@ def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int
 
     kept, names = tff.TensorType(np.float32, [num_models]), model_names(num_models)
     work = training_work(model, training, compute, kept=kept, models=names)
-    server = Server({"models": models_type(model.size, num_models)}, all_models, move_rows)
+    server = Server({"models": models_type(model.size, num_models)}, all_values, move_rows)
     return compose(work, {"update": SoftMeanFactory(num_models, aggregation)}, server)
 
 
@@ -76,8 +76,8 @@ def build_fedem(
 ) -> Method:
     """Builds FedEM; with one model it is FedAvg.
 
-    From the paper: E-step, M-step and weighted local training (Alg. 1; Eq. 8 to 10), the mean by examples, the mixture
-    of predictions (Eq. 4), newcomers that find their mixture of models that stay as they are. Ours: the K models are
+    From the paper: E-step, M-step and weighted local training (Alg. 1), the mean by examples, the mixture
+    of predictions, newcomers that find their mixture of models that stay as they are. Ours: the K models are
     drawn as IFCA's; an evaluation lets everybody find its mixture so, too, as clients that were in few rounds keep an
     old one. Traffic is K models each way.
 

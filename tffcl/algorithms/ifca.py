@@ -26,7 +26,7 @@ from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server import all_models, models_type, move_rows
+from tffcl.rounds.server import all_values, models_type, move_rows
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import Traffic
@@ -79,7 +79,7 @@ def _build_round(
 ) -> Round:
     step = _build_shared_step(_shared_size(model)) if share else move_rows
     factory = keyed_factory(aggregation, num_clusters)
-    server = Server({"models": models_type(model.size, num_clusters)}, all_models, step)
+    server = Server({"models": models_type(model.size, num_clusters)}, all_values, step)
     return compose(_build_work(model, training, choose_by), {"update": factory}, server)
 
 

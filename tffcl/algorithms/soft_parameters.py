@@ -44,7 +44,7 @@ class FedSoftParameters(Parameters):
 
     Attributes:
       num_clusters: S, the number of clusters.
-      proximal_weight: λ of Eq. 2, how strongly the clusters' models pull at a client's (authors: 0.1).
+      proximal_weight: λ, how strongly the clusters' models pull at a client's (authors: 0.1).
       estimate_every: τ, in how many rounds importance weights are estimated anew (authors: 2).
       smoother: σ, the weight of a cluster that no example of a client is nearest to (authors: 0.0001).
       start: What a client trains: the mean of the "clusters" by its importance weights, or its "own" model of the last

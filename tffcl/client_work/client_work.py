@@ -61,9 +61,13 @@ class ClientWork:
         """What a client keeps between rounds, by its name in the client's input."""
         found = {} if self.kept is None else {KEPT: self.kept}
         if self.optimizer is not None:
-            types = tf.nest.map_structure(lambda leaf: tff.TensorType(leaf.dtype.type, leaf.shape), self.optimizer)
-            found[OPTIMIZER] = tff.to_type(types)
+            found[OPTIMIZER] = arrays_type(self.optimizer)
         return found
+
+
+def arrays_type(values) -> tff.Type:
+    """Returns the TFF type of a structure of arrays."""
+    return tff.to_type(tf.nest.map_structure(lambda leaf: tff.TensorType(leaf.dtype.type, leaf.shape), values))
 
 
 def keyed(key, value) -> collections.OrderedDict:

@@ -16,6 +16,7 @@ from tffcl.models.objectives import CLASSES
 from tffcl.trace_cache import built_once
 
 _LEAST = 1e-30  # of the probabilities that have a logarithm
+_LEAST_COUNT = 1e-8  # of the examples of a label, as in FedRC's authors' code
 
 
 def check_likelihood(model: FlatModel, whose: str):
@@ -89,6 +90,48 @@ def responsibilities(losses, mixture, prior=None):
     shares = tf.nn.softmax(logits if prior is None else logits + prior, axis=0)
     there = tf.shape(losses)[1] > 0
     return shares, tf.where(there, tf.math.divide_no_nan(tf.reduce_sum(shares, 1), tf.reduce_sum(shares)), mixture)
+
+
+def label_prior(labels, y):
+    """Minus the logarithm of the share of each example's label among all that a model is responsible for (FedRC's C).
+
+    Args:
+      labels: `float32 [K, C]`, how many examples of each label each model is responsible for; zero before it is known.
+      y: `int32 [n, ...]`.
+
+    Returns:
+      `float32 [K, n]`; of sequences the mean over their labels.
+    """
+    counts = tf.maximum(labels, _LEAST_COUNT)
+    logarithms = -tf.math.log(counts / tf.reduce_sum(counts, axis=1, keepdims=True))
+    of_each = tf.gather(logarithms, y, axis=1)
+    return tf.reduce_mean(of_each, axis=list(range(2, of_each.shape.rank)))
+
+
+def label_counts(shares, y, classes: int):
+    """Returns how many examples of each label each model is responsible for, `float32 [K, C]`.
+
+    Args:
+      shares: `float32 [K, n]`, see `responsibilities`.
+      y: `int32 [n, ...]`; of sequences each label counts a part of the example.
+      classes: C.
+    """
+    one_hot = tf.one_hot(y, classes)
+    return shares @ tf.reduce_mean(one_hot, axis=list(range(1, one_hot.shape.rank - 1)))
+
+
+def nearest_shares(losses, least: float):
+    """Returns the share of the examples that have their least loss under each model, `float32 [K]`, at least `least`
+    of all before they are made to sum to one; losses are `float32 [K, n]`."""
+    nearest = tf.one_hot(tf.argmin(losses, axis=0), losses.shape[0])
+    shares = tf.math.divide_no_nan(tf.reduce_sum(nearest, 0), tf.cast(tf.shape(losses)[1], tf.float32))
+    shares = tf.maximum(shares, max(least, _LEAST))  # without examples all are equal
+    return shares / tf.reduce_sum(shares)
+
+
+def mean_model(models, weights):
+    """Returns the mean `float32 [P]` of models `float32 [K, P]` by weights `float32 [K]` that sum to one."""
+    return tf.reduce_sum(weights[:, tf.newaxis] * models, axis=0)
 
 
 def fitted_mixture(losses, steps: int, prior=None):

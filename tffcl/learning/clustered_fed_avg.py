@@ -24,7 +24,7 @@ from tffcl.client_work.training import CHOOSE, build_choose_and_train
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, one_array
 from tffcl.rounds.composer import Round, by_examples, compose, uniform
-from tffcl.rounds.server import all_models, initial_optimizer_state, keyed_server
+from tffcl.rounds.server import all_values, initial_optimizer_state, keyed_server
 from tffcl.validation import Count, Whole, check_value
 
 LearningAlgorithmState = tff.learning.templates.LearningAlgorithmState
@@ -196,7 +196,7 @@ def _build_round(
         )
 
     server = keyed_server(model.size, num_clusters, optimizer=optimizer, on_trained=model.on_trained)
-    server = dataclasses.replace(server, receive=all_models, told=("metrics",))
+    server = dataclasses.replace(server, receive=all_values, told=("metrics",))
     uploads = {"update": aggregator, "metrics": metrics}
     return compose(ClientWork(element_spec, compute), uploads, server, weighting=weighting, reports=False)
 

@@ -23,10 +23,10 @@ def own_row(values, client) -> collections.OrderedDict:
     return collections.OrderedDict(model=values["models"][client["key"]])
 
 
-def all_models(values, client) -> collections.OrderedDict:
-    """A client receives all models."""
+def all_values(values, client) -> collections.OrderedDict:
+    """A client receives all that the server broadcasts."""
     del client
-    return collections.OrderedDict(models=tf.identity(values["models"]))
+    return tf.nest.map_structure(tf.identity, values)
 
 
 def move_rows(state, results, measurements):
