@@ -16,6 +16,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
 from tffcl.export.writer import save_models
+from tffcl.models.autoencoder import build_conv_autoencoder
 
 FEATURES = spec([30], tf.float32)
 
@@ -267,9 +268,53 @@ def test_a_model_of_two_inputs_is_trained_saved_and_asked(tff_worker, tmp_path):
         result.predict("ward 1", x["numbers"])
 
 
-def test_signatures_of_one_array_refuse_several_inputs():
-    with pytest.raises(UserError, match=r"subspace needs examples that are one array; .* \(numbers, codes\)"):
-        tffcl.algorithms.build_pacfl(made_of(of_two_inputs(), TWO), TRAINING)
+OF_WARDS = wards()["ward 0"][0]
+SERVER = {"server_images": {"numbers": OF_WARDS["numbers"].astype("f8"), "codes": OF_WARDS["codes"].astype("i8")}}
+
+
+@pytest.mark.parametrize(
+    "method, more",
+    [
+        ("pacfl", {"parameters": tffcl.algorithms.PACFLParameters(num_clusters=2, threshold=None)}),
+        ("pca_km_hc", {"parameters": tffcl.algorithms.PCAKMHCParameters(num_clusters=2)}),
+        ("flis_hc", SERVER | {"parameters": tffcl.algorithms.FLISHCParameters(num_clusters=2, threshold=None)}),
+        ("flis_dc", SERVER),
+        ("flis_dc", SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")}),
+    ],
+)
+def test_methods_group_clients_of_two_inputs(tff_worker, tmp_path, method, more):
+    """By all their numbers side by side, or by what models answer on a server's examples of the same inputs."""
+    made = getattr(tffcl.algorithms, f"build_{method}")(made_of(of_two_inputs(), TWO), TRAINING, **more)
+    clients = wards()
+    population = tffcl.Population.from_arrays(clients, clients)
+    result = tffcl.train(made, population, rounds=2, clients_per_round=4, out=tmp_path / "run")
+    assert result.summary["accuracy"]["cluster"]["mean"] > 0.5
+    tffcl.export_result(result, tmp_path / "export")
+    signed = result.trained.state.signatures if method == "pacfl" else {}
+    for client, basis in enumerate(signed.get("basis", ())):
+        x = population.train(client).x
+        data = np.concatenate([x["codes"].astype("f4"), x["numbers"]], axis=1).T  # in the order of their names
+        np.testing.assert_allclose(np.abs(basis.T @ np.linalg.svd(data)[0][:, :3]), np.eye(3), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "images, message",
+    [
+        (OF_WARDS["numbers"], "must be arrays by the names of the model's inputs: numbers, codes"),
+        ({**OF_WARDS, "codes": OF_WARDS["codes"][:5]}, "of unequal numbers: 25 numbers, 5 codes"),
+        ({**OF_WARDS, "codes": OF_WARDS["codes"][:, :2]}, r"input codes are int32 of shape \[25, 2\]; they must"),
+        ({name: values[:0] for name, values in OF_WARDS.items()}, "are none; there must be 1 or more"),
+    ],
+)
+def test_a_servers_examples_of_other_inputs_are_refused(images, message):
+    with pytest.raises(UserError, match=f"the server's images.* {message}"):
+        tffcl.algorithms.build_flis_dc(made_of(of_two_inputs(), TWO), TRAINING, server_images=images)
+
+
+def test_the_signature_of_one_array_refuses_several_inputs():
+    encoder = build_conv_autoencoder((28, 28, 1))
+    with pytest.raises(UserError, match=r"embedding, unlike subspace .* one array; .* \(numbers, codes\)"):
+        tffcl.algorithms.build_flt(made_of(of_two_inputs(), TWO), TRAINING, encoder=(encoder, encoder.initial))
 
 
 class Unnamed(layers.Layer):

@@ -32,7 +32,7 @@ from tffcl.clustering.vector_distances import (
     vector_points,
 )
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel, one_array
+from tffcl.models.flat import FlatModel
 from tffcl.references import is_reference, named
 from tffcl.registry import Row, find, given, made_by, parameters_of
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
@@ -86,10 +86,11 @@ def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | 
 
 
 def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], str]:
-    kind = one_array(model.example_spec, "signature subspace").dtype
-    if kind.is_integer and kind != tf.uint8:
+    kinds = [leaf.dtype for leaf in tf.nest.flatten(model.example_spec["x"])]
+    whole = [kind.name for kind in kinds if kind.is_integer and kind != tf.uint8]
+    if whole:
         tokens = (
-            f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take "
+            f"the examples are {', '.join(whole)}; angles mean nothing where these are numbers of tokens: take "
             "another signature"
         )
         return lambda signatures, angles: tokens
@@ -220,7 +221,7 @@ def build_composed(
     parameters: ComposedParameters = ComposedParameters(),
     *,
     seed: int = 0,
-    server_images: np.ndarray | None = None,
+    server_images: np.ndarray | Mapping[str, np.ndarray] | None = None,
     find_encoder: Callable | None = None,
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,

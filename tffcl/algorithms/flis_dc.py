@@ -8,6 +8,7 @@ round's.
 
 import collections
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -29,11 +30,18 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.predictions import answers_type, build_answer, check_images, related
+from tffcl.signatures.predictions import (
+    answers_type,
+    build_answer,
+    check_images,
+    images_type,
+    num_images,
+    related,
+)
 from tffcl.trace_cache import built_once
 
 
-def aggregation_context(parameters: FLISDCParameters, images: np.ndarray):
+def aggregation_context(parameters: FLISDCParameters, images):
     """What the aggregator holds to relate clients: β, and the images if it answers them itself."""
     threshold = np.float64(parameters.threshold)
     if parameters.answered_by == "clients":
@@ -41,7 +49,7 @@ def aggregation_context(parameters: FLISDCParameters, images: np.ndarray):
     return collections.OrderedDict(threshold=threshold, images=images)
 
 
-def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np.ndarray) -> RelatednessMeanFactory:
+def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images) -> RelatednessMeanFactory:
     """Builds the aggregation of FLIS (DC): inference similarity clustering and one mean per cluster (Alg. 1 lines 11,
     12).
 
@@ -57,7 +65,8 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np
             context_type=context_type,
             context=context,
         )
-    answer, kind = build_answer(model, soft=parameters.soft), answers_type(model, len(images), soft=parameters.soft)
+    answer = build_answer(model, soft=parameters.soft)
+    kind = answers_type(model, num_images(images), soft=parameters.soft)
 
     def relate(context, uploads):
         answers = tf.map_fn(
@@ -68,13 +77,13 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np
         )
         return related(answers, context["threshold"], form, classes)
 
-    held = collections.OrderedDict(threshold=context_type, images=tff.TensorType(images.dtype, images.shape))
+    held = collections.OrderedDict(threshold=context_type, images=images_type(images))
     return RelatednessMeanFactory(relate, context_type=tff.to_type(held), context=context)
 
 
 @built_once
 def build_joint_round(
-    model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images: np.ndarray
+    model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images
 ) -> Round:
     """Builds one round of FLIS (DC).
 
@@ -84,11 +93,11 @@ def build_joint_round(
 
     Args:
       parameters: Clusters and choice.
-      images: The server's, `uint8 [n, ...]`.
+      images: The server's, as `check_images` gives them.
     """
     soft = parameters.soft
     choose_and_train, fields = build_chooser(model, training, parameters.choose_by)
-    answer, kind = build_answer(model, soft=soft), answers_type(model, len(images), soft=soft)
+    answer, kind = build_answer(model, soft=soft), answers_type(model, num_images(images), soft=soft)
 
     def compute(received, client):
         _, trained, report = choose_and_train(received["models"], client)
@@ -100,9 +109,9 @@ def build_joint_round(
 
     def receive(values, client):
         del client
-        return collections.OrderedDict((name, tf.identity(value)) for name, value in values.items())
+        return tf.nest.map_structure(tf.identity, collections.OrderedDict(values))
 
-    values = {"models": models_type(model.size), "images": tff.TensorType(images.dtype, images.shape)}
+    values = {"models": models_type(model.size), "images": images_type(images)}
     work = training_work(model, training, compute, **fields, key=np.int32)
     return compose(
         work,
@@ -129,7 +138,7 @@ class FLISDC(Choosing):
     name = "flis_dc"
     state_class = FLISDCState
 
-    def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images: np.ndarray):
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images):
         super().__init__(model, parameters.choose_by)
         self._initial, self._images = model.initial[np.newaxis], images
         # Methods that differ in β only share one round: it is traced once for all points of a sweep.
@@ -190,7 +199,7 @@ def build_flis_dc(
     training: LocalTraining,
     parameters: FLISDCParameters = FLISDCParameters(),
     *,
-    server_images: np.ndarray | None,
+    server_images: np.ndarray | Mapping[str, np.ndarray] | None,
 ) -> Method:
     """Builds FLIS (DC).
 
@@ -200,7 +209,7 @@ def build_flis_dc(
 
     Args:
       parameters: Clusters and choice.
-      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
+      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500), or by input of a model of several.
 
     Returns:
       The method; a round's metrics have the cohort's `relatedness`.
@@ -210,5 +219,5 @@ def build_flis_dc(
     """
     images = check_images(model, server_images)
     classes = model.objective.classes_for("FLIS (DC)") if parameters.soft else None
-    inference.check_threshold(parameters.threshold, parameters.metric, len(images), classes)
+    inference.check_threshold(parameters.threshold, parameters.metric, num_images(images), classes)
     return FLISDC(model, training, parameters, images)

@@ -5,6 +5,7 @@ its own model; all cluster models start from the same initial one. Newcomers are
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow_federated as tff
@@ -17,6 +18,7 @@ from tffcl.algorithms.parameters import FedClustParameters, FLISHCParameters, PA
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering.inference_similarity import check_threshold
 from tffcl.models.flat import FlatModel
+from tffcl.signatures.predictions import num_images
 
 _ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
 
@@ -57,7 +59,7 @@ def build_pacfl(
 
 
 def group_flis_hc(
-    model: FlatModel, training: LocalTraining, how: FLISHCParameters, *, server_images: np.ndarray | None, seed: int = 0
+    model: FlatModel, training: LocalTraining, how: FLISHCParameters, *, server_images, seed: int = 0
 ) -> OneShotClustering:
     """Builds FLIS's grouping (Alg. 3 lines 4 to 6); arguments as of `build_flis_hc`.
 
@@ -68,8 +70,7 @@ def group_flis_hc(
     found = dataclasses.replace(found, setting={"threshold": lambda threshold: 1 - threshold})
     if not isinstance(how.threshold, float):
         return found
-    images = len(server_images)  # type: ignore[arg-type]  # the grouping has refused None
-    check_threshold(how.threshold, how.metric, images, model.num_classes if how.soft else None)
+    check_threshold(how.threshold, how.metric, num_images(server_images), model.num_classes if how.soft else None)
     return dataclasses.replace(found, threshold=1 - how.threshold + _ROUNDING)
 
 
@@ -79,7 +80,7 @@ def build_flis_hc(
     training: LocalTraining,
     parameters: FLISHCParameters = FLISHCParameters(),
     *,
-    server_images: np.ndarray | None,
+    server_images: np.ndarray | Mapping[str, np.ndarray] | None,
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
@@ -96,7 +97,7 @@ def build_flis_hc(
     Args:
       training: Local hyper-parameters, of the warm-up too.
       parameters: How clients are grouped.
-      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
+      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500), or by input of a model of several.
       seed: Of the warm-up: it decides in which order clients visit their examples.
 
     Returns:

@@ -133,6 +133,26 @@ def as_features(x):
     return tf.cast(x, tf.float32) / 255.0 if x.dtype == tf.uint8 else tf.cast(x, tf.float32)
 
 
+def feature_rows(example_spec, x):
+    """Returns features as rows, those of several inputs side by side in the order of their names.
+
+    Args:
+      example_spec: Of one example.
+      x: Its features `[n, ...]` of any number type, or a structure of them.
+
+    Returns:
+      `[n, d]`, of one array in its own type, else `float32`.
+    """
+    sizes = [leaf.shape.num_elements() for leaf in tf.nest.flatten(example_spec["x"])]
+    rows = [tf.reshape(leaf, [-1, size]) for leaf, size in zip(tf.nest.flatten(x), sizes, strict=True)]
+    return rows[0] if len(rows) == 1 else tf.concat([tf.cast(each, tf.float32) for each in rows], 1)
+
+
+def num_features(example_spec) -> int:
+    """Returns d, how many numbers an example's features are, of all its inputs."""
+    return sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(example_spec["x"]))
+
+
 def visiting_order(count, seed):
     """Draws a permutation of the numbers below `count`.
 

@@ -44,6 +44,34 @@ def as_type(x: np.ndarray, dtype, whose: str) -> np.ndarray:
     return x.astype(dtype)
 
 
+def as_taken(given, spec, whose: str):
+    """Returns examples as a model takes them, an array or one for each of several inputs by name.
+
+    Args:
+      given: The examples, arrays `[n, ...]`.
+      spec: Of one example's features, as in `FlatModel.example_spec`.
+      whose: Names them in messages.
+
+    Raises:
+      UserError: If they are of other inputs or another shape, or hold what the model's type does not.
+    """
+    if isinstance(spec, Mapping):
+        if not isinstance(given, Mapping) or set(given) != set(spec):
+            raise UserError(f"{whose} must be arrays by the names of the model's inputs: {', '.join(spec)}")
+        taken = {name: as_taken(given[name], leaf, f"{whose} of input {name}") for name, leaf in spec.items()}
+        counts = {name: len(x) for name, x in taken.items()}
+        if len({*counts.values()}) > 1:
+            raise UserError(f"{whose} are of unequal numbers: {', '.join(f'{n} {name}' for name, n in counts.items())}")
+        return collections.OrderedDict(taken)
+    x = arrays.as_array(given, whose)
+    if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
+        wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
+        hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
+        raise UserError(f"{whose} are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
+    arrays.check_finite(x, whose, given)
+    return as_type(x, spec.dtype.as_numpy_dtype, whose)
+
+
 def _range_of(dtype: np.dtype, given: np.dtype) -> tuple[float, float]:
     if dtype.kind == "b":
         return 0, 1

@@ -1,6 +1,5 @@
 """What a run gave, as Python objects."""
 
-import collections
 import dataclasses
 import functools
 import pathlib
@@ -12,9 +11,8 @@ import pandas as pd
 import tensorflow as tf
 
 from tffcl.algorithms.method import Method
-from tffcl.arrays import as_array, check_finite
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
-from tffcl.clients.example_types import as_type
+from tffcl.clients.example_types import as_taken
 from tffcl.clients.population import Population, index_of
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError
@@ -111,30 +109,13 @@ class Trained(Shown):
           UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
             infinite or masked, or the model cannot be computed on them.
         """
-        x = _as_taken(x, self.method.model.example_spec["x"], "the examples")
+        x = as_taken(x, self.method.model.example_spec["x"], "the examples")
         models, weights = self.mixture_of(client)
         own = (models[0],) if len(models) == 1 else (models, weights)
         try:
             return _predictor(self.method.model, probabilities, len(own) > 1)(*own, x).numpy()
         except tf.errors.InvalidArgumentError as error:
             raise not_taken(self.method.model, "one of the examples", error) from None
-
-
-def _as_taken(given, spec, whose: str):
-    """Returns examples as a model takes them, arrays of one input or of several by name; UserError for others."""
-    if isinstance(spec, Mapping):
-        if not isinstance(given, Mapping) or set(given) != set(spec):
-            raise UserError(f"{whose} must be arrays by the names of the model's inputs: {', '.join(spec)}")
-        return collections.OrderedDict(
-            (name, _as_taken(given[name], leaf, f"{whose} of input {name}")) for name, leaf in spec.items()
-        )
-    x = as_array(given, whose)
-    if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
-        wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
-        hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
-        raise UserError(f"{whose} are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
-    check_finite(x, whose, given)
-    return as_type(x, spec.dtype.as_numpy_dtype, whose)
 
 
 @built_once

@@ -137,7 +137,7 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
         raise UserError(f"the encoder's vector is of shape {list(vector.shape)}; {has}")
     if not np.isfinite(vector).all():
         raise UserError("the encoder's vector has NaN or infinite entries; train it anew, with a smaller learning rate")
-    images = one_array(example_spec, "signature embedding")
+    images = one_array(example_spec, "signature embedding, unlike subspace and pca_centres,")
     if tuple(images.shape) != autoencoder.input_shape or images.dtype != tf.uint8:
         takes, given = ("x".join(map(str, shape)) for shape in (autoencoder.input_shape, images.shape))
         given = f"{images.dtype.name} of {given}"

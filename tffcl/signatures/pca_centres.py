@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.client_work import as_features, stack
+from tffcl.client_work.client_work import as_features, feature_rows, num_features, stack
 from tffcl.client_work.kmeans import build_kmeans
-from tffcl.models.flat import one_array
 from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise
 from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, NonNegative, Positive, validated
@@ -51,7 +50,8 @@ def build_pca_centres(
     clients as if the bases were one.
 
     Args:
-      example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
+      example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image, or several inputs, all of whose
+        numbers are features.
       num_components: c; no more than an image has values. A client with fewer examples has zeros for the rest.
       num_centres: k.
       preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the
@@ -67,15 +67,14 @@ def build_pca_centres(
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
     """
-    features = one_array(example_spec, "signature pca_centres").shape.num_elements()
-    count = min(num_components, features)
+    count = min(num_components, num_features(example_spec))
+    whole = preprocess or (lambda x: tf.nest.map_structure(as_features, x))
     kmeans = build_kmeans(num_centres)
 
     @tf.function(autograph=False)
     def compute(context, examples):
-        images = stack(examples)["x"]
-        x = (preprocess or as_features)(images)
-        found = kmeans(principal_components(tf.reshape(x, [-1, features]), count), context["seed"])
+        rows = feature_rows(example_spec, whole(stack(examples)["x"]))
+        found = kmeans(principal_components(rows, count), context["seed"])
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], count])
         if noise_multiplier:
             return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))

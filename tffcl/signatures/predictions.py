@@ -7,30 +7,38 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.arrays import as_array, check_finite
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.evaluation import build_predict, build_probabilities
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.clients.client_examples import inputs_of
+from tffcl.clients.example_types import as_taken
 from tffcl.errors import UserError, no_server_data
-from tffcl.models.flat import FlatModel, one_array
+from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
 
-def check_images(model: FlatModel, images) -> np.ndarray:
-    """Returns the server's images `uint8 [n, ...]` if they are what the model takes.
+def check_images(model: FlatModel, images):
+    """Returns the server's images `uint8 [n, ...]`, or arrays by input of a model of several, as the model takes them.
 
     Raises:
-      UserError: If there are none, type or shape is another, or one is not finite.
+      UserError: If there are none, shape or inputs are others, the type does not hold them, or one is not finite.
     """
     if images is None:
         raise no_server_data()
-    kind = one_array(model.example_spec, "the comparison of answers on the server's images").dtype
-    images = as_array(images, "the server's images")
-    if images.dtype != kind.as_numpy_dtype or images.shape[1:] != model.input_shape or not len(images):
-        wanted = f"{kind.name} of shape [n, {', '.join(map(str, model.input_shape))}] with n of 1 or more"
-        raise UserError(f"the server's images are {images.dtype} of shape {list(images.shape)}; they must be {wanted}")
-    check_finite(images, "the server's images")
+    images = as_taken(images, model.example_spec["x"], "the server's images")
+    if not num_images(images):
+        raise UserError("the server's images are none; there must be 1 or more")
     return images
+
+
+def num_images(images) -> int:
+    """Returns how many images, or examples of several inputs, the server has."""
+    return len(next(iter(inputs_of(images).values())))
+
+
+def images_type(images) -> tff.Type:
+    """Returns the TFF type of the server's images, or of each input of its examples."""
+    return tff.to_type(tf.nest.map_structure(lambda leaf: tff.TensorType(leaf.dtype, leaf.shape), images))
 
 
 def build_answer(model: FlatModel, *, soft: bool = False):
@@ -55,7 +63,7 @@ def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tf
 
 
 def build_inference(
-    model: FlatModel, training: LocalTraining, images: np.ndarray, *, soft: bool = False, seed: int = 0
+    model: FlatModel, training: LocalTraining, images, *, soft: bool = False, seed: int = 0
 ) -> Signature:
     """Builds the signature: train the broadcast model on the local data, answer the server's images (FLIS Alg. 3 line
     4, Alg. 2 line 2).
@@ -65,7 +73,7 @@ def build_inference(
     Args:
       model: What is trained, from its initial weights.
       training: The local training before answering.
-      images: The server's, `uint8 [n, ...]`.
+      images: The server's, as `check_images` gives them.
       soft: Probabilities instead of the most likely class.
       seed: Decides, with its ID, in which order a client visits its examples.
 
@@ -78,11 +86,11 @@ def build_inference(
     """
     images = check_images(model, images)
     local_sgd, answer = build_local_sgd(model, training), build_answer(model, soft=soft)
-    value_type = answers_type(model, len(images), soft=soft)
+    value_type = answers_type(model, num_images(images), soft=soft)
     context_type = tff.to_type(
         collections.OrderedDict(
             model=tff.TensorType(np.float32, [model.size]),
-            images=tff.TensorType(images.dtype, images.shape),
+            images=images_type(images),
             **dict([own_seed_type()]),
         )
     )

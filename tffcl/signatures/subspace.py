@@ -5,9 +5,8 @@ import collections
 import numpy as np
 import tensorflow as tf
 
-from tffcl.client_work.client_work import as_features, stack, visiting_order
+from tffcl.client_work.client_work import as_features, feature_rows, num_features, stack, visiting_order
 from tffcl.errors import UserError, unknown
-from tffcl.models.flat import one_array
 from tffcl.signatures.signature import Signature, build_signature, noised, own_noise
 
 METHODS = ("gram", "power")
@@ -312,7 +311,7 @@ def build_subspace(
     """Builds the signature `V = <basis=float32[d,q],mask=bool[q]>` of a client's data subspace.
 
     Args:
-      example_spec: `tf.TensorSpec` structure of one example, `x` and `y`.
+      example_spec: `tf.TensorSpec` structure of one example, `x` and `y`; of several inputs all numbers are features.
       num_vectors: p, singular vectors over all data (the paper), or per class; with `energy` at most so many.
       per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
       num_classes: Number of labels; needed with `per_class`.
@@ -333,7 +332,7 @@ def build_subspace(
     Raises:
       UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
     """
-    features = one_array(example_spec, "signature subspace").shape.num_elements()
+    features = num_features(example_spec)
     if not 1 <= num_vectors <= features:
         raise UserError(f"num_vectors is {num_vectors}; it must be from 1 to the number of features, {features}")
     if method not in METHODS:
@@ -350,7 +349,7 @@ def build_subspace(
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
 
-    to_features = preprocess if callable(preprocess) else _PREPROCESSING[preprocess]
+    whole = preprocess if callable(preprocess) else lambda x: tf.nest.map_structure(_PREPROCESSING[preprocess], x)
 
     @tf.function(autograph=False)
     def compute(context, examples):
@@ -359,8 +358,7 @@ def build_subspace(
             count = tf.shape(local["y"])[0]
             chosen = visiting_order(count, tf.stack([count, samples]))[:samples]
             local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
-        x = to_features(local["x"])
-        data = tf.transpose(tf.reshape(x, [-1, features]))
+        data = tf.transpose(feature_rows(example_spec, whole(local["x"])))
         if noise_multiplier:
             gram = _noised_gram(data, clip, noise_multiplier, own_noise(context))
             # Its eigenvectors of largest eigenvalues: shifted, they are the left singular vectors of a matrix.
