@@ -95,6 +95,11 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("feddrift", "FedDriftParameters", "FedDrift: a client whose loss rises opens a model; models that do well "
             "on each other's data merge (AISTATS 2023)",
             of=_OF_EACH_ROUND),
+    _method("fedgwc", "FedGWCParameters", "FedGWC: clusters are split by how clients' losses go beside those of others "
+            "(ICML 2025)",
+            of=_OF_EACH_ROUND, takes=("seed",),
+            refuses={each: "its clients tell the server the losses of their epochs, which that does not hide"
+                     for each in ("dp", "secure_sum")}),
     _method("stocfl", "StoCFLParameters", "StoCFL: clusters merge by gradients at an anchor as clients become known, "
             "models held near a global one (2023)",
             of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),

@@ -9,6 +9,7 @@ from tffcl.algorithms.ditto import build_ditto as build_ditto
 from tffcl.algorithms.each_round_parameters import CFLParameters as CFLParameters
 from tffcl.algorithms.each_round_parameters import CLoVEParameters as CLoVEParameters
 from tffcl.algorithms.each_round_parameters import FedDriftParameters as FedDriftParameters
+from tffcl.algorithms.each_round_parameters import FedGWCParameters as FedGWCParameters
 from tffcl.algorithms.each_round_parameters import FedSEMParameters as FedSEMParameters
 from tffcl.algorithms.each_round_parameters import FLISDCParameters as FLISDCParameters
 from tffcl.algorithms.each_round_parameters import FLUXParameters as FLUXParameters
@@ -18,6 +19,7 @@ from tffcl.algorithms.fedavg import build_fedavg as build_fedavg
 from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
 from tffcl.algorithms.feddrift import build_feddrift as build_feddrift
 from tffcl.algorithms.fedem import build_fedem as build_fedem
+from tffcl.algorithms.fedgwc import build_fedgwc as build_fedgwc
 from tffcl.algorithms.fednova import build_fednova as build_fednova
 from tffcl.algorithms.fedrc import build_fedrc as build_fedrc
 from tffcl.algorithms.fedsem import build_fedsem as build_fedsem

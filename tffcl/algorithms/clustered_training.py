@@ -10,11 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.collect import CollectFactory
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.per_cluster import rearranged_rows, rearranged_state
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.training import build_update_work
+from tffcl.client_work.training import build_trajectory_work, build_update_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
@@ -22,7 +23,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.privacy_releases import all_noised
 from tffcl.rounds.server import initial_optimizer_state, keyed_server
-from tffcl.rounds.simulation import run_round
+from tffcl.rounds.simulation import RoundResult, run_round
 from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runtime import memory
@@ -39,6 +40,7 @@ def build_clustered_round(
     optimizer: tff.learning.optimizers.Optimizer | None = None,
     flags: bool = False,
     weighting: str = "examples",
+    trajectories: bool = False,
 ) -> Round:
     """Builds one round of clustered training (PACFL Alg. 1 lines 17 to 25).
 
@@ -50,10 +52,12 @@ def build_clustered_round(
       optimizer: Of the server, see `keyed_server`.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
       weighting: Of clients in the mean, a name in `WEIGHTINGS`.
+      trajectories: Whether clients upload their mean loss in each epoch, too, `losses=float32[E]`, which is collected.
     """
-    work = build_update_work(model, training, flags=flags)
+    work = build_trajectory_work(model, training) if trajectories else build_update_work(model, training, flags=flags)
+    uploads = {"update": keyed_factory(aggregation), **({"losses": CollectFactory()} if trajectories else {})}
     server = keyed_server(model.size, optimizer=optimizer, on_trained=model.on_trained)
-    return compose(work, {"update": keyed_factory(aggregation)}, server, weighting=WEIGHTINGS[weighting])
+    return compose(work, uploads, server, weighting=WEIGHTINGS[weighting])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,7 +153,12 @@ class ClusteredTraining:
         return {"models": of_rows(state.models, start), "server": server, "aggregators": aggregators}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
-        """Runs one round; see `Method.next`.
+        """Runs one round; see `Method.next`."""
+        state, metrics, _ = self.run(state, cohort)
+        return state, metrics
+
+    def run(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics, RoundResult | None]:
+        """Runs one round; returns the next state, the round's metrics, and all that it gave, None if nobody was asked.
 
         Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, and do not stand in the metrics.
         """
@@ -157,7 +166,7 @@ class ClusteredTraining:
         cohort = _of_large_clusters(composed, state, cohort)
         clusters = state.clusters(cohort.client_ids)
         if not len(clusters) and not all_noised(composed.uploads):
-            return state, RoundMetrics.of_nobody()
+            return state, RoundMetrics.of_nobody(), None
         rows, keys = (
             np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
         )
@@ -179,7 +188,7 @@ class ClusteredTraining:
         }
         if state.kept is not None:
             changes["kept"] = result.kept
-        return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
+        return dataclasses.replace(state, **changes), result.metrics(cohort, clusters), result
 
     def broadcast(self, state: ClusteredState) -> dict:
         """Returns the server's values of a round by name, the broadcast and the private ones, rows by model."""
@@ -323,13 +332,20 @@ def build_engine(
 
 
 def build_clustered_training(
-    model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None, weighting="examples"
+    model: FlatModel,
+    training: LocalTraining,
+    *,
+    aggregation=None,
+    optimizer=None,
+    flags=None,
+    weighting="examples",
+    trajectories=False,
 ) -> ClusteredTraining:
     """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
 
     def build_round(aggregation) -> Round:
-        options = {"optimizer": optimizer, "flags": flags is not None, "weighting": weighting}
-        return build_clustered_round(model, training, aggregation=aggregation, **options)
+        options = {"optimizer": optimizer, "weighting": weighting, "trajectories": trajectories}
+        return build_clustered_round(model, training, aggregation=aggregation, flags=flags is not None, **options)
 
     def rows(count: int):
         return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}

@@ -243,3 +243,21 @@ class FedDriftParameters(Parameters):
     eager: bool = False
     start: one_of(FEDDRIFT_STARTS) = "one"
     check_every: Count = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class FedGWCParameters(Parameters):
+    """When and how FedGWC splits clusters.
+
+    Attributes:
+      gamma: γ of the affinity exp(-γ d²) of two clients' perceptions (authors' code: 0.1).
+      tolerance: ε: interactions have settled while the mean square of their changes is below this (authors' code:
+        1e-5, with cohorts of ten; they change more in smaller ones).
+      most_parts: A cluster is split into so many parts at most at once (authors' code: 4).
+      least_clients: One with fewer clients is not split (authors' code: one with no more than a cohort has).
+    """
+
+    gamma: Positive = 0.1
+    tolerance: Positive = 1e-5
+    most_parts: Annotated[int, msgspec.Meta(ge=2)] = 4
+    least_clients: Count = 4

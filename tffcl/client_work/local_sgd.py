@@ -80,12 +80,16 @@ def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
     return descent
 
 
-def build_local_sgd(model: FlatModel, training: LocalTraining):
+def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool = False):
     """Builds the client's training as a tf.function.
 
     Each epoch visits the local examples once in an order drawn from the seed, batch by batch. By SGD the velocity
     follows `v <- momentum * v + gradient`, the parameters `w <- w - learning_rate * v`; other optimizers are those of
     `tff.learning.optimizers`.
+
+    Args:
+      by_epoch: Whether the loss is `float32[E]`, the mean over each epoch, E the most that a client has; one with fewer
+        has the loss of its last in the place of the others.
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction
@@ -97,6 +101,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       takes and gives it in the form of `kept_state`, a fresh one unless it is given. The loss of each example is
       multiplied by its weight, if there are weights. With n = 0 the vector comes back as it went in, with loss 0.
     """
+    most = max(training.epochs, *(own.get("epochs", 0) for own in (training.clients or {}).values()), 1)
     split, tensors_of, join = _build_parting(model, training)
     descent = _build_descent(model, training, tensors_of)
     build_step = _build_momentum_step if training.momentum else _build_plain_step
@@ -131,7 +136,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
             return start + size, parts, statistics, state, total, order, shuffling
 
         def epoch(number, parts, statistics, state, total):
-            del total  # only the last epoch's is reported
+            before = total  # without `by_epoch` only the last epoch's is reported
             shuffling = seed + [0, number]
             order = visiting_order(n, shuffling)
             _, parts, statistics, state, total, *_ = tf.while_loop(
@@ -140,12 +145,13 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
                 (0, parts, statistics, state, 0.0, order, shuffling),
                 parallel_iterations=1,
             )
+            total = tf.where(tf.range(most) >= number, total, before) if by_epoch else total
             return number + 1, parts, statistics, state, total
 
         _, trained, statistics, last, total = tf.while_loop(
             lambda number, *_: number < (training.epochs if epochs is None else epochs),
             epoch,
-            (0, parts, statistics, first, 0.0),
+            (0, parts, statistics, first, tf.zeros([most]) if by_epoch else 0.0),
             parallel_iterations=1,
         )
         kept = (tf.nest.flatten(last),) if training.keeps_state else ()

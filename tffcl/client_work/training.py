@@ -151,6 +151,27 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
 
 
 @built_once
+def build_trajectory_work(model: FlatModel, training: LocalTraining) -> ClientWork:
+    """Builds clustered training whose clients upload how their loss went, too.
+
+    Returns:
+      Work as of `build_update_work`, with the upload `losses=float32[E]` beside, the mean training loss of each epoch.
+    """
+    train_and_report = build_train_and_report(
+        model, training, local_sgd=build_local_sgd(model, training, by_epoch=True)
+    )
+
+    def compute(received, client):
+        trained, report = train_and_report(received["model"], client)
+        losses = report["loss"]
+        report["loss"] = losses[-1]
+        update = keyed(client["key"], trained - received["model"])
+        return ClientResult({"update": update, "losses": losses}, report)
+
+    return training_work(model, training, compute, key=np.int32)
+
+
+@built_once
 def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_counted: bool = False) -> ClientWork:
     """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020,
     section 4).

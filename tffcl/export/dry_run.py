@@ -81,7 +81,7 @@ def rehearse(
     examples: Callable[[int], ClientExamples],
     context,
 ) -> dict[str, tuple]:
-    """Runs one round and lets three newcomers sign, and tells what each exported computation would be given.
+    """Runs one round and lets three newcomers sign or join, and tells what each exported computation would be given.
 
     Args:
       method: The method.
@@ -103,16 +103,22 @@ def rehearse(
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with recording(context) as calls:
         method.next(_with_fresh_optimizers(state), Cohort(population, ids, (0, 1)))
-        if "signature" in computations:
+        if "signature" in computations or _missing(computations, calls):
             sign = method.exports().sign or functools.partial(method.admit, state)
             sign(Population(np.array(sorted(arrivals), np.int32), arrivals, arrivals))
+    for name in _missing(computations, calls):
+        raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
+    return recorded(computations, calls)
+
+
+def _missing(computations: Mapping[str, tff.Computation], calls: list) -> list[str]:
+    """Names those that take something and that no call was of."""
     found = recorded(computations, calls)
-    for name, computation in computations.items():
-        if computation.type_signature.parameter is not None and name not in found:
-            raise UserError(
-                f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type"
-            )
-    return found
+    return [
+        name
+        for name, computation in computations.items()
+        if computation.type_signature.parameter is not None and name not in found
+    ]
 
 
 def _with_fresh_optimizers(state):

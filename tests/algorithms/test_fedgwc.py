@@ -1,0 +1,93 @@
+"""FedGWC against NumPy, its limits, its splits and newcomers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests.algorithms.conftest import as_arrays
+from tests.oracles import fedgwc as oracle
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
+from tffcl.algorithms.each_round_parameters import FedGWCParameters
+from tffcl.algorithms.fedgwc import build_fedgwc
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering import interactions
+from tffcl.errors import UserError
+
+NEVER = FedGWCParameters(tolerance=1e-30)
+WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
+
+
+def test_interactions_are_the_plain_ones(tff_worker, convex, digit_clients):
+    """Five rounds of some clients each, on softmax regression, against NumPy in float64."""
+    population = digit_clients([31, 40, 25, 50, 12, 33], turns=[0, 1, 0, 1, 0, 0])
+    method = build_fedgwc(convex, WHOLE, NEVER)
+    state = method.initialize(population)
+    model = tuple(tensor.numpy().astype(float) for tensor in convex.unravel(state.models[0]))
+    seen, change = [[1 / 36] * 6] * 6, 1.0
+    for number, clients in enumerate([(0, 1, 2, 3, 4, 5), (0, 2, 4), (1, 3, 5), (0, 1), (2, 3, 4, 5)], 1):
+        data = [as_arrays(population, client) for client in clients]
+        told = [oracle.trained(model, *each, epochs=3, learning_rate=0.2, momentum=0.5) for each in data]
+        sizes = [len(y) for _, y in data]
+        model = tuple(sum(n * each[0][part] for n, each in zip(sizes, told)) / sum(sizes) for part in range(2))
+        before, seen = seen, oracle.weighed(seen, 6, clients, [each[1] for each in told], sizes)
+        block, share = np.ix_(clients, clients), len(clients) / 6
+        change = (1 - share) * change + share * np.mean((np.array(seen)[block] - np.array(before)[block]) ** 2)
+        state, metrics = method.next(state, cohort_of(population, clients, number))
+        np.testing.assert_allclose(state.interactions, seen, rtol=1e-3)
+        np.testing.assert_allclose(state.changes, [change], rtol=1e-3)
+        np.testing.assert_allclose(state.models[0], convex.ravel(model), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(metrics.losses, [each[1][-1] for each in told], rtol=1e-4)
+    found = interactions.affinity_of_perceptions(state.interactions, 2.0)
+    np.testing.assert_allclose(found, oracle.affinity(state.interactions, 2.0), rtol=1e-9)
+
+
+def test_without_splits_it_is_fedavg(tff_worker, model, population, reference):
+    method = build_fedgwc(model, TRAINING, NEVER)
+    assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
+
+
+def test_groups_are_found_by_their_losses():
+    """Losses of two groups, with noise of a fifth of what they are apart: the rule alone, cohorts of five."""
+    groups, rng, seen = np.repeat([0, 1], [12, 6]), np.random.default_rng(0), np.full([18, 18], 18**-2.0)
+    assert interactions.split(interactions.affinity_of_perceptions(seen, 0.1), 4, 0) is None
+    for _ in range(300):
+        some = rng.choice(18, 5, replace=False)
+        losses = 1 + groups[some][:, np.newaxis] + 0.2 * rng.standard_normal((5, 5))
+        weights = interactions.gaussian_weights(losses, np.ones(5, int))
+        assert weights.sum() == pytest.approx(1)
+        block = np.ix_(some, some)
+        seen[block] = 13 / 18 * seen[block] + 5 / 18 * weights[:, np.newaxis]
+    labels = interactions.split(interactions.affinity_of_perceptions(seen, 0.1), 4, 0)
+    assert len(set(zip(groups, labels))) == len(set(labels)) == 2
+
+
+def test_a_cluster_that_has_settled_is_split_and_newcomers_take_the_better_model(tff_worker, model, digit_clients):
+    everyone = digit_clients([30] * 8, turns=[0, 0, 0, 2, 2, 2, 0, 2])
+    known, newcomers = split(everyone, [6, 7])
+    method = build_fedgwc(model, TRAINING, FedGWCParameters(tolerance=1.0))
+    state = method.initialize(known)
+    seen = np.where(np.equal.outer(np.arange(6) < 3, np.arange(6) < 3), 0.3, 0.1)
+    state = dataclasses.replace(state, interactions=seen, changes=np.zeros(1))
+    waiting, _ = method.next(state, cohort_of(known, [0, 3], 5))
+    assert len(waiting.models) == 1 and waiting.settled.tolist() == [1]  # three such rounds meet all six
+    waiting = dataclasses.replace(state, settled=np.array([2], np.int32))
+    after, metrics = method.next(waiting, cohort_of(known, [1, 4], 6))
+    assert len(set(after.assignment[:3])) == len(set(after.assignment[3:])) == 1 and len(after.models) == 2
+    np.testing.assert_array_equal(after.models[0], after.models[1])
+    assert method.views(after).splits.tolist() == [[6, 0, 1]] and metrics.clusters.tolist() == [0, 0]
+    assert after.changes.tolist() == [1, 1] and after.settled.tolist() == [0, 0]
+    apart = train(method, known, [range(6)] * 3, after)
+    joined = method.admit(apart, newcomers)
+    assert joined.clusters([6, 7]).tolist() == [apart.assignment[0], apart.assignment[3]]
+    np.testing.assert_array_equal(joined.interactions[:6, :6], apart.interactions)
+    assert (joined.interactions[6:] == 1 / 64).all()
+
+
+def test_bad_parameters(model):
+    with pytest.raises(UserError, match="most_parts is 1; it must be a whole number from 2"):
+        FedGWCParameters(most_parts=1)
+    with pytest.raises(UserError, match="upload 'losses' beside 'update'"):
+        method = build_fedgwc(model, TRAINING, aggregation=tffcl.aggregation("secure_sum"))
+        method.engine.round_for(1).simulated

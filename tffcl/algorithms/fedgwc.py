@@ -1,0 +1,131 @@
+"""FedGWC: interaction-aware Gaussian weighting (Licciardi et al., ICML 2025, arXiv:2502.03340).
+
+The losses of a round's clients, beside those of the others, say which clients see all others alike; once these
+interactions have settled a cluster is split by spectral clustering.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.choosing_method import TryingMethod
+from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
+from tffcl.algorithms.each_round_parameters import FedGWCParameters
+from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clustering import interactions
+from tffcl.models.flat import FlatModel
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FedGWCState(ClusteredState):
+    """Adds the interactions P `float64 [N, N]`; of each cluster by how much its ones change `float64 [K]`, and for how
+    many rounds it was less than ε `int32 [K]`; and of each split `(round, cluster, founded cluster)`."""
+
+    interactions: np.ndarray | None = None
+    changes: np.ndarray | None = None
+    settled: np.ndarray | None = None
+    splits: np.ndarray | None = None
+
+
+class FedGWC(TryingMethod):
+    """FedGWC, see `build_fedgwc`."""
+
+    state_class = FedGWCState
+    pair_bytes = 8  # of the interactions
+
+    def __init__(self, engine: ClusteredTraining, parameters: FedGWCParameters, seed: int):
+        super().__init__("fedgwc", engine, when="when clients join: a newcomer takes the model of its least loss")
+        self._how, self._seed = parameters, seed
+
+    def initialize(self, population: Population) -> FedGWCState:
+        clients, none = len(population), np.zeros([0, 3], np.int32)
+        fields = self.engine.start(population, np.zeros(clients, np.int32))
+        uniform, settled = np.full([clients, clients], clients**-2.0), np.zeros(1, np.int32)
+        return FedGWCState(**fields, interactions=uniform, changes=np.ones(1), settled=settled, splits=none)
+
+    def next(self, state: FedGWCState, cohort: Cohort):
+        state, metrics, result = self.engine.run(state, cohort)
+        for cluster in np.unique(metrics.clusters):
+            chosen = metrics.clusters == cluster
+            if chosen.sum() > 1:
+                weights = interactions.gaussian_weights(result.collected["losses"][chosen], metrics.examples[chosen])
+                state = self._observed(state, cluster, state.index(metrics.client_ids[chosen]), weights)
+                state = self._split(state, cluster, chosen.sum(), cohort.seed[1])
+        return state, metrics
+
+    def _observed(self, state: FedGWCState, cluster: int, where: np.ndarray, weights: np.ndarray) -> FedGWCState:
+        """The state after clients of a cluster, rows of it, were weighed in a round."""
+        share, block = len(where) / np.sum(state.assignment == cluster), np.ix_(where, where)
+        seen, changes, settled = (getattr(state, name).copy() for name in ("interactions", "changes", "settled"))
+        seen[block] = (1 - share) * seen[block] + share * weights[:, np.newaxis]
+        moved = np.mean((seen[block] - state.interactions[block]) ** 2)
+        changes[cluster] = (1 - share) * changes[cluster] + share * moved
+        settled[cluster] = settled[cluster] + 1 if changes[cluster] < self._how.tolerance else 0
+        return dataclasses.replace(state, interactions=seen, changes=changes, settled=settled)
+
+    def _split(self, state: FedGWCState, cluster: int, present: int, number: int) -> FedGWCState:
+        """The state after a cluster was split, if its interactions have settled for as many rounds as it takes to meet
+        all."""
+        members = np.flatnonzero(state.assignment == cluster)
+        if len(members) < self._how.least_clients or state.settled[cluster] < round(len(members) / present):
+            return state
+        affinity = interactions.affinity_of_perceptions(state.interactions[np.ix_(members, members)], self._how.gamma)
+        labels = interactions.split(affinity, self._how.most_parts, self._seed)
+        changes, settled = state.changes.copy(), state.settled.copy()
+        changes[cluster], settled[cluster] = 1, 0
+        if labels is None:
+            return dataclasses.replace(state, changes=changes, settled=settled)
+        count, more = len(state.models), labels.max()
+        founded = np.arange(count, count + more)
+        assignment = state.assignment.copy()
+        assignment[members[labels > 0]] = count - 1 + labels[labels > 0]
+        rows = [np.array([[number, cluster, new]], np.int32) for new in founded]
+        return dataclasses.replace(
+            state,
+            **self.engine.rearranged(state, np.append(np.arange(count), np.full(more, cluster))),
+            assignment=assignment,
+            changes=np.append(changes, np.ones(more)),
+            settled=np.append(settled, np.zeros(more, np.int32)),
+            splits=np.concatenate([state.splits, *rows]),
+        )
+
+    def admit(self, state: FedGWCState, newcomers: Population) -> FedGWCState:
+        """A newcomer takes the model of its least loss; nobody has met it yet."""
+        check_newcomers(state, newcomers)
+        joined, order = self.tried(state, newcomers).argmin(axis=1), joined_order(state, newcomers)
+        seen = np.full([len(order)] * 2, len(order) ** -2.0)
+        seen[: -len(newcomers), : -len(newcomers)] = state.interactions
+        return dataclasses.replace(state, interactions=seen[np.ix_(order, order)], **extended(state, newcomers, joined))
+
+    def views(self, state: FedGWCState) -> Views:
+        return dataclasses.replace(super().views(state), splits=state.splits)
+
+
+@method_builder
+def build_fedgwc(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedGWCParameters = FedGWCParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FedGWC; as long as no cluster splits it is FedAvg.
+
+    From the paper: Gaussian rewards of losses, the interactions P_ij of those who meet in a round, by (1 - α) P_ij +
+    α ω_i with α the share of the cluster that takes part, unbiased perception vectors and their affinity, recursive
+    splits by spectral clustering and the Davies-Bouldin score. From the authors' code: means weighted by examples, when
+    P has settled, no score above 1, parts that start from the split model. Ours: the losses are the mean ones of a
+    client's epochs, not of a fixed number of steps; all clusters share the round's cohort; a newcomer takes the model
+    of its least loss. Where all clients take part in every round all see the same, and nothing splits.
+
+    Args:
+      parameters: When and how clusters split.
+      seed: Of the spectral clustering.
+    """
+    engine = build_clustered_training(model, training, aggregation=aggregation, trajectories=True)
+    return FedGWC(engine, parameters, seed)
