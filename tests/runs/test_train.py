@@ -17,6 +17,7 @@ from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
+from tffcl.clients.sampling import sample_cohort
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
@@ -292,15 +293,35 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
     assert run.clients["client_id"].tolist() == list(range(6)) and sum(run.clients["rounds_trained"]) == 12
     assert run.summary["traffic"]["signature_bytes"] == 6 * 8
     for later, message in (
-        (
-            {3: first.restricted([0, 1, 2])},
-            "the population from round 3 on cannot follow the one before: client 4 is missing",
-        ),
+        ({3: first.restricted([0, 1])}, "train.clients_per_round is 3, but there are only 2 clients"),
         ({0: population}, "a round of later is 0; it must be a whole number from 1"),
     ):
         with pytest.raises(UserError, match=message):
             train(Means(model), first, tmp_path / "other", later=later)
         assert not (tmp_path / "other").exists()
+
+
+def test_clients_leave_and_come_back(model, population, tmp_path):
+    """What is counted of them waits for them; evaluations and tables are of who is there."""
+    fewer, ids = population.restricted([0, 1, 2, 4]), population.client_ids
+    later = {2: fewer, 4: population.restricted([0, 1, 2, 3, 4])}
+    how = {"clients_per_round": 4, "evaluate_every": 1, "rounds": 5}
+    run = train(Means(model), population, tmp_path / "run", later=later, keep_checkpoints=9, **how)
+    assert run.summary["notes"] == ["in round 2 left: 3, 5", "in round 4 came back: 3"]
+    there, seed = [ids, fewer.client_ids, fewer.client_ids, later[4].client_ids, later[4].client_ids], PROTOCOL["seed"]
+    drawn = np.concatenate([sample_cohort(each, 4, seed, number) for number, each in enumerate(there, 1)])
+    assert run.clients["client_id"].tolist() == [0, 1, 2, 3, 4]
+    assert run.clients["rounds_trained"].tolist() == np.bincount(drawn, minlength=6)[:5].tolist()
+    assert run.client_columns["rounds_there"].tolist() == ["1-5", "1-5", "1-5", "1-1 4-5", "1-5"]
+    assert run.summary["traffic"]["signature_bytes"] == 6 * 8  # nobody joins twice
+    with pytest.raises(UserError, match="5"):
+        run.model_of(5)
+    assert "came back" in tffcl.write_report(tmp_path / "run").read_text()
+    for saved in (1, 3):
+        again = tmp_path / f"again-{saved}"
+        unfinished_copy(tmp_path / "run", again, saved=saved)
+        resumed = train(Means(model), population, again, resume=True, later=later, keep_checkpoints=9, **how)
+        assert without_times(resumed.summary) == without_times(run.summary)
 
 
 def of_clinics(data, known=None):
@@ -321,11 +342,14 @@ def test_data_that_change_in_the_middle_are_noticed_by_themselves(model, digits,
     assert stages.at(2).arrivals.names.tolist() == ["clinic_7"]
     said = dataclasses.replace(drifted, versions=np.array([0, 1, 0, 0, 0], np.int32))
     assert Stages(model, first, {3: said}).at(3).changed.tolist() == [1]
+    # Who comes back is held against what it had when it was there.
+    stages = Stages(model, first, {2: of_clinics({0: data[0]}, first), 4: same, 5: of_clinics({2: other[2]}, first)})
+    assert [stages.at(start).changed.tolist() for start in (2, 4, 5)] == [[], [], [2]]
     run = train(Means(model), first, tmp_path / "run", later={3: drifted})
     assert "from round 3 on these clients held other data: clinic_2" in run.summary["notes"]
     for later, message in (
-        (of_clinics({2: data[2], 7: data[0]}, first), "client clinic_0 is missing in it, and 2 more"),
         (of_clinics({-1: data[0], **data}), "client clinic_0 is called clinic_-1 in it; build it with known="),
+        (of_clinics({2: data[2], 7: data[0]}), "client clinic_0 is called clinic_2 in it; build it with known="),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             Stages(model, first, {3: later})

@@ -162,7 +162,8 @@ class DynamicClustering:
         """Lines 24 to 26."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError(
-                "clusters are formed anew by all clients: a round's population must be all that were admitted"
+                "clusters are formed anew by all clients: a round's population must be all that were admitted, "
+                "and here one has left; take no change_flags and no period, or a method with regroup_every"
             )
         labels, formed = self.form(population, state, round_number)
         labels, moved, _ = renumbered(labels, state.assignment)

@@ -19,6 +19,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import density, hierarchical
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
@@ -63,6 +64,11 @@ class FLUX(EngineMethod):
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
         """All clients describe their data; every cluster starts from the warmed-up model."""
+        if not np.array_equal(population.client_ids, state.client_ids):
+            raise UserError(
+                f"{self.name} groups all its clients after {self._how.warm_up_rounds} rounds (warm_up_rounds), and one "
+                "has left before; it may leave later"
+            )
         described = self._described(self._asked, state.models[0], population)
         points, spans = density.scaled(described)
         labels, eps = density.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)

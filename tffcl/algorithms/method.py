@@ -122,6 +122,32 @@ class Views(Shown):
             "also": ", ".join(there) or "nothing",
         }
 
+    def of(self, client_ids: np.ndarray) -> "Views":
+        """Returns the views of these clients only, ascending: of who is there. A tree of merges is of all, and left
+        out."""
+        if np.array_equal(self.client_ids, client_ids):
+            return self
+        rows = index_of(self.client_ids, client_ids)
+
+        metric, moves, nowhere, both = self.metric, self.moves, self.nowhere, np.ix_(rows, rows)
+        if metric is not None:
+            apart = np.asarray(metric.proximity)[both]
+            metric = dataclasses.replace(metric, proximity=apart, merges=None, threshold=None)
+        sent = np.isin(np.flatnonzero(self.known_or_all), rows)
+        return dataclasses.replace(
+            self,
+            client_ids=client_ids,
+            clusters=np.asarray(self.clusters)[rows],
+            known=None if self.known is None else np.asarray(self.known)[rows],
+            metric=metric,
+            relatedness=None if self.relatedness is None else np.asarray(self.relatedness)[both],
+            representations=None if self.representations is None else np.asarray(self.representations)[sent],
+            centre_map=self.centre_map and CentreMap(self.centre_map.points[rows], self.centre_map.mask[rows]),
+            moves=moves and Moves(moves.moved_in[rows], moves.flagged_in[rows]),
+            mixture=None if self.mixture is None else np.asarray(self.mixture)[rows],
+            nowhere=nowhere and (lambda: np.intersect1d(nowhere(), client_ids)),
+        )
+
     @property
     def known_or_all(self) -> np.ndarray:
         """`bool [N]`: `known`, or everyone."""

@@ -14,6 +14,7 @@ from tffcl.client_work.training import build_model_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.large_rows import let_go
 from tffcl.clustering.relatedness_graph import only_used, with_stored
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
@@ -96,6 +97,11 @@ class RelatedTraining:
         if self.mixes == "stored":
             weights = np.ones(len(state.client_ids), np.float32)
             if self.weighting == "examples":
+                if not np.isin(state.client_ids, cohort.population.client_ids).all():
+                    raise UserError(
+                        'mixes = "stored" weights the models of all clients by their examples, and one of them has '
+                        'left; take mixes = "everyone", or weighting = "uniform"'
+                    )
                 weights = cohort.population.sizes[cohort.population.index(state.client_ids)]
             mixes = with_stored(mixes, everything[mixed[first]] * weights, where, state.models, state.rows)
         everyone = state.rows.copy()

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,8 +24,10 @@ class Stage:
     Attributes:
       population: Those who take part.
       evaluator: Of their test examples.
-      arrivals: Those of them who were not there in the stage before, or None.
-      changed: Clients with other data than in the stage before, `int32 [n]`, ascending.
+      arrivals: Those of them who were in no stage before, or None.
+      changed: Clients with other data than when they were there last, `int32 [n]`, ascending.
+      left: Clients of the stage before that are not there, `int32 [n]`, ascending.
+      returned: Clients that are there again, and were not in the stage before, `int32 [n]`, ascending.
       initial: The model before any training, `float32 [P]`.
       validator: Of their validation examples; None without.
     """
@@ -33,6 +36,8 @@ class Stage:
     evaluator: Evaluator
     arrivals: Population | None
     changed: np.ndarray
+    left: np.ndarray
+    returned: np.ndarray
     initial: np.ndarray
     validator: Evaluator | None = None
 
@@ -51,6 +56,7 @@ class Stages:
     Attributes:
       starts: The rounds with which a stage begins, ascending; 0 is what there is before the first.
       populations: The population of each.
+      client_ids: `int32 [N]`, ascending, all who are there in some stage.
     """
 
     def __init__(self, model: FlatModel, population: Population, later: Mapping[int, Population] | None = None):
@@ -59,20 +65,22 @@ class Stages:
         Args:
           model: The architecture, for evaluation.
           population: Before the first round.
-          later: Round, from 1, to the population from then on. Its clients are those of the one before and newcomers.
-            Whose training data changed is said by `versions` above those before; where none is, by the examples
-            themselves.
+          later: Round, from 1, to the population from then on. Who is not in it has left, and may come back. Whose
+            training data changed is said by `versions` above those when it was there last; where none is, by the
+            examples themselves.
 
         Raises:
-          UserError: If a client of one population is missing in a later one, or called something else.
+          UserError: If a client of one population is called something else in a later one.
         """
         self._model = model
         self.starts = [0, *sorted(later or {})]
         self.populations = [population]
         for start in self.starts[1:]:
-            if reason := _why_not_after(self.populations[-1], later[start]):
-                raise UserError(f"the population from round {start} on cannot follow the one before: {reason}")
-            self.populations.append(_with_versions(self.populations[-1], later[start]))
+            for before in self.populations:
+                if reason := _why_not_after(before, later[start]):
+                    raise UserError(f"the population from round {start} on cannot follow those before: {reason}")
+            self.populations.append(_with_versions(self.populations, later[start]))
+        self.client_ids = functools.reduce(np.union1d, (each.client_ids for each in self.populations))
         # A cache of this object, not of the class: that would keep the data of every run until the process ends.
         self._stage = functools.cache(self._make_stage)
 
@@ -88,6 +96,11 @@ class Stages:
         """Whether a stage other than the first begins with this round."""
         return round_number in self.starts[1:]
 
+    def names(self) -> dict[int, object]:
+        """Returns what each client is called, by its number."""
+        each_of = (zip(each.client_ids.tolist(), each.shown_ids.tolist(), strict=True) for each in self.populations)
+        return dict(itertools.chain.from_iterable(each_of))
+
     def _place(self, round_number: int) -> int:
         return int(np.searchsorted(self.starts, round_number, side="right")) - 1
 
@@ -96,34 +109,68 @@ class Stages:
         evaluator, held = Evaluator(self._model, population), population.pooled_validation
         more = self._model.initial, None if held is None else Evaluator(self._model, population, tests=held)
         if place == 0:
-            return Stage(population, evaluator, None, nobody, *more)
-        before = self.populations[place - 1]
-        new = np.setdiff1d(population.client_ids, before.client_ids)
-        changed = before.client_ids[population.versions[population.index(before.client_ids)] > before.versions]
-        return Stage(population, evaluator, population.restricted(new) if new.size else None, changed, *more)
+            return Stage(population, evaluator, None, nobody, nobody, nobody, *more)
+        before, there, changed = self.populations[:place], population.client_ids, [nobody]
+        for each, clients in _last_there(before, there):
+            anew = population.versions[population.index(clients)] > each.versions[each.index(clients)]
+            changed.append(clients[anew])
+        known, previous = self.known_before(self.starts[place]), before[-1].client_ids
+        new = np.setdiff1d(there, known)
+        arrivals = population.restricted(new) if new.size else None
+        left, returned = np.setdiff1d(previous, there), np.setdiff1d(np.intersect1d(there, known), previous)
+        return Stage(population, evaluator, arrivals, np.sort(np.concatenate(changed)), left, returned, *more)
+
+    def known_before(self, round_number: int) -> np.ndarray:
+        """Returns the IDs of all that were there in some stage which began before a round, ascending."""
+        begun = [each.client_ids for start, each in zip(self.starts, self.populations) if start < round_number]
+        return functools.reduce(np.union1d, begun, np.zeros(0, np.int32))
+
+    def when_there(self, rounds: int) -> dict[int, str]:
+        """Returns in which of so many rounds each client is there, e.g. "1-19 30-40", by its number."""
+        begun = [start for start in self.starts if start <= rounds]
+        found: dict[int, list[list[int]]] = {}
+        for start, end, population in zip(begun, [*(each - 1 for each in begun[1:]), rounds], self.populations):
+            for client in population.client_ids.tolist() if end else ():
+                spans = found.setdefault(client, [])
+                if spans and spans[-1][1] == start - 1:
+                    spans[-1][1] = end
+                else:
+                    spans.append([max(start, 1), end])
+        return {client: " ".join(f"{first}-{last}" for first, last in spans) for client, spans in found.items()}
 
 
 def _why_not_after(before: Population, after: Population) -> str:
     """Says why a population cannot follow another in a run; "" if it can."""
-    gone = set(before.shown_ids.tolist()) - set(after.shown_ids.tolist())
-    if gone:
-        more = f", and {len(gone) - 1} more" if len(gone) > 1 else ""
-        return f"client {min(gone, key=str)} is missing in it{more}"
     names = dict(zip(after.client_ids.tolist(), after.shown_ids.tolist(), strict=True))
+    known = set(names.values())
     for number, name in zip(before.client_ids.tolist(), before.shown_ids.tolist(), strict=True):
-        if names.get(number) != name:
+        if names.get(number, name) != name or (number not in names and name in known):
             called = f"called {names[number]}" if number in names else "another client"
-            return f"client {name} is {called} in it; build it with known="
+            return f"client {name} is {called} in it; build it with known=, a population that has all so far"
     return ""
 
 
-def _with_versions(before: Population, after: Population) -> Population:
-    """The population with versions that say whose data are others than before, unless it says so of anyone itself."""
-    rows = after.index(before.client_ids)
-    if (after.versions[rows] > before.versions).any():
+def _last_there(before: Sequence[Population], client_ids: np.ndarray) -> Iterator[tuple[Population, np.ndarray]]:
+    """Yields populations with those of the clients that were there for the last time in each; not with newcomers."""
+    for population in reversed(before):
+        there = np.isin(client_ids, population.client_ids)
+        if there.any():
+            yield population, client_ids[there]
+        client_ids = client_ids[~there]
+
+
+def _with_versions(before: Sequence[Population], after: Population) -> Population:
+    """The population with versions that say whose data are others than when it was there last, unless it says so of
+    anyone itself."""
+    known = [
+        (last, clients, after.index(clients), last.versions[last.index(clients)])
+        for last, clients in _last_there(before, after.client_ids)
+    ]
+    if any((after.versions[rows] > then).any() for _, _, rows, then in known):
         return after
     versions = after.versions.copy()
-    versions[rows] = before.versions + [_differ(before, after, int(client)) for client in before.client_ids]
+    for last, clients, rows, then in known:
+        versions[rows] = then + [_differ(last, after, client) for client in clients.tolist()]
     return dataclasses.replace(after, versions=versions)
 
 
@@ -145,9 +192,13 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
       views: Of the method's last state.
     """
     found, drifted, arrived_changed = [], np.zeros(0, np.int32), np.zeros(0, np.int32)
-    name_of, changed_in = stages.at(rounds).population.name_of, {}
+    names, changed_in = stages.names(), {}
+    name_of = names.__getitem__
     for start in (each for each in stages.starts[1:] if each <= rounds):
         stage = stages.at(start)
+        for clients, did in ((stage.left, "left"), (stage.returned, "came back")):
+            if clients.size:
+                found.append(f"in round {start} {did}: {_listed(list(map(name_of, clients)))}")
         if stage.changed.size:
             changed_in[start] = stage.changed
             drifted = np.union1d(drifted, stage.changed)

@@ -88,7 +88,7 @@ class Ledger:
 
         Args:
           settings: Budget and δ.
-          clients: N, of the last population, which is the largest.
+          clients: N, all that there are in some round.
           entries: From `as_array`, to go on.
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1

@@ -27,7 +27,7 @@ def who_takes_part(stages: Stages, protocol) -> np.ndarray:
     """
     found = np.zeros(0, np.int32)
     for number in range(1, min(protocol.rounds, _MOST_DRAWN) + 1):
-        if len(found) == len(stages.populations[-1]):
+        if len(found) == len(stages.client_ids):
             break
         ids = stages.population(number).client_ids
         found = np.union1d(

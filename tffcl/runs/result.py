@@ -46,7 +46,7 @@ class Trained(Shown):
             "method": self.method.name,
             "after round": self.round_number,
             "clients": len(self.population),
-            "clusters": self.method.views(self.state).found,
+            "clusters": self.method.views(self.state).of(self.population.client_ids).found,
         }
 
     def cluster_of(self, client) -> int:

@@ -52,6 +52,7 @@ class Totals:
       seconds: `float64 [3]`, of clustering, training and evaluation.
       releases: `float64 [E, 8]`, what was released of the clients, see `Ledger.as_array`.
       callback_states: What callbacks keep, in JSON.
+      left: The first four of clients that have left and may come back, with their `client_ids`, by name.
     """
 
     rounds_trained: np.ndarray
@@ -64,6 +65,7 @@ class Totals:
     seconds: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3))
     releases: np.ndarray = dataclasses.field(default_factory=NOTHING.copy)
     callback_states: str = "{}"
+    left: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_nobody(cls, clients: int, metrics: int = 0) -> "Totals":
@@ -71,13 +73,19 @@ class Totals:
         counts = {name: np.zeros(clients, np.int64) for name in _BY_CLIENT}
         return cls(**counts, local_metrics=np.full([clients, metrics], np.nan))
 
-    def moved(self, places: np.ndarray, clients: int) -> "Totals":
-        """The same of more clients, where the old ones are at `places`, `int [N]`."""
-        everyone = Totals.of_nobody(clients, self.local_metrics.shape[1])
+    def moved(self, before: np.ndarray, after: np.ndarray) -> "Totals":
+        """The same when clients with other IDs are there than before: what is counted of who has left is kept aside
+        until it comes back."""
         names = (*_BY_CLIENT, "local_metrics")
+        known = {name: getattr(self, name) for name in names} | {"client_ids": before}
+        if self.left:
+            known = {name: np.concatenate([rows, self.left[name]]) for name, rows in known.items()}
+        there = np.isin(known["client_ids"], after)
+        now = Totals.of_nobody(len(after), self.local_metrics.shape[1])
         for name in names:
-            getattr(everyone, name)[places] = getattr(self, name)
-        return dataclasses.replace(self, **{name: getattr(everyone, name) for name in names})
+            getattr(now, name)[np.searchsorted(after, known["client_ids"][there])] = known[name][there]
+        left = {} if there.all() else {name: rows[~there] for name, rows in known.items()}
+        return dataclasses.replace(self, **{name: getattr(now, name) for name in names}, left=left)
 
     @property
     def local_accuracies(self) -> np.ndarray:
@@ -153,9 +161,10 @@ class Run:
 
     @property
     def views(self) -> Views:
-        """What the method shows of its state."""
-        if self._viewed is None or self._viewed[0] is not self.state:
-            self._viewed = self.state, self.method.views(self.state)
+        """What the method shows of its state, of the clients that there are."""
+        known, of = self._viewed or (None, None), (self.state, self.stage)
+        if known[0] is None or known[0][0] is not of[0] or known[0][1] is not of[1]:
+            self._viewed = of, self.method.views(self.state).of(self.population.client_ids)
         return self._viewed[1]
 
     @property

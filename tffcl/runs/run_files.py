@@ -311,10 +311,9 @@ def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, 
         try:
             with opened(path) as file:
                 then, clusters = np.load(file, allow_pickle=False)
-            rows, round_number = [place[str(client)] for client in then.tolist()], int(path.stem)
-            found = clusters.astype(int)
-        except KeyError as error:
-            raise csv_files.damaged(path, f"client {error} is not in clients.csv") from error
+            # Who has left is not in clients.csv.
+            own = {place[str(client)]: cluster for client, cluster in zip(then, clusters) if str(client) in place}
+            rows, found, round_number = list(own), np.array(list(own.values()), int), int(path.stem)
         except Exception as error:  # NumPy's errors for damaged headers are of a dozen types
             raise csv_files.damaged(path, error) from error
         history[round_number] = np.full(len(client_ids), NO_CLUSTER)

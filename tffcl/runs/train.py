@@ -77,8 +77,8 @@ def train(
       checkpoint_every: Rounds between checkpoints; the last round always has one.
       keep_checkpoints: How many of the newest checkpoints are kept.
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
-      later: Round to the population from then on, where newcomers join or data change in the middle, see
-        `population_changes.Stages`.
+      later: Round to the population from then on, where clients join, leave, come back or have other data in the
+        middle, see `population_changes.Stages`.
       callbacks: Are called after each round and may end the run, see `tffcl.Callback`; `tffcl.EarlyStopping` is one.
       out: Directory of the run's files.
       resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer
@@ -148,7 +148,7 @@ def train_by(
     progress = Progress(protocol.rounds, f"{settings['algorithm']} seed {protocol.seed}", show=show_progress)
     run = _prepared(method, protocol, population, later, callbacks, directory, until, progress)
     taking_part = resource_checks.who_takes_part(run.stages, protocol)
-    resource_checks.check_before(method, len(run.stages.populations[-1]), len(taking_part), directory.path, memory)
+    resource_checks.check_before(method, len(run.stages.client_ids), len(taking_part), directory.path, memory)
     if not workers:
         runtime.use_local_worker()
     data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
@@ -213,7 +213,8 @@ def check_fits(
             f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run "
             "before its end"
         )
-    sample_cohort(population.client_ids, protocol.clients_per_round, protocol.seed, 1)  # too large a cohort is told now
+    for each in stages.populations:  # too large a cohort is told now
+        sample_cohort(each.client_ids, protocol.clients_per_round, protocol.seed, 1)
     return stages
 
 
@@ -229,7 +230,7 @@ def _prepared(
 ) -> Run:
     """A run whose clients fit the model and the cohort; nothing has been computed."""
     stages = check_fits(method, protocol, population, later)
-    clients = len(stages.populations[-1])
+    clients = len(stages.client_ids)
     ledger = Ledger(protocol.privacy, clients)
     if protocol.privacy.epsilon or protocol.privacy.delta:
         warn_of_delta(ledger, clients)

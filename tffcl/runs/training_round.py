@@ -50,7 +50,7 @@ def evaluate(run: Run):
         placed = method.place(run.state, population) if run.protocol.place_unseen else run.state
         models, rows = method.models_for(placed, population.client_ids)
         method_checks.check_models(method.name, models, rows, len(population), method.model.size)
-        views = method.views(placed)
+        views = method.views(placed).of(population.client_ids)
         everyones, clusters = views.global_model, np.asarray(views.clusters)
         used = assigned(rows)
         if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
@@ -89,7 +89,7 @@ def count_joining(run: Run, before: object, after: object):
 def _enter_stage(run: Run, number: int):
     """Lets newcomers join and data change before a round."""
     before, run.stage = run.stage, run.stages.at(number)
-    run.totals = run.totals.moved(run.population.index(before.population.client_ids), len(run.population))
+    run.totals = run.totals.moved(before.population.client_ids, run.population.client_ids)
     # The last local test of these was on data that they hold no more.
     changed = np.isin(run.population.client_ids, run.stage.changed)
     run.totals.local_correct[changed] = run.totals.local_total[changed] = 0
@@ -98,7 +98,8 @@ def _enter_stage(run: Run, number: int):
         return
     with run.timed(CLUSTERING), accounted(run.stage.arrivals):
         joined = run.method.admit(run.state, run.stage.arrivals)
-    method_checks.check_state(run.method, joined, run.population.client_ids, run.method.model.size)
+    known = run.stages.known_before(number + 1)  # of who has left it knows what it knew
+    method_checks.check_state(run.method, joined, known, run.method.model.size)
     count_joining(run, run.state, joined)
     run.state = joined
 

@@ -44,6 +44,9 @@ def finish(run: Run, settings: Mapping) -> Result:
     write_confusion(out, run.evaluation["confusion"]())
     write_samples(out, population, np.asarray(views.clusters))
     columns = summary.client_table(population, views, run.evaluation, run.totals)
+    if any(run.stages.at(start).left.size for start in run.stages.starts if start <= run.round_number):
+        when = run.stages.when_there(run.round_number)
+        columns["rounds_there"] = np.array([when[client] for client in population.client_ids.tolist()])
     write_clients(out, columns)
     about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": run.round_number}
     about |= {"stopped": run.stopped} if run.stopped else {}
@@ -71,7 +74,7 @@ def _notes_of_waiting(run: Run) -> list[str]:
     if trained.all():
         return []
     drawn = resource_checks.who_takes_part(run.stages, dataclasses.replace(run.protocol, rounds=run.round_number))
-    never = int(np.sum(~trained[run.population.index(drawn)]))
+    never = int(np.sum(np.isin(drawn, run.population.client_ids[~trained])))
     if not never:
         return []
     whose = "" if trained.any() else "; no client has trained"
