@@ -123,6 +123,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "(NeurIPS 2020)", of=_OF_TRAININGS, sgd=_OF_SGD["per_fedavg"]),
     _method("ditto", "DittoParameters", "Ditto: a personal model for every client, held near the global one (ICML "
             "2021)", of=_OF_TRAININGS),
+    _method("kfed", "KFedParameters", "k-FED: clusters by k-means on the clients' own k-means centres, before training "
+            "(ICML 2021)",
+            takes=("seed", "noise_seed"), clusters=True),
     _method("given", "GivenParameters", "FedAvg inside groups that are known; with the true groups, which no method "
             "may know, the oracle and upper bound"),
     _method("fedavg", "", "FedAvg: one global model (McMahan et al. 2017)"),

@@ -39,6 +39,7 @@ LIKE_OTHERS = {
     "per_fedavg",
     "lg_fedavg",
     "given",
+    "kfed",
 }
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"

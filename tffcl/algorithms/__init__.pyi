@@ -30,6 +30,7 @@ from tffcl.algorithms.flux import build_flux as build_flux
 from tffcl.algorithms.given import build_given as build_given
 from tffcl.algorithms.grouping_in_time import build_one_shot as build_one_shot
 from tffcl.algorithms.ifca import build_ifca as build_ifca
+from tffcl.algorithms.kfed import build_kfed as build_kfed
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg as build_lg_fedavg
 from tffcl.algorithms.method import CentreMap as CentreMap
 from tffcl.algorithms.method import ClusteredState as ClusteredState
@@ -44,6 +45,7 @@ from tffcl.algorithms.parameters import FedClustParameters as FedClustParameters
 from tffcl.algorithms.parameters import FLISHCParameters as FLISHCParameters
 from tffcl.algorithms.parameters import FLTParameters as FLTParameters
 from tffcl.algorithms.parameters import GivenParameters as GivenParameters
+from tffcl.algorithms.parameters import KFedParameters as KFedParameters
 from tffcl.algorithms.parameters import PACFLParameters as PACFLParameters
 from tffcl.algorithms.parameters import PCAKMHCParameters as PCAKMHCParameters
 from tffcl.algorithms.parameters import WhenParameters as WhenParameters

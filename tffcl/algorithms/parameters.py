@@ -238,6 +238,23 @@ class GivenParameters(Parameters):
         return groups
 
 
+@dataclasses.dataclass(frozen=True)
+class KFedParameters(_NoisedSignature, WhenParameters):
+    """How k-FED groups clients.
+
+    Attributes:
+      num_clusters: k, the number of clusters.
+      num_centres: k', k-means centres of its examples that a client sends; the paper needs √k at most, 1 is their mean.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
+      signature_clip: The largest norm of a centre with it.
+    """
+
+    num_clusters: Count = 2
+    num_centres: Count = 1
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0
+
+
 # The metrics that are made for a signature; the first is its default.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "subspace": choices.ANGLES,

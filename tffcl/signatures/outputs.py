@@ -51,6 +51,6 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
             collections.OrderedDict([("model", tff.TensorType(np.float32, [model.size])), own_seed_type()])
         ),
         context=collections.OrderedDict(model=model.initial if vector is None else vector, **own_seed(seed)),
-        key=(model.key, samples),
+        key=None if model.key is None else (model.key, samples),
         model="model",
     )
