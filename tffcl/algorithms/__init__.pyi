@@ -15,6 +15,7 @@ from tffcl.algorithms.each_round_parameters import FLISDCParameters as FLISDCPar
 from tffcl.algorithms.each_round_parameters import FLUXParameters as FLUXParameters
 from tffcl.algorithms.each_round_parameters import IFCAParameters as IFCAParameters
 from tffcl.algorithms.each_round_parameters import StoCFLParameters as StoCFLParameters
+from tffcl.algorithms.emd_cfl import build_emd_cfl as build_emd_cfl
 from tffcl.algorithms.fedavg import build_fedavg as build_fedavg
 from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
 from tffcl.algorithms.feddrift import build_feddrift as build_feddrift
@@ -41,6 +42,7 @@ from tffcl.algorithms.method import Moves as Moves
 from tffcl.algorithms.method import Views as Views
 from tffcl.algorithms.one_shot import OneShotClustering as OneShotClustering
 from tffcl.algorithms.parameters import ComposedParameters as ComposedParameters
+from tffcl.algorithms.parameters import EMDCFLParameters as EMDCFLParameters
 from tffcl.algorithms.parameters import FedClustParameters as FedClustParameters
 from tffcl.algorithms.parameters import FLISHCParameters as FLISHCParameters
 from tffcl.algorithms.parameters import FLTParameters as FLTParameters

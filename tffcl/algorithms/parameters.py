@@ -15,6 +15,7 @@ from tffcl.references import is_reference, named
 from tffcl.registry import find, parameters_of
 from tffcl.signatures.parameters import (
     InferenceParameters,
+    OutputsParameters,
     PartialWeightsParameters,
     PCACentresParameters,
     SubspaceParameters,
@@ -253,6 +254,21 @@ class KFedParameters(_NoisedSignature, WhenParameters):
     num_centres: Count = 1
     signature_noise_multiplier: NonNegative = 0.0
     signature_clip: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class EMDCFLParameters(WhenParameters, CutParameters, OutputsParameters):
+    """When and how EMD-CFL groups clients.
+
+    Attributes:
+      metric: How far two clients' outputs are apart.
+      threshold: Merges up to this distance are made, in the unit of the outputs; or "self" or "gap", rules that find
+        it. "self" compares clients with themselves, as the paper does.
+      when: As of all that group by signatures; after 1 round, as the paper's clients train for an epoch first.
+    """
+
+    metric: one_of(choices.TRANSPORT) = "wasserstein"
+    when: Count | one_of((BEFORE, AS_THEY_JOIN)) = 1
 
 
 # The metrics that are made for a signature; the first is its default.
