@@ -129,6 +129,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("emd_cfl", "EMDCFLParameters", "EMD-CFL: clusters by the 1-Wasserstein distance of what a warmed-up model "
             "makes of the data (2025)",
             takes=("seed",), clusters=True),
+    _method("fedgroup", "FedGroupParameters", "FedGroup: clusters by decomposed cosines of updates after a "
+            "pre-training (2021; FlexCFL, TPDS 2022)",
+            takes=("seed",), clusters=True),
     _method("given", "GivenParameters", "FedAvg inside groups that are known; with the true groups, which no method "
             "may know, the oracle and upper bound"),
     _method("fedavg", "", "FedAvg: one global model (McMahan et al. 2017)"),

@@ -244,6 +244,8 @@ def check_rounds_from_the_first_values(subject: Subject):
         given = plain_containers(given)
         if after is subject.first:
             state = first_value(state, given)
+            if method.name == "fedgroup":
+                state["models"] = given["models"]  # which its coordinator makes of the signatures
         elif method.name in COORDINATED or len(given["models"]) != len(state["models"]):
             return  # a part of the models, or more of them since clients were grouped
         if method.name == "flt":

@@ -41,6 +41,7 @@ LIKE_OTHERS = {
     "given",
     "kfed",
     "emd_cfl",
+    "fedgroup",
 }
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"

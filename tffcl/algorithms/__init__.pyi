@@ -20,6 +20,7 @@ from tffcl.algorithms.fedavg import build_fedavg as build_fedavg
 from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
 from tffcl.algorithms.feddrift import build_feddrift as build_feddrift
 from tffcl.algorithms.fedem import build_fedem as build_fedem
+from tffcl.algorithms.fedgroup import build_fedgroup as build_fedgroup
 from tffcl.algorithms.fedgwc import build_fedgwc as build_fedgwc
 from tffcl.algorithms.fednova import build_fednova as build_fednova
 from tffcl.algorithms.fedrc import build_fedrc as build_fedrc
@@ -44,6 +45,7 @@ from tffcl.algorithms.one_shot import OneShotClustering as OneShotClustering
 from tffcl.algorithms.parameters import ComposedParameters as ComposedParameters
 from tffcl.algorithms.parameters import EMDCFLParameters as EMDCFLParameters
 from tffcl.algorithms.parameters import FedClustParameters as FedClustParameters
+from tffcl.algorithms.parameters import FedGroupParameters as FedGroupParameters
 from tffcl.algorithms.parameters import FLISHCParameters as FLISHCParameters
 from tffcl.algorithms.parameters import FLTParameters as FLTParameters
 from tffcl.algorithms.parameters import GivenParameters as GivenParameters

@@ -271,6 +271,19 @@ class EMDCFLParameters(WhenParameters, CutParameters, OutputsParameters):
     when: Count | one_of((BEFORE, AS_THEY_JOIN)) = 1
 
 
+@dataclasses.dataclass(frozen=True)
+class FedGroupParameters(WhenParameters):
+    """How FedGroup groups clients.
+
+    Attributes:
+      num_clusters: The number of groups, and of singular vectors (authors: 3 on MNIST, 5 on FEMNIST).
+      pre_training_epochs: Epochs that a client trains before it sends its update.
+    """
+
+    num_clusters: Count = 3
+    pre_training_epochs: Count = 10
+
+
 # The metrics that are made for a signature; the first is its default.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "subspace": choices.ANGLES,
