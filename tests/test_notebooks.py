@@ -1,5 +1,6 @@
 """The notebooks run from first to last cell on real data, and are committed with what they show."""
 
+import ast
 import os
 import pathlib
 import re
@@ -102,6 +103,13 @@ def test_every_code_cell_is_short_and_has_words_before_it(path):
             assert before == "markdown"
             assert len(cell.source.splitlines()) <= 10
         before = cell.cell_type
+
+
+def test_what_it_imports_is_there(path):
+    for cell in code_cells(nbformat.read(path, as_version=4)):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                exec(ast.unparse(node), {})
 
 
 @pytest.mark.parametrize("path", EXECUTED)

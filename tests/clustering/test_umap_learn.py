@@ -15,7 +15,7 @@ LAID_OUT = """
 import json
 import numpy as np
 import numba.core.event as event
-from tffcl.clustering import centre_map, projection, umap_learn
+from tffcl.clustering import projection, taskonomy
 
 compiled = []
 class Listener(event.Listener):
@@ -23,11 +23,11 @@ class Listener(event.Listener):
         compiled.append(told.data["dispatcher"].__name__)
     def on_end(self, told):
         pass
-umap_learn.load_umap()
+projection.load_umap()
 event.register("numba:compile", Listener())
 rng = np.random.default_rng(0)
 centres, mask = rng.normal(size=(6, 4, 8)), np.ones((6, 4), bool)
-fitted = centre_map.fit_map(centres, mask, seed=0)
+fitted = taskonomy.fit_map(centres, mask, seed=0)
 placed = fitted.place(centres[:2] + 0.01, mask[:2])
 distances = np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))
 plane = projection.project(distances, seed=0)
