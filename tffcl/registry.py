@@ -268,6 +268,10 @@ MODELS: Mapping[str, Row] = {
         "StoCFL's CNN for CIFAR-10, 52,202 parameters on 32x32x3 with 10 classes (62,006 with `dense_layers` 3)",
         "tffcl.models.classifiers:build_stocfl_cifar_cnn",
     ),
+    "char_lstm": Row(
+        "an embedding and LSTM layers for next characters, 26,113 parameters with 97 characters",
+        "tffcl.models.recurrent:build_char_lstm",
+    ),
 }
 
 

@@ -91,7 +91,7 @@ def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], s
     if whole:
         tokens = (
             f"the examples are {', '.join(whole)}; angles mean nothing where these are numbers of tokens: take "
-            "another signature"
+            "another signature, e.g. label_histogram for next characters"
         )
         return lambda signatures, angles: tokens
     return scale_remark if how.preprocess == "raw" else lambda signatures, angles: ""

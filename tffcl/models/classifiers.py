@@ -1,8 +1,8 @@
 """The papers' networks. Their builders' keyword-only parameters are the keys of [model], so that TensorFlow is imported
 no earlier than a model is built.
 
-Each returns a `flat.FlatModel`. Arguments of all builders are as in `flat.build_flat_model`; a network's own are said
-there.
+Each returns a `flat.FlatModel`, of classes or, with None in their place, of one number. Arguments of all builders are
+as in `flat.build_flat_model`; a network's own are said there.
 """
 
 import math
@@ -53,7 +53,7 @@ def build_mlp(
     inputs = math.prod(input_shape)
     weights = [
         *layer_weights.dense("hidden", inputs, hidden),
-        *layer_weights.dense("output", hidden, num_classes),
+        *layer_weights.dense("output", hidden, layer_weights.outputs_of(num_classes)),
     ]
 
     def logits(layers, tensors, features, seed):
@@ -73,7 +73,8 @@ def _build_lenet(name: str, input_shape, num_classes, *, hidden: Sequence[int], 
       UserError: If the image is smaller than 16x16, where nothing is left after the second pooling.
     """
     height, width, channels = check_image(name, input_shape, least=16)
-    sizes = [((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2) * 16, *hidden, num_classes]
+    sizes = [((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2) * 16, *hidden]
+    sizes.append(layer_weights.outputs_of(num_classes))
     names = [*(f"dense{number}" for number in range(1, len(hidden) + 1)), "output"]
     weights = [*layer_weights.conv("conv1", 5, channels, 6), *layer_weights.conv("conv2", 5, 6, 16)]
     for layer, inputs, outputs in zip(names, sizes, sizes[1:]):
@@ -158,7 +159,7 @@ def build_resnet9(
     weights = []
     for name, inputs, outputs in zip(names, sizes, sizes[1:]):
         weights += [*layer_weights.conv(name, 3, inputs, outputs), *layer_weights.group_norm(name, outputs)]
-    weights += layer_weights.dense("output", height // 32 * (width // 32) * 512, num_classes)
+    weights += layer_weights.dense("output", height // 32 * (width // 32) * 512, layer_weights.outputs_of(num_classes))
 
     def logits(layers, tensors, features, seed):
         del seed  # no dropout
@@ -201,7 +202,7 @@ def build_leaf_cnn(
         *layer_weights.conv("conv1", 5, channels, 32),
         *layer_weights.conv("conv2", 5, 32, 64),
         *layer_weights.dense("dense", height // 4 * (width // 4) * 64, _LEAF_UNITS),
-        *layer_weights.dense("output", _LEAF_UNITS, num_classes),
+        *layer_weights.dense("output", _LEAF_UNITS, layer_weights.outputs_of(num_classes)),
     ]
 
     def logits(layers, tensors, features, seed):
@@ -248,7 +249,7 @@ def build_stocfl_femnist_cnn(
         *layer_weights.conv("conv1", 3, channels, 32),
         *layer_weights.conv("conv2", 3, 32, 64),
         *layer_weights.dense("dense", (height - 4) // 2 * ((width - 4) // 2) * 64, _FEMNIST_UNITS),
-        *layer_weights.dense("output", _FEMNIST_UNITS, num_classes),
+        *layer_weights.dense("output", _FEMNIST_UNITS, layer_weights.outputs_of(num_classes)),
     ]
 
     def logits(layers, tensors, features, seed):

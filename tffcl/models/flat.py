@@ -15,7 +15,7 @@ from tffcl.models.graph_function import converted
 from tffcl.models.keras_function import KerasFunction
 from tffcl.models.layer_weights import STATISTIC, TRAINED, Weight, initialize
 from tffcl.models.metrics import ACCURACY, AnswerMetric, chosen
-from tffcl.models.objectives import CLASSES, LossFacts, Objective
+from tffcl.models.objectives import CLASSES, NUMBERS, LossFacts, Objective
 
 _NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
 
@@ -381,6 +381,26 @@ def cross_entropies(logits, labels):
     return -tf.gather(tf.nn.log_softmax(logits), labels, axis=1, batch_dims=1)
 
 
+def _squared_errors(outputs, labels):
+    """Squared errors `float32 [n]` of `outputs [n, 1]` against numbers `labels [n]`."""
+    return tf.math.squared_difference(outputs[:, 0], labels)
+
+
+def _mean_squared_error(outputs, labels, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(_squared_errors(outputs, labels))
+
+
+def _objective(num_classes: int | None) -> Objective:
+    """The objective of a model of so many classes, or of one number."""
+    if num_classes is None:
+        label = tf.TensorSpec((), tf.float32)
+        return Objective(NUMBERS, label, (1,), _mean_squared_error, _squared_errors, probabilities=None)
+    classes = int(num_classes)
+    label = tf.TensorSpec((), tf.int32)
+    return Objective(CLASSES, label, (classes,), mean_cross_entropy, cross_entropies, num_classes=classes)
+
+
 def build_preprocess(normalization: tuple) -> Callable:
     """Builds the step from raw images `uint8 [n, ...]` to features `float32 [n, ...]`.
 
@@ -402,7 +422,7 @@ def build_flat_model(
     logits: Callable,
     *,
     input_shape: Sequence[int],
-    num_classes: int,
+    num_classes: int | None,
     normalization: tuple | None,
     initialization: str,
     seed: int,
@@ -414,14 +434,14 @@ def build_flat_model(
       weights: Named tensors, in order.
       logits: `(tensors, features, seed)` to logits `[n, num_classes]`; see `FlatModel.logits`.
       input_shape: Of one example.
-      num_classes: Number of outputs.
+      num_classes: Number of outputs; None: the model has one, a number to predict, and learns by its squared error.
       normalization: Of raw uint8 images: `(mean, std)`, scalars or one per channel, on the scale 0 to 1. None: examples
         are float32 and no images, and stay as they are.
       initialization: A name in `INITIALIZATIONS`.
       seed: Of the initial weights.
 
     Returns:
-      The model; its `functional` takes such examples and int32 labels.
+      The model; its `functional` takes such examples and int32 labels, or float32 ones where they are numbers.
     """
     preprocess = tf.identity if normalization is None else build_preprocess(normalization)
     dtype, logits = tf.float32 if normalization is None else tf.uint8, converted(logits)
@@ -432,16 +452,15 @@ def build_flat_model(
         seed = tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32) if training else None
         return logits(list(model_weights[0]), preprocess(x), seed)
 
+    objective = _objective(num_classes)
     functional = tff.learning.models.FunctionalModel(
         initial_weights=(tuple(initialize(weights, initialization, seed)), ()),
         predict_on_batch_fn=predict_on_batch,
-        loss_fn=mean_cross_entropy,
-        input_spec=(tf.TensorSpec((None, *input_shape), dtype), tf.TensorSpec((None,), tf.int32)),
+        loss_fn=objective.loss,
+        input_spec=(tf.TensorSpec((None, *input_shape), dtype), tf.TensorSpec((None,), objective.label.dtype)),
     )
-    spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, dtype), y=tf.TensorSpec((), tf.int32))
-    objective = Objective(
-        CLASSES, spec["y"], (int(num_classes),), mean_cross_entropy, cross_entropies, num_classes=int(num_classes)
-    )
-    return FlatModel(
+    spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, dtype), y=objective.label)
+    made = FlatModel(
         name, tuple(weights), functional, preprocess, logits, spec, objective, initialization=initialization
     )
+    return made if objective.has_accuracy else made.with_metrics(objective.usual_metrics)

@@ -49,6 +49,11 @@ def dense(name: str, inputs: int, outputs: int) -> list[Weight]:
     return _kernel_and_bias(name, (inputs, outputs), outputs, (inputs, outputs))
 
 
+def outputs_of(num_classes: int | None) -> int:
+    """The number of outputs of a model of so many classes; None stands for a number to predict, which is one output."""
+    return 1 if num_classes is None else num_classes
+
+
 def conv(name: str, size: int, inputs: int, outputs: int) -> list[Weight]:
     """The kernel `[size, size, inputs, outputs]` and bias `[outputs]` of a 2-D convolution."""
     fans = size * size * inputs, size * size * outputs

@@ -107,6 +107,11 @@ def _log_loss(answers: Answers) -> float:
     return log_loss(answers.labels, answers.outputs / total, labels=np.arange(answers.outputs.shape[1]))
 
 
+def _perplexity(answers: Answers) -> float:
+    """Between how many equally likely answers the model would be as undecided: e to the power of the log loss."""
+    return math.exp(_log_loss(answers))
+
+
 def _calibration_error(answers: Answers) -> float:
     """By how much the confidence in the predictions differs from the share of right ones, the mean over 15 bins of
     equal width weighted by their examples (ECE; Guo et al., ICML 2017, arXiv:1706.04599)."""
@@ -163,6 +168,7 @@ METRICS = {
         AnswerMetric("recall", "recall", _averaged("recall_score"), is_share=True),
         AnswerMetric("auc", "AUC", _auc, limits=(0, 1)),
         AnswerMetric("log_loss", "log loss", _log_loss, better=DOWN, limits=(0, None)),
+        AnswerMetric("perplexity", "perplexity", _perplexity, of=("classes",), better=DOWN, limits=(1, None)),
         AnswerMetric("calibration_error", "calibration error", _calibration_error, better=DOWN, is_share=True),
         AnswerMetric("mae", "MAE", _sklearn("mean_absolute_error"), better=DOWN, limits=(0, None), **_NUMBERS),
         AnswerMetric("mse", "MSE", _sklearn("mean_squared_error"), better=DOWN, limits=(0, None), **_NUMBERS),

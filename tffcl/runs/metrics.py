@@ -283,7 +283,8 @@ def rows_of(name: str) -> tuple[Metric, ...]:
         Metric(
             key=f"{kind}_{name}", about=f"{title}, {about}", column=f"{kind}_{name}",
             source=("metrics", name, kind, "mean"), title=f"{kind} {title}", panels=("metrics",),
-            group=f"{title} %" if share else title, header=kind, **shown,
+            group=f"{title} %" if share else title, header=kind, measure=f"{kind}_{name}",
+            compared=f"{title}{' %' * share}, {kind}", **shown,
         )
         for kind, about in _KINDS.items()
     ]  # fmt: skip
@@ -295,6 +296,15 @@ def rows_of(name: str) -> tuple[Metric, ...]:
         for kind in ("cluster", "global")
     ]  # fmt: skip
     return (*tested, *validated)
+
+
+BY_MEASURE |= {
+    each.measure: each
+    for name in answer_metrics.METRICS
+    if name != answer_metrics.ACCURACY.name
+    for each in rows_of(name)
+    if each.measure
+}
 
 
 def of_column(column: str) -> Metric | None:

@@ -18,7 +18,8 @@ QUICK = {"pacfl_fmnist_label_skew_20_small"}
 # Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to
 # nothing.
 AT_CHANCE = {"flt_femnist_scenario_3_cnn_small", "stocfl_rotated_cifar10_small"}
-WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz", "digits": "."}
+WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz"}
+WHERE |= dict.fromkeys(("digits", "breast_cancer", "diabetes", "texts"), ".")  # which are installed
 
 
 def missing(name):
@@ -41,6 +42,9 @@ def check_run(out) -> dict:
     summary = json.loads((out / "summary.json").read_text())
     check_files_agree(out, summary)
     run = tffcl.load_run(out)
+    if run.federated.num_classes is None:  # numbers are neither right nor wrong
+        assert 0 < summary["metrics"]["mae"]["cluster"]["mean"] < 1
+        return summary
     rows = rows_of(out / "clients.csv")
     for row in rows[:: max(1, len(rows) // 5)]:
         client = int(row["client_id"])

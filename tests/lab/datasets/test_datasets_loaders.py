@@ -72,7 +72,7 @@ def bad(value, place=(3, 0, 2), dtype=np.float64):
         ({"x_test": np.zeros((6, 4, 4), np.uint8)}, "the shapes must be equal"),
         ({"y_train": np.arange(11)}, "x_train has 12 images and y_train 11 labels"),
         ({"y_train": np.arange(12) - 1}, "y_train has labels -1 to 10"),
-        ({"y_train": np.arange(12.0)}, "y_train is float64"),
+        ({"y_train": np.arange(12.0)}, r"labels of train are float32\[\] and of test int32\[\]; they must be alike"),
         ({"y_test": None, "x_test": None}, "lacks x_test, y_test"),
         ({"client_train": np.arange(12)}, "has client_train only"),
         (

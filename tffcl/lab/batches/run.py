@@ -62,8 +62,9 @@ def run(
     attack = config.attack
     malicious = attack.malicious(federated.num_clients, config.seed)
     if attack.kind in OF_DATA and len(malicious):
-        population = with_wrong_labels(population, malicious, federated.num_classes)
-        later = {start: with_wrong_labels(each, malicious, federated.num_classes) for start, each in later.items()}
+        classes = federated.classes_for(f"attack {attack.kind}")
+        population = with_wrong_labels(population, malicious, classes)
+        later = {start: with_wrong_labels(each, malicious, classes) for start, each in later.items()}
     if attack.imitated_group is not None and len(malicious):
         population = with_imitators(population, malicious, attack.imitated_group)
         later = {start: with_imitators(each, malicious, attack.imitated_group) for start, each in later.items()}

@@ -44,10 +44,10 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
         config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir
     )
     out = pathlib.Path(out)
-    drawn = {
-        "labels.png": figures.label_histograms(federated.label_counts(), federated.true_groups),
-        "sizes.png": figures.client_sizes_figure([len(index) for index in federated.train_indices]),
-    }
+    drawn, counts = {}, federated.label_counts()
+    if counts is not None:
+        drawn["labels.png"] = figures.label_histograms(counts, federated.true_groups)
+    drawn["sizes.png"] = figures.client_sizes_figure([len(index) for index in federated.train_indices])
     if _are_drawn(federated):
         drawn["samples.png"] = figures.sample_pictures(*_samples(federated))
     written = [str(figures.save(figure, out / name)) for name, figure in drawn.items()]
@@ -64,8 +64,8 @@ def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], 
     first clients.
     """
     held, images = dict(list(_holders(federated).items())[:_MOST_GROUPS]), federated.train
-    chosen = [_over_classes(index, images.y[index]) for index in held.values()]
-    return [images.x[index] for index in chosen], list(held), [images.y[index] for index in chosen]
+    chosen = [_over_classes(index, images.strata[index]) for index in held.values()]
+    return [images.x[index] for index in chosen], list(held), [images.strata[index] for index in chosen]
 
 
 def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
@@ -90,17 +90,21 @@ def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     counts, kind = federated.label_counts(), "images" if federated.train.are_images else "examples"
+    sizes = np.array([len(index) for index in federated.train_indices])
     yield f"{config.task}, seed {config.seed}: {federated.name}, {kind} of {_shape(federated)}"
     yield f"  {federated.num_clients:,} clients, {_groups_in_words(federated.true_groups)}"
-    yield f"  training examples of a client: {_spread(counts.sum(axis=1))}; {counts.sum():,} in all"
+    yield f"  training examples of a client: {_spread(sizes)}; {sizes.sum():,} in all"
     tests = np.array([len(index) for index in federated.test_indices])
     yield f"  test examples of a client: {_spread(tests)}; {len(federated.test):,} different ones"
-    yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
-    yield f"  skew of labels: {_skew_in_words(counts)}"
-    yield f"  skew of sizes: {_sizes_in_words(counts.sum(axis=1))}"
-    if not _are_drawn(federated):
+    if counts is None:
+        yield f"  labels: numbers from {federated.train.y.min():g} to {federated.train.y.max():g}"
+    else:
+        yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
+        yield f"  skew of labels: {_skew_in_words(counts)}"
+    yield f"  skew of sizes: {_sizes_in_words(sizes)}"
+    if counts is not None and not _are_drawn(federated):
         yield from _label_lines(counts)
-    yield from _group_lines(counts, federated.true_groups, federated.transforms)
+    yield from _group_lines(sizes, counts, federated.true_groups, federated.transforms)
     if federated.note:
         yield f"  note: {federated.note}"
 
@@ -156,17 +160,16 @@ def _groups_in_words(groups: np.ndarray | None) -> str:
 
 
 def _group_lines(
-    counts: np.ndarray, groups: np.ndarray | None, transforms: Sequence[Transform] | None
+    sizes: np.ndarray, counts: np.ndarray | None, groups: np.ndarray | None, transforms: Sequence[Transform] | None
 ) -> Iterator[str]:
     names = [] if groups is None else np.unique(groups)
     for group in names[:_MOST_GROUPS] if len(names) > 1 else []:
         members = np.flatnonzero(groups == group)
-        own = counts[members]
-        held = _ranges(np.flatnonzero(own.sum(axis=0)))
+        held = "" if counts is None else f", labels {_ranges(np.flatnonzero(counts[members].sum(axis=0)))}"
         # Of partitions of one's own a group may have several.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
         told = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
-        yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}{told}"
+        yield f"  group {group}: {len(members):,} clients, {sizes[members].sum():,} training examples{held}{told}"
     if len(names) > _MOST_GROUPS:
         yield f"  and {len(names) - _MOST_GROUPS} more groups"
 

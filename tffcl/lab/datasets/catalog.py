@@ -38,6 +38,18 @@ DATASETS: Mapping[str, Row] = {
         "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes",
         f"{_LOADERS}.celeba:load_celeba",
     ),
+    "breast_cancer": Row(
+        "30 numbers of a tumour, malignant or benign, that come with scikit-learn: 398 + 171; no network",
+        f"{_LOADERS}.tables:load_breast_cancer",
+    ),
+    "diabetes": Row(
+        "10 numbers of a patient and the course of diabetes, that come with scikit-learn: 309 + 133; no network",
+        f"{_LOADERS}.tables:load_diabetes",
+    ),
+    "texts": Row(
+        "characters of prose, Python and C++ that are installed, to be predicted; documents as clients; no network",
+        f"{_LOADERS}.texts:load_texts",
+    ),
     "npz": Row(
         "your own file: x_train, y_train, x_test, y_test; with natural clients or not",
         f"{_LOADERS}.npz:load_npz",
@@ -49,7 +61,7 @@ DATASETS: Mapping[str, Row] = {
     "folders": Row("your own pictures: CLIENT/LABEL/NAME.png; natural clients", f"{_LOADERS}.own:load_folders"),
 }
 # Those that always have natural clients: a task file needs no partition for them.
-NATURAL = ("femnist", "table", "folders")
+NATURAL = ("femnist", "texts", "table", "folders")
 
 PARTITIONS: Mapping[str, Row] = {
     "iid": Row("equal parts of a shuffled set", f"{_RULES}.by_label:iid"),
@@ -75,6 +87,10 @@ PARTITIONS: Mapping[str, Row] = {
         f"{_RULES}.transformed:rotated",
     ),
     "shifted": Row("groups of clients whose labels are shifted (StoCFL)", f"{_RULES}.transformed:shifted"),
+    "devices": Row(
+        "groups of clients whose devices measure the numbers of a table with gains and offsets of their own",
+        f"{_RULES}.transformed:devices",
+    ),
     "shift_features": Row(
         "P(X), level 1 to 8: groups of clients whose images are turned and tinted (FLUX, ANDA)",
         f"{_RULES}.shifts:shift_features",

@@ -21,7 +21,7 @@ class Dataset(Shown):
       name: Its name in the catalog.
       train: The training images.
       test: The test images.
-      num_classes: How many labels there are: 0 to num_classes - 1.
+      num_classes: How many labels there are: 0 to num_classes - 1; None where labels are numbers to predict.
       mean: Subtracted from pixels on the scale 0 to 1; one value a channel.
       std: What pixels are divided by after that; one value a channel.
       class_names: Name of each label, or None.
@@ -35,7 +35,7 @@ class Dataset(Shown):
     name: str
     train: Images
     test: Images
-    num_classes: int
+    num_classes: int | None
     mean: tuple[float, ...] | float
     std: tuple[float, ...] | float
     class_names: tuple[str, ...] | None = None
@@ -52,8 +52,26 @@ class Dataset(Shown):
             "training examples": f"{len(self.train):,}",
             "test examples": f"{len(self.test):,}",
             "of": f"{self.train.x.dtype} {list(self.train.x.shape[1:])}",
-            "classes": self.num_classes,
+            "classes": "none, numbers" if self.num_classes is None else self.num_classes,
         }
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of one example's labels."""
+        return self.train.y.shape[1:]
+
+    @property
+    def num_strata(self) -> int:
+        """How many there are of `Images.strata`."""
+        return 1 if self.num_classes is None or self.label_shape else self.num_classes
+
+    def classes_for(self, part: str) -> int:
+        """Returns the number of classes; UserError, which says that `part` needs them, if an example has no single
+        one."""
+        if self.num_classes is None or self.label_shape:
+            have = "numbers to predict" if self.num_classes is None else f"{self.label_shape[0]} labels an example"
+            raise UserError(f"{part} needs one class for each example; {self.name} has {have}")
+        return self.num_classes
 
     def __post_init__(self):
         """Raises UserError if there is no training image, a label is out of range or lengths differ."""
@@ -62,13 +80,18 @@ class Dataset(Shown):
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
             shapes = f"{self.train.x.shape[1:]} and test images {self.test.x.shape[1:]}"
             raise UserError(f"{self.name}: training images are {shapes}; the shapes must be equal")
-        if self.num_classes > _MOST_CLASSES:
+        if self.train.y.shape[1:] != self.test.y.shape[1:] or self.train.y.dtype != self.test.y.dtype:
+            kinds = " and of test ".join(f"{each.y.dtype}{list(each.y.shape[1:])}" for each in (self.train, self.test))
+            raise UserError(f"{self.name}: the labels of train are {kinds}; they must be alike")
+        if (self.num_classes is None) != (self.train.y.dtype == np.float32):
+            raise UserError(f"{self.name}: {self.num_classes} classes and labels of {self.train.y.dtype} do not fit")
+        if self.num_classes is not None and self.num_classes > _MOST_CLASSES:
             raise UserError(
                 f"{self.name}: there are labels up to {self.num_classes - 1}; "
                 f"at most {_MOST_CLASSES} classes are allowed, from 0"
             )
         for split, images in (("train", self.train), ("test", self.test)):
-            if len(images) and images.y.max() >= self.num_classes:
+            if self.num_classes is not None and images.y.max(initial=0) >= self.num_classes:
                 wrong, last = images.y.max(), self.num_classes - 1
                 raise UserError(f"{self.name}: a {split} label is {wrong}; labels are 0 to {last}")
             for kind in ("owner", "source", "attributes"):
@@ -83,12 +106,12 @@ class Dataset(Shown):
         Args:
           name: For titles.
           train: `(x [n, ...], y [n])`. uint8 of rank 4 are images, whose mean and deviation are measured; other numbers
-            reach the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are whole
-            numbers from 0.
+            reach the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are classes,
+            whole numbers from 0, `[n]` or several of each example `[n, L]`; or numbers to predict, floats `[n, ...]`.
           test: The same for the test examples.
           clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names
             become numbers in sorted order.
-          num_classes: How many labels there are; None: one more than the largest.
+          num_classes: How many classes there are; None: one more than the largest, and none of numbers.
 
         Raises:
           UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
@@ -103,8 +126,9 @@ class Dataset(Shown):
             train, test = (
                 dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True)
             )
-        largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-        data = cls(name, train, test, largest if num_classes is None else num_classes, mean=0.0, std=1.0)
+        if num_classes is None:
+            num_classes = class_count(train.y, test.y)
+        data = cls(name, train, test, num_classes, mean=0.0, std=1.0)
         if not (train.are_images and len(train)):
             return data
         mean, std = measured(train.x)
@@ -184,13 +208,16 @@ class FederatedDataset(Dataset):
             "clients": self.num_clients,
             "training examples each": sizes_of(list(map(len, self.train_indices))),
             "test examples each": sizes_of(list(map(len, self.test_indices))),
-            "classes": self.num_classes,
+            "classes": "none, numbers" if self.num_classes is None else self.num_classes,
             **groups,
         }
 
-    def label_counts(self) -> np.ndarray:
-        """Returns int64 [N, num_classes]: how many training examples of each label each client holds."""
-        rows = [np.bincount(self.train.y[index], minlength=self.num_classes) for index in self.train_indices]
+    def label_counts(self) -> np.ndarray | None:
+        """Returns int64 [N, num_classes]: how often each client holds each label in its training examples; None where
+        labels are numbers to predict."""
+        if self.num_classes is None:
+            return None
+        rows = [np.bincount(self.train.y[index].ravel(), minlength=self.num_classes) for index in self.train_indices]
         return np.stack(rows).astype(np.int64)
 
 
@@ -210,13 +237,20 @@ def numbers_of(x, where: str) -> np.ndarray:
 
 
 def labels_of(y, where: str) -> np.ndarray:
-    """Returns labels as int32 [n]; `where` names them in errors."""
+    """Returns labels as int32 `[n]` or `[n, L]`, or as float32 `[n, ...]`; `where` names them in errors."""
     y = labels.checked(y, where)
-    if y.ndim != 1 or y.dtype.kind not in "iub":
-        raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers of shape [n]")
-    if len(y) and not 0 <= y.min() <= y.max() < 2**31:
+    if y.dtype.kind == "U":
+        raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers or numbers, [n, ...]")
+    if y.dtype.kind != "f" and y.size and not 0 <= y.min() <= y.max() < 2**31:
         raise UserError(f"{where} has labels {y.min()} to {y.max()}; they count from 0")
-    return y.astype(np.int32)
+    return y.astype(np.float32 if y.dtype.kind == "f" else np.int32)
+
+
+def class_count(*labels: np.ndarray) -> int | None:
+    """Returns one more than the largest label of several arrays; None where they are numbers to predict."""
+    if labels[0].dtype.kind == "f":
+        return None
+    return 1 + int(max(each.max(initial=-1) for each in labels))
 
 
 def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:

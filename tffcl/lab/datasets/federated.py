@@ -162,13 +162,15 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
     """
     where = f"partition {name} of {dataset.name}"
     groups = checked_groups(partition.groups, where)
+    if any(each.is_of_classes for each in partition.transforms or ()):
+        dataset.classes_for(where)
     for_training = checked_indices(partition.train, len(dataset.train), "training", where)
     for_tests = checked_indices(partition.test, len(dataset.test), "test", where)
     for client, index in enumerate(for_training):
         if not len(index):
             raise UserError(f"client {client} has no training examples under {where}")
-    train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_classes)
-    test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_classes)
+    train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_strata)
+    test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_strata)
     return FederatedDataset(
         name=f"{dataset.name}/{name}",
         train=train,
@@ -247,7 +249,7 @@ def pool(
       images: All images.
       held: Per client, int64 indices into `images`.
       transforms: Per client, or None for nothing.
-      num_classes: For changes of labels.
+      num_classes: For changes of labels; 1 where no example has a single class.
 
     Returns:
       The pool, and per client int64 indices into it. Images that nobody holds are left out. An image with which the
@@ -259,11 +261,11 @@ def pool(
     arrays = {(transform, id(index)): index for index, transform in zip(held, transforms, strict=True)}
     used = np.zeros((len(numbers), len(images)), bool)
     for (transform, _), index in arrays.items():
-        used[of_class[transform][images.y[index]], index] = True
+        used[of_class[transform][images.strata[index]], index] = True
     # The pool has the used pairs of transform and image in this order.
     place = np.cumsum(used).reshape(used.shape) - 1
     moved = {
-        (transform, key): place[of_class[transform][images.y[index]], index].astype(np.int64)
+        (transform, key): place[of_class[transform][images.strata[index]], index].astype(np.int64)
         for (transform, key), index in arrays.items()
     }
     together = _filled(images, list(numbers), used, num_classes)
@@ -288,7 +290,7 @@ def _filled(images: Images, plain: Sequence[Transform], used: np.ndarray, num_cl
     if len(rows) == 1 and used[rows[0]].all():
         return plain[rows[0]].apply(images, num_classes)
     x = np.empty((int(used.sum()), *images.x.shape[1:]), images.x.dtype)
-    y = np.empty(len(x), np.int32)
+    y = np.empty((len(x), *images.y.shape[1:]), images.y.dtype)
     start = 0
     for row in rows:
         piece = plain[row].apply(images.take(np.flatnonzero(used[row])), num_classes)

@@ -24,7 +24,7 @@ class Images(Shown):
 
     Attributes:
       x: Images uint8 [n, height, width, channels], 0 to 255; other examples uint8, int32 or float32 [n, ...].
-      y: int32 [n], labels from 0.
+      y: Labels: int32 [n], classes from 0; int32 [n, L], several of each example; or float32 [n, ...], numbers.
       owner: int32 [n], the natural client of each (e.g. FEMNIST's writer), or None.
       source: int32 [n], which of several data sets each is from, or None.
       attributes: bool [n, attributes], yes-or-no attributes of each (CelebA), or None.
@@ -44,12 +44,13 @@ class Images(Shown):
             raise UserError(
                 f"examples are {self.x.dtype} of rank {self.x.ndim}; they must be uint8, int32 or float32 [n, ...]"
             )
-        if self.y.dtype != np.int32 or self.y.ndim != 1:
-            raise UserError(f"labels are {self.y.dtype} of rank {self.y.ndim}; they must be int32 of rank 1")
+        if self.y.dtype not in (np.int32, np.float32) or not self.y.ndim:
+            raise UserError(f"labels are {self.y.dtype} of rank {self.y.ndim}; they must be int32 or float32 [n, ...]")
         if len(self.x) != len(self.y):
             raise UserError(f"{len(self.x)} images have {len(self.y)} labels; there must be as many of both")
-        if len(self.y) and self.y.min() < 0:
-            raise UserError(f"label {self.y.min()} of image {int(self.y.argmin())} is negative; labels count from 0")
+        if self.y.dtype == np.int32 and self.y.size and self.y.min() < 0:
+            image = int(self.y.argmin()) * len(self.y) // self.y.size
+            raise UserError(f"label {self.y.min()} of image {image} is negative; labels count from 0")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -57,6 +58,11 @@ class Images(Shown):
     def facts(self):
         """How many of what."""
         return {"examples": f"{len(self):,}", "of": f"{self.x.dtype} {list(self.x.shape[1:])}"}
+
+    @property
+    def strata(self) -> np.ndarray:
+        """int32 [n], the class of each example, by which a draw keeps the shares; all 0 where it has no single one."""
+        return self.y if self.y.dtype == np.int32 and self.y.ndim == 1 else np.zeros(len(self), np.int32)
 
     @property
     def are_images(self) -> bool:
@@ -85,6 +91,8 @@ class Transform:
       tone: What becomes of the image's colours or grey values, see `toned`.
       labels: Label y becomes `labels[y]`, one entry per class; empty for no change.
       classes: The classes, before labels change, of which the images are changed; None for all.
+      gains: What each feature of a table is multiplied by, before `offsets` are added; empty for no change.
+      offsets: As many as `gains`.
     """
 
     quarter_turns: int = 0
@@ -93,6 +101,13 @@ class Transform:
     tone: str = ""
     labels: tuple[int, ...] = ()
     classes: tuple[int, ...] | None = None
+    gains: tuple[float, ...] = ()
+    offsets: tuple[float, ...] = ()
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether it changes labels, or the examples of some classes only."""
+        return bool(self.label_shift or self.labels or self.classes is not None)
 
     def apply(self, images: Images, num_classes: int) -> Images:
         """Returns the images after the transform (the same object if it changes nothing).
@@ -102,7 +117,7 @@ class Transform:
           num_classes: How many labels there are.
 
         Raises:
-          UserError: If examples that are no images are to be turned or toned.
+          UserError: If examples that are no images are to be turned or toned, or images to be measured.
         """
         if self == Transform():
             return images
@@ -120,14 +135,16 @@ class Transform:
         to = int(self._relabelled(np.array([label], np.int32), num_classes)[0])
         if self.classes is not None and label not in self.classes:
             return Transform(label_shift=(to - label) % num_classes)
-        return Transform(self.quarter_turns, (to - label) % num_classes, self.degrees, self.tone)
+        return dataclasses.replace(self, label_shift=(to - label) % num_classes, labels=(), classes=None)
 
     def in_words(self) -> str:
         """Says what changes, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for nothing."""
         degrees = (90 * self.quarter_turns + self.degrees) % 360
         done = [f"turned by {degrees} degrees"] if degrees else []
         done += [f"made {self.tone}"] if self.tone else []
-        which = "images" if self.classes is None else f"images of classes {', '.join(map(str, self.classes))}"
+        done += ["measured by a device of their own"] if self.gains else []
+        which = "examples" if self.gains else "images"
+        which += "" if self.classes is None else f" of classes {', '.join(map(str, self.classes))}"
         words = [f"{which} {' and '.join(done)}"] if done else []
         words += [f"labels shifted by {self.label_shift}"] if self.label_shift else []
         moved = [f"{label} to {to}" for label, to in enumerate(self.labels) if label != to]
@@ -138,6 +155,10 @@ class Transform:
         x, degrees = images.x, 90 * self.quarter_turns + self.degrees
         if not images.are_images and (degrees % 360 or self.tone):
             raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no images, which could be turned or tinted")
+        if self.gains and (x.dtype != np.float32 or x.shape[1:] != (len(self.gains),)):
+            raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no {len(self.gains)} measured numbers")
+        if self.gains:
+            return x * np.float32(self.gains) + np.float32(self.offsets)
         if degrees % 360:
             x = turned(x, degrees)
         return toned(x, self.tone)

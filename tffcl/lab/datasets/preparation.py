@@ -95,7 +95,7 @@ def reduced(dataset: Dataset, *, seed: Whole, subset: Count | None = None, test_
             continue
         if size > len(images):
             raise UserError(f"{key} is {size}; {dataset.name} has only {len(images)}")
-        kept.append(stratified(images.y, dataset.num_classes, size, rng))
+        kept.append(stratified(images.strata, dataset.num_strata, size, rng))
     return dataset.take(*kept)
 
 
@@ -136,7 +136,7 @@ def hold_out_server(
         )
     # A stream of its own: the subset and the partition are the same ones with and without a server's images.
     rng = np.random.default_rng([seed, 0x5E12E])
-    index = rng.permutation(_balanced(source.y, dataset.num_classes, server_examples, rng))
+    index = rng.permutation(_balanced(source.strata, dataset.num_strata, server_examples, rng))
     if server_split == "train":
         rest = np.delete(np.arange(len(source)), index)
         return dataset.take(rest, np.arange(len(dataset.test))), source.take(index)

@@ -15,7 +15,7 @@ from tffcl.errors import UserError
 from tffcl.json_files import inside, read_json, telling_damage
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.number_format import Stat, human_time
-from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel
+from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
@@ -37,6 +37,7 @@ class Result:
       published: `(mean, spread)`; None where the paper has none.
       accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the
         seeds.
+      further: What else the runs measure of the models' answers (AUC, F1, ...), by measure, over the seeds.
       ari: Adjusted Rand index over the seeds.
       rounds: That were run.
       seconds: Of training, evaluation and clustering, by run.
@@ -48,10 +49,16 @@ class Result:
     missed: int
     published: tuple[float | None, float | None]
     accuracies: Mapping[str, Stat]
+    further: Mapping[str, Stat]
     ari: Stat
     rounds: int | None
     seconds: Mapping[str, float]
     failures: tuple[Failure, ...]
+
+    @property
+    def seeds(self) -> int:
+        """How many have been run."""
+        return max(each.count for each in (*self.accuracies.values(), *self.further.values()))
 
     @property
     def cut(self) -> bool:
@@ -201,12 +208,14 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     places = [place for place in places if RunDirectory(place).state is State.FINISHED]
     told = [_read_run(place, cell) for place in places]
     values = [each["here"] for each in told]
+    further = dict.fromkeys(key for each in told for key in each["further"])
     return Result(
         noted=cell,
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
         published=tuple(cell["published"]),
         accuracies={kind: Stat.of(each[kind] for each in told) for kind in (*_KINDS, "took part")},
+        further={key: Stat.of(each["further"].get(key) for each in told) for key in further},
         ari=Stat.of(each["ari"] for each in told),
         rounds=max((each["rounds"] for each in told), default=None),
         seconds={str(place): each["seconds"] for place, each in zip(places, told, strict=True)},
@@ -221,11 +230,18 @@ def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
         return {
             **{kind: BY_MEASURE[kind].of_run(run) for kind in _KINDS},
             "took part": BY_MEASURE["participants"].of_run(run),
+            "further": _further(run),
             "ari": BY_MEASURE["ari"].of_run(run),
             "rounds": int(run.summary["rounds"]),
             "seconds": float(run.summary.get("seconds", {}).get("total", 0.0)),
             "here": measured(run, cell),
         }
+
+
+def _further(run: RunNumbers) -> dict[str, float]:
+    """The cluster and local values of the metrics that a run has beside accuracies, by measure."""
+    rows = [each for name in run.summary.get("metrics", {}) if name != "accuracy" for each in rows_of(name)]
+    return {each.measure: each.of_run(run) for each in rows if each.measure and each.header != "global"}
 
 
 def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:

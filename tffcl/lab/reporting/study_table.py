@@ -1,6 +1,6 @@
 """The table of a study: each published number beside the one here, and their difference; or that of a league."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tffcl.lab.reporting import league_table
 from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number
@@ -16,7 +16,8 @@ _COMPARED = {
 PICTURE = "privacy.png"  # of a study with epsilons
 LEAGUE_PICTURE = "league.svg"
 _KINDS = ("cluster", "took part", "local", "global")
-HEADS = ("", "compared", "here", "paper", "difference", *_KINDS, "ARI", "seeds", "rounds")
+HEADS = ("", "compared", "here", "paper", "difference", *_KINDS)
+_LAST_HEADS = ("ARI", "seeds", "rounds")
 
 
 def compared_cells(
@@ -49,14 +50,16 @@ def compared_cells(
     return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
 
 
-def _row(result: Result) -> list[str]:
-    """The cells of a line under `HEADS`."""
+def _row(result: Result, further: Sequence[str]) -> list[str]:
+    """The cells of a line under `HEADS`, the further metrics that the column has, and `_LAST_HEADS`."""
     noted = result.noted
     compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
-    seeds = str(max(each.count for each in result.accuracies.values()))
+    seeds = str(result.seeds)
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
     accuracies = [show_number(result.accuracies[kind], 2) for kind in _KINDS]
-    return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
+    beside = [show_number(result.further.get(key, Stat.of(())), BY_MEASURE[key].digits) for key in further]
+    ari = show_number(result.ari, 3)
+    return [noted["row"], compared, here, paper, difference, *accuracies, *beside, ari, seeds, rounds]
 
 
 def _tables(study: StudyResults):
@@ -67,8 +70,10 @@ def _tables(study: StudyResults):
             continue
         own = [result for result in study.results if result.noted["column"] == column]
         tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
-        lines = [_row(result) for result in own if not result.noted["missing"]]
-        yield (f"{column} ({tasks})" if tasks else column), Table.of(HEADS, lines, notes=study.notes(column))
+        further = list(dict.fromkeys(key for result in own for key in result.further))
+        heads = (*HEADS, *(BY_MEASURE[key].compared for key in further), *_LAST_HEADS)
+        lines = [_row(result, further) for result in own if not result.noted["missing"]]
+        yield (f"{column} ({tasks})" if tasks else column), Table.of(heads, lines, notes=study.notes(column))
 
 
 def _notes(study: StudyResults) -> list[str]:
@@ -116,10 +121,10 @@ def to_csv(study: StudyResults) -> str:
     heads += map(Column, ("paper", "paper_spread", "difference", *kinds, "ari", "seeds", "rounds", "missing", "failed"))
     lines = []
     for result in study.results:
-        noted, seeds = result.noted, max(each.count for each in result.accuracies.values())
+        noted = result.noted
         target = [noted["accuracy"], noted["target"]] if noted["measure"].endswith("_to") else ["", ""]
         means = [*(result.accuracies[kind].mean for kind in _KINDS), result.ari.mean]
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in result.failures)
         compared = [*(noted[key] for key in plain), *target, result.here, *result.published, result.difference]
-        lines.append([*compared, *means, seeds, result.rounds, noted["missing"], failed])
+        lines.append([*compared, *means, result.seeds, result.rounds, noted["missing"], failed])
     return Table(heads, lines).to_csv()

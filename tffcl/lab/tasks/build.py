@@ -52,7 +52,8 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     """Builds the task's model for the data's shape, with initial weights by the run's seed.
 
     Raises:
-      UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes.
+      UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes. Labels of
+        another kind are told by `tffcl.train`, as those of a population made in Python.
     """
     name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
@@ -65,11 +66,16 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     }
     model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
     takes, has = model.example_spec["x"], federated.train.x
-    few = model.num_classes is not None and model.num_classes < classes
+    few = None not in (model.num_classes, classes) and model.num_classes < classes
     if few or (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape):
-        wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {model.num_classes} classes"
-        raise UserError(f"model {name} takes {wanted}; {federated.name} has {has.dtype} {list(shape)} of {classes}")
+        wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {_labels_in_words(model.num_classes)}"
+        given = f"{has.dtype} {list(shape)} of {_labels_in_words(classes)}"
+        raise UserError(f"model {name} takes {wanted}; {federated.name} has {given}")
     return model.with_metrics(config.evaluation.metrics) if config.evaluation.metrics else model
+
+
+def _labels_in_words(classes: int | None) -> str:
+    return "numbers" if classes is None else f"{classes} classes"
 
 
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:

@@ -23,6 +23,7 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
       changed: Clients whose data are not what they were at first.
     """
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
+    counts = federated.label_counts()
 
     def of_clients(images: Images, indices):
         # Clients that hold the same array of indices share their examples, hence one data set.
@@ -35,7 +36,7 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
         of_clients(federated.test, federated.test_indices),
         federated.validation_indices and of_clients(federated.train, federated.validation_indices),
         versions=np.isin(ids, changed).astype(np.int32),
-        label_counts=federated.label_counts()[ids],
+        label_counts=None if counts is None else counts[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
         label_names=federated.class_names,

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, labels_of, owners_of
+from tffcl.lab.datasets.core import Dataset, class_count, labels_of, owners_of
 from tffcl.lab.datasets.images import Images, measured
 from tffcl.lab.datasets.storage import expanded
 from tffcl.validation import Count, validated
@@ -37,8 +37,7 @@ def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> D
     path = expanded(path)
     arrays = read_npz(path)
     train, test = images_of(arrays, str(path))
-    largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-    classes = largest if num_classes is None else num_classes
+    classes = class_count(train.y, test.y) if num_classes is None else num_classes
     train, test = (
         dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True)
     )

@@ -7,8 +7,7 @@ import numpy as np
 from tffcl.clients import labels
 from tffcl.clients.folders import read_folders
 from tffcl.clients.tables import MISSING, Table, read_table
-from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, numbers_of
+from tffcl.lab.datasets.core import Dataset, class_count, numbers_of
 from tffcl.lab.datasets.images import Images, measured
 from tffcl.lab.datasets.storage import expanded
 from tffcl.validation import Count, Fraction, Whole, one_of, validated
@@ -19,7 +18,7 @@ def load_table(
     *,
     path: str,
     client: str,
-    label: str,
+    label: str | Sequence[str],
     features: Sequence[str] | None = None,
     test: Fraction | str = 0.3,
     split_seed: Whole = 0,
@@ -29,12 +28,13 @@ def load_table(
     data_dir=None,
 ) -> Dataset:
     """Returns the data set of a CSV or Parquet file with a row for each example; columns become features, and labels
-    classes, as `tffcl.Population.from_frame` says.
+    classes or numbers, as `tffcl.Population.from_frame` says.
 
     Args:
       path: The file.
       client: The column that says whose a row is.
-      label: The column of class labels: whole numbers from 0, texts or bools.
+      label: The column of labels: whole numbers from 0, texts or bools are classes, other numbers are to be predicted;
+        or several such columns.
       features: The columns that the model takes; default all others.
       test: The share of each client's rows that is kept for tests, or a column of bools that says which.
       split_seed: Decides which rows these are.
@@ -85,11 +85,6 @@ def load_folders(
 
 def _dataset(name: str, table: Table) -> Dataset:
     y = labels.checked(table.y, f"{name}: the labels")
-    if y.dtype.kind == "f":
-        raise UserError(
-            f"{name}: the labels are numbers to predict; those of a task file are classes, which numpy.digitize makes "
-            "of them, and tffcl.Population.from_frame takes numbers, too"
-        )
     names = table.label_names or labels.names_in([y])
     x, y = numbers_of(table.x, f"{name}: the examples"), labels.coded(y, name, names)
     owners, parts = sorted(table.parts["training"]), []
@@ -100,7 +95,7 @@ def _dataset(name: str, table: Table) -> Dataset:
     train, test = parts
     normal = measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
     return Dataset(
-        name, train, test, len(names) if names else 1 + int(y.max()), *normal, names, table.note,
+        name, train, test, len(names) if names else class_count(y), *normal, names, table.note,
         owner_names=tuple(map(str, owners)),
         owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32),
     )  # fmt: skip

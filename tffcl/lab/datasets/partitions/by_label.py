@@ -92,7 +92,7 @@ def label_skew(
     Raises:
       UserError: If there are fewer classes than that, or a client gets none of the examples of its classes.
     """
-    classes = dataset.num_classes
+    classes = dataset.classes_for("label_skew")
     if classes_per_client > classes:
         raise UserError(f"classes_per_client is {classes_per_client}; {dataset.name} has {classes} classes")
     rng = np.random.default_rng(seed)
@@ -137,9 +137,10 @@ def dirichlet(
     Raises:
       UserError: If there are too few examples, or no draw gives everybody `min_size`.
     """
+    classes = dataset.classes_for("dirichlet")
     enough(clients, len(dataset.train), each=min_size)
     rng = np.random.default_rng(seed)
-    examples = by_class(dataset.train.y, dataset.num_classes)
+    examples = by_class(dataset.train.y, classes)
     cuts = _cuts([len(index) for index in examples], clients, alpha, min_size, rng)
     pieces = [[] for _ in range(clients)]
     for index, bounds in zip(examples, cuts, strict=True):
@@ -254,16 +255,14 @@ def label_groups(
       UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not
         divide into the groups, or there are too few examples.
     """
-    turns = turned(dataset, rotations)
+    turns, classes = turned(dataset, rotations), dataset.classes_for("label_groups")
     if (groups is None) == (scheme is None):
         raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
     rng = np.random.default_rng(seed)
-    chosen = (
-        _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
-    )
+    chosen = _checked(groups, classes) if scheme is None else scheme_groups(scheme, classes, rng)
     of_client = block_groups(clients, len(chosen) * len(turns), "groups")
     once = of_client[: clients // len(turns)]
-    examples = by_class(dataset.train.y, dataset.num_classes)
+    examples = by_class(dataset.train.y, classes)
     for group in chosen:
         enough(
             len(once) // len(chosen),
@@ -344,8 +343,9 @@ def structured(
       UserError: If the clients do not divide into the groups or a group has fewer than two examples per
         client.
     """
-    check_value("classes_per_group", classes_per_group, Annotated[int, msgspec.Meta(ge=1, le=dataset.num_classes)])
-    group_of_class = np.arange(dataset.num_classes) // classes_per_group
+    classes = dataset.classes_for("structured")
+    check_value("classes_per_group", classes_per_group, Annotated[int, msgspec.Meta(ge=1, le=classes)])
+    group_of_class = np.arange(classes) // classes_per_group
     number = int(group_of_class[-1]) + 1
     groups = block_groups(clients, number, f"groups of {classes_per_group} classes")
     rng = np.random.default_rng(seed)

@@ -77,6 +77,7 @@ def _all(dataset, train, domains, rng):
 
 def _classes(dataset, train, domains, rng):
     del rng
+    dataset.classes_for("test = 'classes'")
     made = {}  # one array per domain and set of classes, however many clients have it
     for domain, index in zip(domains.of_client, train, strict=True):
         classes = np.unique(dataset.train.y[index])
@@ -89,10 +90,10 @@ def _classes(dataset, train, domains, rng):
 
 def _share(dataset, train, domains, rng):
     result = [None] * len(train)
-    counts = np.stack([np.bincount(dataset.train.y[index], minlength=dataset.num_classes) for index in train])
+    counts = np.stack([np.bincount(dataset.train.strata[index], minlength=dataset.num_strata) for index in train])
     for domain, candidates in enumerate(domains.tests):
         clients = np.flatnonzero(domains.of_client == domain)
-        pieces = _stratified(dataset.test.y[candidates], counts[clients], rng)
+        pieces = _stratified(dataset.test.strata[candidates], counts[clients], rng)
         for client, piece in zip(clients, pieces, strict=True):
             if not len(piece):
                 raise UserError(

@@ -35,6 +35,10 @@ def mixture(datasets: Sequence[Dataset], *, labels: one_of(LABELS)) -> Dataset:
       UserError: If labels are in common and shapes or numbers of classes differ, or numbers of channels do
         not fit.
     """
+    for each in datasets:
+        each.classes_for("a partition of several data sets")
+        if not each.train.are_images:
+            raise UserError(f"a partition of several data sets needs images, and the examples of {each.name} are none")
     if labels == "common":
         _check_alike(datasets)
         offsets, num_classes = [0] * len(datasets), datasets[0].num_classes

@@ -104,7 +104,7 @@ def shift_labels(
     Raises:
       UserError: If there are more groups than classes, or too few clients or examples.
     """
-    classes = dataset.num_classes
+    classes = dataset.classes_for("shift_labels")
     groups = min(5, classes) if groups is None else groups
     _at_most(groups, classes, f"{dataset.name} has {classes} classes")
     held = max(1, classes - _tenths(level - 1, classes))
@@ -151,7 +151,7 @@ def shift_concept(
     Raises:
       UserError: If so few labels cannot be swapped in that many ways, or there are too few clients or examples.
     """
-    classes = dataset.num_classes
+    classes = dataset.classes_for("shift_concept")
     swapped = min(classes, _tenths(level, classes))
     if swapped < 2:
         return _dealt(dataset, [Transform()], seed=seed, clients=clients, test=test)
@@ -203,8 +203,9 @@ def shift_class_features(
         len(patterns),
         f"{len(patterns)} patterns are what shift_class_features has with tones = {str(tones).lower()}",
     )
-    order = np.random.default_rng([seed, _DRAWN]).permutation(dataset.num_classes)
-    changed = tuple(sorted(order[: max(1, _tenths(level, dataset.num_classes))].tolist()))
+    classes = dataset.classes_for("shift_class_features")
+    order = np.random.default_rng([seed, _DRAWN]).permutation(classes)
+    changed = tuple(sorted(order[: max(1, _tenths(level, classes))].tolist()))
     chosen = [Transform(degrees=each.degrees, tone=each.tone, classes=changed) for each in patterns[:groups]]
     return _dealt(dataset, chosen, seed=seed, clients=clients, test=test)
 

@@ -1,4 +1,5 @@
-"""Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1)."""
+"""Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1); and, for tables,
+those whose devices measure in other ways."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,7 +12,9 @@ from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.lab.datasets.partitions.splitting import block_groups, enough, equal_parts, joined
-from tffcl.validation import Count, Whole, check_value, validated, wrong
+from tffcl.validation import Count, NonNegative, Whole, check_value, validated, wrong
+
+_OF_DEVICES = 0xDE71CE  # their own stream of random numbers: who gets what does not depend on them
 
 # How many equal parts a full turn has, or which angles there are.
 Rotations = (
@@ -55,15 +58,18 @@ def turned(dataset: Dataset, rotations: int | Sequence[int]) -> list[Transform]:
     """Returns the transforms that turn images by these degrees, or by as many equal parts of a full turn.
 
     Raises:
-      UserError: If an angle is there twice, or images to be turned otherwise than by 180 degrees are not square.
+      UserError: If an angle is there twice, or what is to be turned are no images, or others than square ones by other
+        angles than 180 degrees.
     """
     many = isinstance(rotations, int)
     angles = [360 * number // rotations for number in range(rotations)] if many else list(rotations)
     if len(set(angles)) < len(angles):
         raise wrong("rotations", rotations, "it must be different whole degrees from 0 to 359, e.g. [0, 36, 72]")
-    height, width = dataset.train.x.shape[1:3]
+    if any(angles) and not dataset.train.are_images:
+        raise UserError(f"the examples of {dataset.name} are no images, which could be turned; devices shifts numbers")
     skew = [angle for angle in angles if angle % 180]
-    if skew and height != width:
+    if skew and dataset.train.x.shape[1] != dataset.train.x.shape[2]:
+        height, width = dataset.train.x.shape[1:3]
         raise UserError(
             f"{dataset.name}'s images are {height}x{width}: only square ones turn by {skew[0]} degrees; use 2"
         )
@@ -99,12 +105,59 @@ def shifted(
     """
     if len(set(shifts)) < len(shifts):
         raise UserError(f"shifts is {shifts!r}; it must be different whole numbers, e.g. [0, 3, 6, 9]")
+    classes = dataset.classes_for("shifted")
     for shift in shifts:
-        check_value("a shift", shift, Annotated[int, msgspec.Meta(ge=0, le=dataset.num_classes - 1)])
+        check_value("a shift", shift, Annotated[int, msgspec.Meta(ge=0, le=classes - 1)])
     moves = [Transform(label_shift=shift) for shift in shifts]
     return _grouped(
         dataset, moves, "shifts", seed=seed, clients=clients, reuse=reuse, test=test, each=examples_per_client
     )
+
+
+@validated
+def devices(
+    dataset: Dataset,
+    *,
+    seed: Whole,
+    clients: Count,
+    devices: Count = 3,
+    shift: NonNegative = 0.5,
+    reuse: bool = False,
+    test: Rule = "share",
+) -> Partition:
+    """Makes equal blocks of clients whose numbers are measured by devices that are calibrated in other ways: a shift of
+    P(X) of tables.
+
+    The first device measures right. Each other one reads gain * x + offset of a feature x, with a gain and an offset of
+    its own for each feature, drawn evenly: the logarithm of the gain is from -`shift` to `shift`, and the offset is
+    from -`shift` to `shift` times the feature's deviation over the training examples.
+
+    Args:
+      dataset: The data set, of float32 examples `[n, features]`.
+      seed: Decides the devices, and who gets what.
+      clients: How many clients; a multiple of the number of devices.
+      devices: The number of true groups.
+      shift: How far the devices are apart; 0: they all measure the same.
+      reuse: As in `rotated`.
+      test: Which test examples a client has: all of its "classes", "all" of its domain, a "share" of these, or its
+        "own"; the client's device measures them, too.
+
+    Raises:
+      UserError: If the examples are no such numbers, the clients do not divide, or there are too few examples.
+    """
+    x = dataset.train.x
+    if x.dtype != np.float32 or x.ndim != 2:
+        raise UserError(
+            f"devices needs numbers that are measured, float32 [n, features]; the examples of {dataset.name} are "
+            f"{x.dtype} of shape {list(x.shape)}"
+        )
+    rng = np.random.default_rng([seed, _OF_DEVICES])
+    readings = [Transform()]
+    for _ in range(devices - 1):
+        gains, offsets = rng.uniform(-shift, shift, (2, x.shape[1]))
+        gains, offsets = np.exp(gains), offsets * x.std(axis=0)
+        readings.append(Transform(gains=tuple(gains.tolist()), offsets=tuple(offsets.tolist())))
+    return _grouped(dataset, readings, "devices", seed=seed, clients=clients, reuse=reuse, test=test)
 
 
 def _grouped(dataset, transforms, what, *, seed, clients, reuse, test, each=None):

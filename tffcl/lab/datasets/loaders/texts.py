@@ -1,0 +1,118 @@
+"""Texts that come with Python and TensorFlow, document by document, for models that predict the next character."""
+
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import platform
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tffcl.errors import UserError
+from tffcl.lab.datasets.core import Dataset
+from tffcl.lab.datasets.images import Images
+from tffcl.validation import Count, one_of, validated
+
+KINDS = ("prose", "python", "c++")
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # a character's class is its place; all others are one class more
+_NAMES = ("newline", "space", *CHARACTERS[2:], "other")
+_TEST_SHARE = 0.25
+
+
+@validated
+def load_texts(
+    *,
+    kinds: Sequence[one_of(KINDS)] = KINDS,
+    documents: Count = 12,
+    characters: Count = 8000,
+    length: Count = 20,
+    data_dir=None,
+) -> Dataset:
+    """Returns documents as sequences of characters, whose labels are the same sequences a character later.
+
+    Prose is the language reference that `help()` of Python shows, a document a topic; "python" is its standard library,
+    a document a module; "c++" are TensorFlow's headers from their first `#ifndef` on, which is after the licence. They
+    are as long as the installed versions have them; the data set's note names these. A document is a natural client,
+    its kind the true group, and the last quarter of its text is for tests.
+
+    Args:
+      kinds: Which kinds of documents.
+      documents: How many of each, evenly spaced among those that are long enough, by name.
+      characters: From the beginning of each; shorter documents are left out.
+      length: Of a sequence.
+      data_dir: Not used; all loaders have it.
+
+    Raises:
+      UserError: If a kind has fewer such documents, or the texts are not installed.
+    """
+    del data_dir
+    owners, groups, splits = [], [], {"train": [], "test": []}
+    least = (length + 1) / _TEST_SHARE
+    if characters < least:
+        raise UserError(f"characters is {characters}; for a test sequence of {length} it must be {least:g} or more")
+    for group, kind in enumerate(kinds):
+        known = [(name, text) for name, text in _READERS[kind]() if len(text) >= characters]
+        if len(known) < documents:
+            raise UserError(
+                f"documents is {documents}; {len(known)} of kind {kind} with {characters} characters are installed"
+            )
+        for place in np.linspace(0, len(known) - 1, documents).astype(int):
+            name, text = known[place]
+            codes, tested = encode(text[:characters]), round(characters * (1 - _TEST_SHARE))
+            for split, part in (("train", codes[:tested]), ("test", codes[tested:])):
+                splits[split].append(_sequences(part, length))
+            owners.append(f"{kind}: {name}")
+            groups.append(group)
+    train, test = (_joined(splits[split]) for split in ("train", "test"))
+    versions = f"Python {platform.python_version()} and TensorFlow {importlib.metadata.version('tensorflow')}"
+    return Dataset(
+        "texts", train, test, len(_NAMES), 0.0, 1.0, _NAMES, f"texts of {versions}",
+        owner_names=tuple(owners), owner_groups=np.array(groups, np.int32),
+    )  # fmt: skip
+
+
+def encode(text: str) -> np.ndarray:
+    """Returns the class of each character of a text, int32."""
+    classes = {character: number for number, character in enumerate(CHARACTERS)}
+    return np.array([classes.get(each, len(CHARACTERS)) for each in text], np.int32)
+
+
+def _sequences(codes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences `[n, length]` one after the other, and those a character later."""
+    count = (len(codes) - 1) // length
+    return tuple(codes[start : start + count * length].reshape(count, length) for start in (0, 1))
+
+
+def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Images:
+    owner = np.repeat(np.arange(len(parts), dtype=np.int32), [len(x) for x, _ in parts])
+    return Images(*(np.concatenate(each) for each in zip(*parts, strict=True)), owner)
+
+
+def _prose() -> Iterator[tuple[str, str]]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise UserError("this Python has no pydoc_data, texts of help(); kinds = ['python', 'c++'] need none") from None
+    yield from sorted(topics.items())
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    for path in sorted(pathlib.Path(os.__file__).parent.glob("*.py")):
+        yield path.stem, path.read_text(encoding="utf-8", errors="replace")
+
+
+def _headers() -> Iterator[tuple[str, str]]:
+    # Several, once TensorFlow is imported.
+    places = [pathlib.Path(each) for each in importlib.util.find_spec("tensorflow").submodule_search_locations]
+    found = [path for place in places for path in (place / "include" / "tensorflow" / "core").rglob("*.h")]
+    if not found:
+        raise UserError("TensorFlow is installed without its C++ headers; kinds = ['prose', 'python'] need none")
+    for path in sorted(found):
+        if path.name.endswith(".pb.h"):  # which a program wrote
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        yield f"{path.parent.name}/{path.stem}", text[max(text.find("#ifndef"), 0) :]
+
+
+_READERS = {"prose": _prose, "python": _modules, "c++": _headers}
