@@ -269,7 +269,7 @@ MODELS: Mapping[str, Row] = {
         "tffcl.models.classifiers:build_stocfl_cifar_cnn",
     ),
     "char_lstm": Row(
-        "an embedding and LSTM layers for next characters, 26,113 parameters with 97 characters",
+        "an embedding and LSTM layers for next characters, 25,769 parameters with 97 characters",
         "tffcl.models.recurrent:build_char_lstm",
     ),
 }
