@@ -17,6 +17,7 @@ from tffcl.models.classifiers import (
     build_stocfl_femnist_cnn,
 )
 from tffcl.models.flat import mean_cross_entropy
+from tffcl.models.recurrent import build_char_lstm
 from tffcl.registry import MODELS
 
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)
@@ -150,12 +151,39 @@ def test_sgd_learns_digits(digits, build, shape, count, training):
     assert np.isfinite(trained).all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"char_lstm"}))
 def test_the_catalog_builds_every_model(name):
     model = MODELS[name].builder()(COLOUR, 7, normalization=(0.5, 0.5), seed=3)
     assert model.name == name and model.num_classes == 7
     tensors, features = model.unravel(tf.constant(model.initial)), model.preprocess(images.noise(2, COLOUR))
     assert model.logits(tensors, features, None).shape == (2, 7)
+
+
+def test_without_classes_a_network_predicts_a_number_by_squared_error():
+    model = build_mlp((5,), None, hidden=3, normalization=None, seed=1)
+    assert model.objective.name == "numbers" and model.size == 5 * 3 + 3 + 3 + 1
+    assert [each.name for each in model.metrics] == ["mae", "mse", "r2"]
+    x, y = np.ones((4, 5), np.float32), np.arange(4, dtype=np.float32)
+    outputs = model.logits(model.unravel(tf.constant(model.initial)), x, None)
+    np.testing.assert_allclose(model.objective.losses(outputs, y), (outputs[:, 0] - y) ** 2, rtol=1e-6)
+    np.testing.assert_allclose(model.objective.loss(outputs, y), np.mean((outputs[:, 0] - y) ** 2), rtol=1e-6)
+
+
+def test_the_network_for_characters_answers_at_each_place_and_follows_its_seed():
+    model = build_char_lstm((6,), 11, embedding=3, units=4, layers=2, seed=2**62 + 3)
+    tokens = tf.constant(np.arange(12).reshape(2, 6) % 11, tf.int32)
+    answers = model.logits(model.unravel(tf.constant(model.initial)), tokens, None)
+    assert answers.shape == (2, 6, 11) and model.label_shape == (6,) and model.num_classes == 11
+    assert model.size == 11 * 3 + 4 * 4 * (3 + 4 + 1) + 4 * 4 * (4 + 4 + 1) + 5 * 11
+    later = tf.concat([tokens[:, :3], (tokens[:, 3:] + 1) % 11], axis=1)
+    changed = model.logits(model.unravel(tf.constant(model.initial)), later, None)
+    np.testing.assert_allclose(changed[:, :3], answers[:, :3], atol=1e-6)  # a place sees what stands before it
+    same, other = (build_char_lstm((6,), 11, embedding=3, units=4, layers=2, seed=2**62 + n) for n in (3, 4))
+    np.testing.assert_array_equal(same.initial, model.initial)
+    assert not np.array_equal(other.initial, model.initial)
+    for shape, classes, given in (((8, 8, 1), 7, (0.5, 0.5)), ((6,), None, None)):
+        with pytest.raises(UserError, match="char_lstm needs sequences of characters"):
+            build_char_lstm(shape, classes, normalization=given)
 
 
 @pytest.mark.parametrize(
