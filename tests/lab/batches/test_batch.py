@@ -6,7 +6,7 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.batches import batch, compare
-from tffcl.lab.reporting import batch_index
+from tffcl.lab.reporting import batch_index, report
 from tffcl.lab.tasks import resolve as config
 from tffcl.runs.run_directory import RunDirectory
 
@@ -180,6 +180,17 @@ def test_a_comparison_goes_on_without_its_index(tmp_path, ran, damage):
     index.unlink()
     assert compare.compare_runs(configs([0]), tmp_path) == first and len(ran) == 2
     assert index.read_text() == before
+
+
+@pytest.mark.parametrize("name", ["table.csv", "report.html", "targets.csv"])
+def test_a_file_of_a_users_own_beside_runs_without_an_index_stays(tmp_path, ran, name):
+    compare.compare_runs(configs([0]), tmp_path)
+    (tmp_path / "batch.json").unlink()
+    (tmp_path / name).write_text("<!DOCTYPE html><title>mine</title>")
+    for write in (lambda: compare.compare_runs(configs([0]), tmp_path), lambda: report.write_report(tmp_path)):
+        with pytest.raises(UserError, match=rf"{name} was not made by tffcl, which would write over it; move it"):
+            write()
+    assert (tmp_path / name).read_text() == "<!DOCTYPE html><title>mine</title>"
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "3", '{"kind": 3}', '{"kind": "league"}', '{"kind": "comparison"}'])

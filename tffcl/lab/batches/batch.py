@@ -20,6 +20,7 @@ from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.object_run import ObjectRun
 from tffcl.lab.batches.run import run
 from tffcl.lab.reporting.batch_index import INDEX, KINDS, read_index, write_index
+from tffcl.lab.reporting.files import check_ours
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig
@@ -127,7 +128,9 @@ class Batch:
             raise UserError(f"{self.out} is a file; --out must be a directory")
         names = [INDEX] if self.index_file.exists() else written
         foreign = [self._index / name for name in names if (self._index / name).exists()]
-        if foreign and not _has_kind(foreign[0]) and not self._has_lost_index():
+        if foreign and self._has_lost_index():
+            check_ours(self._index)
+        elif foreign and not _has_kind(foreign[0]):
             raise UserError(
                 f"{foreign[0]} is not of a {self.kind}, which would write over it; move it, or give another directory"
             )

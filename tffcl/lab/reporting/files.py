@@ -5,10 +5,34 @@ import re
 
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.reporting import batch_index
-from tffcl.runs.run_directory import CONFIG, SUMMARY, RunDirectory
+from tffcl.regular_files import opened
+from tffcl.runs.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory
 from tffcl.runs.run_files import RunFiles, read_run
 
 _MOST_NAMED = 3  # runs in a message
+# How what tffcl writes beside the runs of a comparison begins: nobody else's file does.
+_BEGINNINGS = {
+    REPORT: rb"\s*<!DOCTYPE html>.{,300}default-src 'none'; img-src data:; style-src 'unsafe-inline'; script",
+    "table.csv": rb"algorithm(,seeds,|\s*$)",
+    "targets.csv": rb"algorithm,accuracy,target_percent,",
+}
+
+
+def check_ours(path: pathlib.Path):
+    """Checks that no file would be written over in a directory of runs without an index but what tffcl has made.
+
+    Raises:
+      UserError: If there is another one.
+    """
+    for name, beginning in _BEGINNINGS.items():
+        if not (path / name).is_file():
+            continue
+        with opened(path / name) as file:
+            is_ours = re.match(beginning, file.read(1000), re.DOTALL)
+        if not is_ours:
+            raise UserError(
+                f"{path / name} was not made by tffcl, which would write over it; move it, or give another directory"
+            )
 
 
 def find_runs(path: str | pathlib.Path) -> list[RunFiles]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tffcl.errors import UserError, printable
 from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets
+from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
@@ -32,6 +33,8 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     path = pathlib.Path(path)
     check_no_link(path / FIGURES)  # before anything is drawn
     check_replaceable(path / REPORT)
+    if not RunDirectory(path).is_run and not (path / INDEX).is_file():
+        files.check_ours(path)
     pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
     try:
         drawn = {}
