@@ -2,6 +2,7 @@
 signatures."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -58,7 +59,17 @@ def through(method, state, population, numbers, clients=EVERYONE):
     return state, anew
 
 
-@pytest.mark.parametrize("kind", ["pacfl", "last layer", "displacement after a warm-up", "as they join"])
+WITHOUT_A_TREE = {
+    "k-means": {"grouping": "kmeans"},
+    "decomposed": {"grouping": "kmeans", "metric": "decomposed_cosine"},
+    "mixture": {"grouping": "gaussian_mixture"},
+    "spectral": {"grouping": "spectral"},
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["pacfl", "last layer", "displacement after a warm-up", "as they join", *WITHOUT_A_TREE]
+)
 def test_grouping_unchanged_clients_again_changes_nothing(tff_worker, model, pacfl, clients, kind):
     """To the last bit, whatever the signature depends on."""
     again = {"regroup_every": 1, "regroup_on": {"signal": "signature", "bound": 1e-3}}
@@ -67,6 +78,10 @@ def test_grouping_unchanged_clients_again_changes_nothing(tff_worker, model, pac
         "as they join": (pacfl, {"when": "as_they_join"}),
         "last layer": (lambda **how: composed(model, LAST_LAYER, **how), {}),
         "displacement after a warm-up": (lambda **how: composed(model, DISPLACED, **how), {"when": 1}),
+        **{
+            each: (functools.partial(composed, model, {"name": "anchor_gradient"}), grouping)
+            for each, grouping in WITHOUT_A_TREE.items()
+        },
     }[kind]
     plain, repeated = build(**how), build(**how, **again)
     expected, state = (train(each, clients, ((0, 1, 2, 3), (1, 2), (3, 4, 5))) for each in (plain, repeated))

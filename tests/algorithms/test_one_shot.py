@@ -1,14 +1,18 @@
 """What all methods share that cluster once, before training: what decides without a number, and newcomers with one."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tests.short_runs import TRAINING, split
-from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.composed import build_composed, group_composed
+from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.parameters import ComposedParameters, FedClustParameters, FLISHCParameters, PCAKMHCParameters
 from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km_hc
 from tffcl.choices import SELF
 from tffcl.clients.population import Population
+from tffcl.clustering.groupings import Grouping
 from tffcl.errors import UserError
 
 METHODS = ["flis_hc", "fedclust", "pca_km_hc", "label_histogram", "descriptors"]
@@ -119,3 +123,17 @@ def test_what_does_not_go_together_is_one_line(wrong, message):
 def test_more_clusters_than_clients_are_refused(tff_worker, build, by_labels):
     with pytest.raises(UserError, match="num_clusters is 10; it must be from 1 to the number of clients, 9"):
         build("label_histogram", grouping="kmeans", num_clusters=10).initialize(by_labels)
+
+
+def test_a_grouping_of_ones_own_groups_clients_and_places_newcomers(tff_worker, model, by_labels):
+    """By the label that most examples have."""
+    by_most = Grouping(
+        lambda proximity, points, number, seed: points.argmax(axis=1) // 3,
+        lambda proximity, points, labels: points[len(labels) :].argmax(axis=1) // 3,
+    )
+    parts = ComposedParameters(signature="label_histogram", num_clusters=3)
+    how = dataclasses.replace(group_composed(model, TRAINING, parts), grouping=by_most)
+    method = build_one_shot("mine", model, TRAINING, how)
+    known, newcomers = split(by_labels, [1, 5, 6])
+    assert method.initialize(by_labels).assignment.tolist() == [0, 1, 2] * 3
+    assert method.admit(method.initialize(known), newcomers).assignment[[1, 5, 6]].tolist() == [1, 2, 0]

@@ -24,6 +24,7 @@ _SHOWN = {
     "clients.cohort": ("Cohort",),
     "clients.population": ("check_newcomers", "extended", "joined_order"),
     "clients.simulation_context": ("simulating",),
+    "clustering.groupings": ("Grouping",),
     "clustering.hierarchical": ("Dendrogram", "build_dendrogram", "cut"),
     "clustering.proximity": ("principal_angles",),
     "clustering.vector_distances": ("vector_distances",),

@@ -17,6 +17,7 @@ from tffcl.clients.population import check_newcomers as check_newcomers
 from tffcl.clients.population import extended as extended
 from tffcl.clients.population import joined_order as joined_order
 from tffcl.clients.simulation_context import simulating as simulating
+from tffcl.clustering.groupings import Grouping as Grouping
 from tffcl.clustering.hierarchical import Dendrogram as Dendrogram
 from tffcl.clustering.hierarchical import build_dendrogram as build_dendrogram
 from tffcl.clustering.hierarchical import cut as cut
