@@ -10,6 +10,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.models.model_rows import assigned
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
 COHORTS = ((0, 1, 2, 3, 4), (1, 3, 4), (0, 2, 3))  # of the fixture `population`
@@ -29,9 +30,10 @@ def train(method, population: Population, cohorts=COHORTS, state=None):
 
 
 def models_of(method, state, population: Population) -> np.ndarray:
-    """The model of every client, `[N, P]`."""
-    models, rows = method.models_for(state, population.client_ids)
-    return models[rows]
+    """The model of every client, `[N, P]`, of a mixture the mean."""
+    models, given = method.models_for(state, population.client_ids)
+    used = assigned(given)
+    return models[used.rows] if used.weights is None else used.weights @ models
 
 
 def assert_close(first, second):

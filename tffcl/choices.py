@@ -50,13 +50,14 @@ NEIGHBOURHOODS = {
 }
 
 # Who is with whom, by how far clients are apart.
-TREE, DENSITY = "hierarchical", "density"
+TREE, DENSITY, SOFT = "hierarchical", "density", "soft"
 GROUPINGS = {
     TREE: "a tree of merges by `linkage`, cut at `threshold` or into `num_clusters`",
     "kmeans": "k-means into `num_clusters`; of centres as k-FED clusters them",
     DENSITY: "clients with neighbours within `threshold`, by default where their distances bend upwards (DBSCAN)",
     "gaussian_mixture": "a mixture of `num_clusters` spherical Gaussians",
     "spectral": "the graph of similarities, cut into `num_clusters`",
+    SOFT: "a tree as of hierarchical, and each client a mixture of its clusters: softmax of -distance / `temperature`",
 }
 KNEE = "knee"  # the threshold of `density` that nobody has set
 

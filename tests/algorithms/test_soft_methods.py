@@ -10,12 +10,15 @@ import tffcl
 from tests.algorithms.conftest import PULL
 from tests.oracles import soft_clusters as oracle
 from tests.own_data import CROSS_ENTROPY, sequential
-from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, split, train
+from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, models_of, split, train
+from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedem import build_fedem
 from tffcl.algorithms.fedrc import build_fedrc
 from tffcl.algorithms.fedsoft import build_fedsoft
+from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.algorithms.soft_parameters import FedEMParameters, FedRCParameters, FedSoftParameters
 from tffcl.client_work.mixture import check_likelihood
+from tffcl.clustering.soft import memberships
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
@@ -138,6 +141,58 @@ def test_newcomers_and_evaluations_find_the_best_mixture_of_the_models_as_they_a
     np.testing.assert_allclose(chosen.mixture[3], joined.mixture[3], atol=1e-6)
     np.testing.assert_array_equal(mixtures_of(chosen, population), mixtures_of(joined, population))
     assert not np.array_equal(chosen.mixture, state.mixture)
+
+
+def composed(model, **more):
+    how = {"signature": "label_histogram", "metric": "euclidean", "num_clusters": 2, **more}
+    return build_composed(model, TRAINING, ComposedParameters(**how))
+
+
+def test_weights_are_a_softmax_of_distances_to_members():
+    proximity = np.array([[0, 2, 4, 6], [2, 0, 8, 1], [4, 8, 0, 3], [6, 1, 3, 0]], float)
+    found = memberships(proximity, np.array([0, 0, 1, 1]), 2.0)
+    distances = np.array([[2, 5], [2, 4.5], [6, 3], [3.5, 3]])
+    np.testing.assert_allclose(found, np.exp(-distances / 2) / np.exp(-distances / 2).sum(1, keepdims=True), rtol=1e-6)
+    only = memberships(proximity[:3, :3], np.array([0, 0, 1]), 2.0)  # whose only member is at 0 from its own
+    np.testing.assert_allclose(only[2], np.exp([-3, 0]) / np.exp([-3, 0]).sum(), rtol=1e-6)
+    np.testing.assert_array_equal(memberships(proximity, np.array([0, 0, 1, 1]), 1e-9), np.eye(2)[[0, 0, 1, 1]])
+
+
+def test_a_soft_composition_at_temperature_zero_is_the_hard_one(tff_worker, model, population):
+    soft, hard = composed(model, grouping="soft", temperature=1e-9), composed(model)
+    states = [train(each, population) for each in (soft, hard)]
+    np.testing.assert_array_equal(states[0].mixture, np.eye(2)[states[1].assignment])
+    assert_close(*(models_of(each, state, population) for each, state in zip((soft, hard), states)))
+
+
+def test_a_soft_composition_of_one_cluster_is_fedavg(tff_worker, model, population, reference):
+    method = composed(model, grouping="soft", num_clusters=1)
+    assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
+
+
+def test_newcomers_of_a_soft_composition_get_weights_and_change_nobodys(tff_worker, model, population):
+    known, newcomers = split(population, [1, 3])
+    method = composed(model, grouping="soft")
+    state = train(method, known, [(0, 2, 4)])
+    assert len(np.unique(state.mixture)) > 2
+    joined = method.admit(state, newcomers)
+    np.testing.assert_array_equal(joined.mixture[[0, 2, 4]], state.mixture)
+    np.testing.assert_allclose(joined.mixture.sum(axis=1), 1, rtol=1e-6)
+    founding = composed(model, grouping="soft", num_clusters=None, threshold=1e-6)
+    joined = founding.admit(founding.initialize(known), newcomers)
+    np.testing.assert_array_equal(joined.mixture[[1, 3], 3:], np.eye(2))
+    train(founding, population, state=joined)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"temperature": 0.5}, 'temperature is for grouping "soft"'),
+    ({"grouping": "soft", "training": "ditto"}, 'grouping "soft" trains all models by "sgd"'),
+    ({"grouping": "soft", "regroup_every": 2}, 'grouping "soft" is formed once, before training'),
+    ({"grouping": "soft", "temperature": 0}, "temperature is 0"),
+])  # fmt: skip
+def test_what_a_soft_grouping_cannot_have_is_told_in_one_line(wrong, message):
+    with pytest.raises(UserError, match=message):
+        ComposedParameters(num_clusters=2, **wrong)
 
 
 def test_a_round_sends_all_models_each_way(tff_worker, regression, population):

@@ -17,8 +17,9 @@ from tffcl.algorithms.grouping_in_time import in_time
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import THRESHOLD, OneShot, OneShotClustering
 from tffcl.algorithms.parameters import METRICS, ComposedParameters
+from tffcl.algorithms.soft_grouping import SoftGrouping
 from tffcl.algorithms.training_parameters import training_of
-from tffcl.choices import DENSITY, TREE, VECTOR_METRICS
+from tffcl.choices import DENSITY, SOFT, TREE, VECTOR_METRICS
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering.groupings import GROUPINGS
 from tffcl.clustering.vector_distances import (
@@ -237,6 +238,8 @@ def build_composed(
     """
     values = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
     clustering = group_composed(model, training, parameters, **values)
+    if parameters.grouping == SOFT:
+        return SoftGrouping("composed", model, training, clustering, parameters.temperature, aggregation)
     row, own = training_of(parameters.training)
     engine = row.builder()(model, training, *own, aggregation=aggregation)
     return in_time(OneShot("composed", engine, clustering), parameters)

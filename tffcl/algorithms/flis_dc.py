@@ -82,9 +82,7 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images) ->
 
 
 @built_once
-def build_joint_round(
-    model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images
-) -> Round:
+def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images) -> Round:
     """Builds one round of FLIS (DC).
 
     The server's values are `models float32[?,P]` and `images uint8[n,...]`, which never change: a device keeps them

@@ -309,7 +309,7 @@ def why_not(signature: str, metric: str, grouping: str) -> str:
       metric: A name of `metrics_of`.
       grouping: A name in `choices.GROUPINGS`.
     """
-    if grouping in (choices.TREE, choices.DENSITY, "spectral") or metric in choices.VECTOR_METRICS:
+    if grouping in (choices.TREE, choices.DENSITY, choices.SOFT, "spectral") or metric in choices.VECTOR_METRICS:
         return ""
     if grouping == "kmeans" and METRICS.get(signature) is choices.CENTRE_METRICS:
         return ""
@@ -328,6 +328,8 @@ class ComposedParameters(WhenParameters):
       metric: How far two clients are apart: one of the signature's own, "euclidean", "cosine" or "decomposed_cosine";
         default the signature's first.
       grouping: Who is with whom: a name of `tffcl list groupings`; "hierarchical" and "density" take a threshold.
+      temperature: With the grouping "soft", in the unit of the metric: a client's weight in a cluster is the softmax of
+        minus its mean distance to the members, divided by it; default a tenth of the mean distance of two clients.
       linkage: How far two clusters are apart, in a tree.
       threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
       num_clusters: The number of clusters instead. With neither, the threshold is "self"; of "density", where the
@@ -341,6 +343,7 @@ class ComposedParameters(WhenParameters):
     signature: str | dict = "subspace"
     metric: str | None = None
     grouping: one_of(choices.GROUPINGS) = choices.TREE
+    temperature: Positive | None = None
     linkage: one_of(choices.WITH_WARD) = "average"
     threshold: Cut | None = None
     num_clusters: Count | None = None
@@ -372,14 +375,23 @@ class ComposedParameters(WhenParameters):
             raise UserError(reason, key="grouping")
         if self.grouping == choices.DENSITY and self.num_clusters is not None:
             raise UserError("density finds the number of clusters itself; leave out num_clusters", key="num_clusters")
-        if self.grouping not in (choices.TREE, choices.DENSITY) and self.num_clusters is None:
+        if self.grouping not in (choices.TREE, choices.DENSITY, choices.SOFT) and self.num_clusters is None:
             raise UserError(
                 f"grouping {self.grouping} cuts no tree: give num_clusters, and no threshold", key="num_clusters"
             )
         if metric == choices.DECOMPOSED and self.num_clusters is None:
             raise UserError(f"{metric} is of as many directions as num_clusters says; give it", key="num_clusters")
-        if self.grouping != choices.TREE and self.linkage != "average":
+        if self.grouping not in (choices.TREE, choices.SOFT) and self.linkage != "average":
             raise UserError(f"grouping {self.grouping} has no linkage; leave it out", key="linkage")
+        if self.grouping == choices.SOFT:
+            if named("training", self.training)[0] != "sgd":
+                raise UserError('grouping "soft" trains all models by "sgd"; leave training out', key="training")
+            if not self.only_before:
+                raise UserError(
+                    'grouping "soft" is formed once, before training; leave when and regroup_* out', key="when"
+                )
+        elif self.temperature is not None:
+            raise UserError('temperature is for grouping "soft"; leave it out', key="temperature")
 
 
 CASES = ("joint", "disjoint")

@@ -144,8 +144,9 @@ def fitted_mixture(losses, steps: int, prior=None):
     return mixture
 
 
-def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: int):
-    """Builds the training of all models of a mixture, each on all examples of the client by their weights.
+def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: int, *, weighted: bool = True):
+    """Builds the training of all models of a mixture, each on all examples of the client, by their weights if it is
+    `weighted`.
 
     Returns:
       `(models float32[K, P], weights float32[K, n], mixture float32[K], client) -> (trained float32[K, P], report)`;
@@ -161,7 +162,9 @@ def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: i
         trained, losses, states = [], [], collections.OrderedDict()
         for row, name in enumerate(names):
             own = {**client, OPTIMIZER: client[OPTIMIZER][name]} if OPTIMIZER in client else client
-            more = own_options(training, own) | ({} if alone else {"example_weights": weights[row]})
+            more = own_options(training, own)
+            if weighted and not alone:
+                more["example_weights"] = weights[row]
             vector, loss, *kept = local_sgd(models[row], local["x"], local["y"], client["seed"], **more)
             trained.append(vector)
             losses.append(loss)

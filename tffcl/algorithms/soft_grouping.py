@@ -1,0 +1,135 @@
+"""Soft clusters by signatures: every client takes part in all clusters' models, by how near it is to their members."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.aggregators.soft_mean import SoftMeanFactory
+from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
+from tffcl.algorithms.method import Exports, Views
+from tffcl.algorithms.one_shot import OneShot, OneShotClustering, OneShotState
+from tffcl.client_work.client_work import ClientResult
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.mixture import build_train_mixture, model_names
+from tffcl.client_work.training import training_work
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population, joined_order
+from tffcl.clustering.soft import memberships
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.rounds import privacy_releases
+from tffcl.rounds.client_queries import build_collection
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server import all_values, models_type, move_rows
+from tffcl.rounds.simulation import run_round
+from tffcl.rounds.traffic import RoundMetrics
+from tffcl.trace_cache import built_once
+
+_TOLD = "the coordinator gives each client the weights of its mixture (`weights`), from the distances of signatures"
+
+
+@built_once
+def build_soft_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
+    """Builds a round in which clients train all models `float32[K,P]`; an upload moves each by the client's `weights
+    float32[K]` and its number of examples."""
+    train = build_train_mixture(model, training, num_models, weighted=False)
+
+    def compute(received, client):
+        trained, report = train(received["models"], None, client["weights"], client)
+        update = collections.OrderedDict(weights=client["weights"], value=trained - received["models"])
+        return ClientResult({"update": update}, report)
+
+    weights = tff.TensorType(np.float32, [num_models])
+    work = training_work(model, training, compute, models=model_names(num_models), weights=weights)
+    server = Server({"models": models_type(model.size, num_models)}, all_values, move_rows)
+    return compose(work, {"update": SoftMeanFactory(num_models, aggregation)}, server)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SoftGroupedState(OneShotState):
+    """Beside `OneShotState`, the weights of each client in the clusters' models, `mixture float32 [N, K]`."""
+
+    mixture: np.ndarray | None = None
+
+
+class SoftGrouping(OneShot):
+    """A one-shot method whose clients use mixtures of the clusters' models, see `clustering.soft.memberships`."""
+
+    state_class = SoftGroupedState
+
+    def __init__(
+        self,
+        name: str,
+        model: FlatModel,
+        training: LocalTraining,
+        clustering: OneShotClustering,
+        temperature,
+        aggregation,
+    ):
+        """Makes the method.
+
+        Raises:
+          UserError: If the number of clusters is not known, and an aggregation of one's own must know it.
+        """
+        super().__init__(name, build_clustered_training(model, training), clustering)
+        if aggregation is not None and clustering.num_clusters is None:
+            raise UserError('grouping "soft" with an aggregation of one\'s own needs num_clusters', key="num_clusters")
+        self._how, self._temperature = (model, training, aggregation), temperature
+
+    def _round(self, clusters: int) -> Round:
+        model, training, aggregation = self._how
+        return build_soft_round(model, training, clusters, aggregation)
+
+    def initialize(self, population: Population) -> SoftGroupedState:
+        labels, formed = self.formed(population)
+        start = {**self.engine.start(population, labels), **formed}
+        start["aggregators"] = self._round(len(start["models"])).initial_aggregators
+        return SoftGroupedState(**start, mixture=memberships(formed["proximity"], labels, self._temperature))
+
+    def next(self, state: SoftGroupedState, cohort: Cohort):
+        composed, where = self._round(len(state.models)), state.index(cohort.client_ids)
+        if len(where) < composed.members_needed and not self.hides_empty_rounds(state):
+            return state, RoundMetrics.of_nobody()
+        fields = {"optimizers": state.optimizers, "weights": state.mixture[where]}
+        result = run_round(composed, cohort, {"models": state.models}, state.aggregators, **fields)
+        changes = {"models": result.values["models"], "aggregators": result.aggregators}
+        after = dataclasses.replace(state, **changes, optimizers=result.optimizers)
+        return after, result.metrics(cohort, state.assignment[where])
+
+    def models_for(self, state: SoftGroupedState, client_ids):
+        return state.models, state.mixture[state.index(client_ids)]
+
+    def hides_empty_rounds(self, state: SoftGroupedState) -> bool:
+        return privacy_releases.all_noised(self._round(len(state.models)).uploads)
+
+    def admit(self, state: SoftGroupedState, newcomers: Population) -> SoftGroupedState:
+        """Newcomers take part in the clusters of those who are there, or in clusters that they found."""
+        joined, old = super().admit(state, newcomers), len(state.client_ids)
+        order = joined_order(state, newcomers)
+        back = np.argsort(order)  # old clients first
+        proximity, labels = joined.proximity[np.ix_(back, back)], joined.assignment[back]
+        found = memberships(proximity, labels, self._temperature, old)
+        founded = labels >= len(state.models)
+        found[founded] = np.eye(found.shape[1], dtype=np.float32)[labels[founded]]
+        found[:old] = np.pad(state.mixture, [[0, 0], [0, found.shape[1] - state.mixture.shape[1]]])
+        return dataclasses.replace(joined, mixture=found[order])
+
+    def views(self, state: SoftGroupedState) -> Views:
+        return dataclasses.replace(super().views(state), mixture=state.mixture if len(state.models) > 1 else None)
+
+    def exports(self) -> Exports:
+        def build_for(values) -> dict:
+            signature = {"signature": build_collection(self.clustering.sent_by_devices)}
+            first = {"models": self.engine.first_models(len(values["models"]))}
+            return {**signature, **round_computations(self._round(len(first["models"])), first)}
+
+        return Exports(
+            lambda: build_for({"models": self.engine.first_models(self.clustering.num_clusters or 1)}),
+            server_values=lambda state: {"models": state.models},
+            clustering=self.clustering.described(),
+            build_for=build_for,
+            members_needed=lambda: self._round(1).members_needed,
+            when={"training": _TOLD},
+        )
