@@ -130,6 +130,20 @@ def test_the_stages_of_a_run():
     assert stages.at(6) is fifth  # a stage is entered in the round that begins it, and once
 
 
+def test_the_stages_of_data_that_recur():
+    recurrent = {"clients": 6, "round": 3, "pattern": "recurrent", "every": 2}
+    settings = resolve.resolve("demo_digits", "fedavg", overrides={"train": {"rounds": 8}, "drift": recurrent})
+    federated = build.load_data(settings)
+    stages = Stages(build.build_model(settings, federated), *build_populations(settings, federated))
+    changed = np.sort(drifting(settings, federated))
+    assert stages.starts == [0, 3, 5, 7]
+    for start, again in ((3, 7), (0, 5)):
+        same = [stages.population(number).train(int(changed[0])).x for number in (start, again)]
+        np.testing.assert_array_equal(*same)
+    for start in (3, 5, 7):
+        np.testing.assert_array_equal(stages.at(start).changed, changed)
+
+
 def test_the_data_of_a_run_go_with_it():
     stages, _ = stages_of("fedavg")
     stage, examples = stages.at(5), weakref.ref(stages.at(5).population.train(0).dataset)

@@ -5,7 +5,8 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.tasks.populations import drifted, drifting_clients
+from tffcl.lab.tasks.populations import drifting_clients, exchanged, next_groups, passed_on
+from tffcl.lab.tasks.settings import DriftSettings
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def rotated():
 def test_everyone_moves_to_another_group_and_no_data_is_lost(rotated, count, seed):
     chosen = drifting_clients(rotated, count, seed=seed)
     assert len(set(chosen.tolist())) == count
-    after = drifted(rotated, chosen)
+    after = exchanged(rotated, passed_on(rotated, chosen))
     moved = after.true_groups != rotated.true_groups
     np.testing.assert_array_equal(np.flatnonzero(moved), np.sort(chosen))
     for client in range(12):
@@ -33,7 +34,7 @@ def test_everyone_moves_to_another_group_and_no_data_is_lost(rotated, count, see
 
 def test_train_test_and_group_move_together(rotated):
     chosen = drifting_clients(rotated, 5, seed=1)
-    after = drifted(rotated, chosen)
+    after = exchanged(rotated, passed_on(rotated, chosen))
     for client in chosen:
         (source,) = [k for k in range(12) if rotated.train_indices[k] is after.train_indices[client]]
         np.testing.assert_array_equal(after.test_indices[client], rotated.test_indices[source])
@@ -43,9 +44,51 @@ def test_train_test_and_group_move_together(rotated):
 def test_without_groups_everyone_still_gets_others_data():
     data = load_federated({"name": "digits"}, {"name": "label_skew", "clients": 6, "classes_per_client": 2}, seed=0)
     chosen = drifting_clients(data, 6, seed=2)
-    after = drifted(data, chosen)
+    after = exchanged(data, passed_on(data, chosen))
     assert after.true_groups is None
     assert not any(np.array_equal(a, b) for a, b in zip(after.train_indices, data.train_indices, strict=True))
+
+
+def test_groups_swap_their_data(rotated):
+    after = exchanged(rotated, next_groups(rotated))
+    np.testing.assert_array_equal(after.true_groups, (rotated.true_groups + 1) % 4)
+    ours, theirs = (np.sort(np.concatenate(each.train_indices)) for each in (after, rotated))
+    np.testing.assert_array_equal(ours, theirs)
+    skewed = {"name": "label_skew", "clients": 6, "classes_per_client": 2}
+    ungrouped = load_federated({"name": "digits"}, skewed, seed=0)
+    with pytest.raises(UserError, match="has no groups to swap"):
+        next_groups(ungrouped)
+
+
+def test_a_part_of_the_examples_is_exchanged(rotated):
+    chosen = drifting_clients(rotated, 4, seed=0)
+    source = passed_on(rotated, chosen)
+    for share, moved in ((0.25, False), (0.75, True)):
+        after = exchanged(rotated, source, share)
+        for client in chosen:
+            own, others, now = rotated.train_indices[client], rotated.train_indices[source[client]], after.train_indices
+            assert np.isin(now[client], others).sum() == round(share * len(others))
+            assert np.isin(now[client], own).sum() == len(own) - round(share * len(own))
+        np.testing.assert_array_equal(after.true_groups != rotated.true_groups, moved & np.isin(range(12), chosen))
+
+
+@pytest.mark.parametrize(
+    "how, changes",
+    [
+        ({}, []),
+        ({"clients": 4, "round": 5}, [5]),
+        ({"clients": 4, "round": 5, "pattern": "incremental", "every": 2, "steps": 3}, [5, 7, 9]),
+        ({"clients": 4, "round": 5, "pattern": "recurrent", "every": 3}, [5, 8, 11]),
+        ({"round": 5, "pattern": "swapped"}, [5]),
+    ],
+)
+def test_when_data_change(how, changes):
+    assert DriftSettings(**how).rounds(12) == changes
+
+
+def test_swapped_groups_take_no_number_of_clients():
+    with pytest.raises(UserError, match="clients is 4; where pattern is"):
+        DriftSettings(clients=4, pattern="swapped")
 
 
 @pytest.mark.parametrize("count", [1, 13])

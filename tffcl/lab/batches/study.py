@@ -258,6 +258,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
                 "measure": cell.measure,
                 "accuracy": cell.accuracy,
                 "target": cell.target,
+                **({"since": cell.since} if cell.since else {}),
                 "megabits_a_round": cell.megabits_a_round,
                 "published": list(cell.published),
                 "missing": cell.missing,

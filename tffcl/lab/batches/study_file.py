@@ -28,6 +28,7 @@ _Said = {
     "measure": str,
     "accuracy": str,
     "target": float,
+    "since": Whole,
     "set": dict,
     "parameters": float,
     "transfers": float,
@@ -64,6 +65,8 @@ class Cell:
       missing: Why it cannot be run; "" if it can.
       overrides: Nested tables over those of the task.
       tune: The values of each setting that is chosen by validation before the cell is run; {} if none is.
+      since: In which round at the earliest, from which on rounds are counted: those to recovery after data have
+        changed. 0: from the first.
       tuned: What was chosen, by key.
     """
 
@@ -79,6 +82,7 @@ class Cell:
     missing: str
     overrides: Mapping
     tune: Mapping[str, tuple]
+    since: int = 0
     tuned: Mapping = dataclasses.field(default_factory=dict)
 
     @property
@@ -208,7 +212,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         raise UserError(f"{path.name} needs [columns.NAME] and [rows.NAME], at least one of each")
     base = {
         key: contents[key]
-        for key in ("measure", "accuracy", "target", "set", "parameters", "transfers", "tune")
+        for key in ("measure", "accuracy", "target", "since", "set", "parameters", "transfers", "tune")
         if key in contents
     }
     for kind, tables, known in (("columns", columns, _OF_COLUMNS), ("rows", rows, _OF_CELLS)):
@@ -320,6 +324,7 @@ def _cell(
         measure=measure,
         accuracy=accuracy,
         target=both.get("target"),
+        since=both.get("since", 0),
         megabits_a_round=0.1 * 32e-6 * both["parameters"] * both["transfers"] if measure == "megabits_to" else None,
         published=_number(published, where),
         missing=str(missing),

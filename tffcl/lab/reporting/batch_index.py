@@ -38,6 +38,7 @@ class _Cell(TypedDict):
     measure: str
     accuracy: str
     target: float | None
+    since: NotRequired[int]
     megabits_a_round: float | None
     published: tuple[float | None, float | None]
     missing: str

@@ -258,7 +258,7 @@ def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
     if measure == "benign_worst":
         clusters = run.summary.get("attack", {}).get("benign_accuracy", {}).get("clusters", {})
         return 100 * min((each for each in clusters.values() if each is not None), default=math.nan)
-    rounds = _rounds_to(run.rounds, cell["accuracy"], cell["target"])
+    rounds = _rounds_to(run.rounds, cell["accuracy"], cell["target"], cell.get("since", 0))
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
 
 
@@ -275,11 +275,13 @@ def _epsilon(cost: Mapping, measure: str) -> float:
     return math.inf if found is None else float(found)
 
 
-def _rounds_to(rounds: Mapping[str, np.ndarray], accuracy: str, target: float) -> float:
-    """The first evaluated round with at least this accuracy in percent; NaN if there is none.
+def _rounds_to(rounds: Mapping[str, np.ndarray], accuracy: str, target: float, since: int = 0) -> float:
+    """The first evaluated round from `since` on with at least this accuracy in percent, counted from there; NaN if
+    there is none.
 
     Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
     """
     counted = accuracy == "local" and "local_accuracy_all" in rounds
+    rounds = {name: column[rounds[ROUND] >= since] for name, column in rounds.items()}
     row = (find("local_accuracy_all") if counted else BY_MEASURE[accuracy]).first_reached(rounds, target)
-    return math.nan if row is None else float(rounds[ROUND][row])
+    return math.nan if row is None else float(rounds[ROUND][row]) - max(since - 1, 0)

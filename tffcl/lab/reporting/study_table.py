@@ -38,7 +38,9 @@ def compared_cells(
     digits = decimals_of(here, metric.digits) if metric else 0 if measure == "rounds_to" else 2
     compared = metric.compared or measure if metric else _COMPARED.get(measure)
     if measure.endswith("_to"):
-        compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
+        counted = "rounds" if measure == "rounds_to" else "Mb"
+        counted += f" from {noted['since']} on" if noted.get("since") else ""
+        compared = f"{counted} to {noted['accuracy']} {noted['target']:g} %"
     shown = show_number(here, digits)
     if missed:
         shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"

@@ -11,7 +11,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.tasks import build
-from tffcl.lab.tasks.populations import drifted, drifting, population_in
+from tffcl.lab.tasks.populations import drifted_in, population_in
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import ANEW, Checkpoints
@@ -75,8 +75,7 @@ def load_run(
     ledger = _ledger(config, federated, out, totals.releases)
     population = population_in(config, federated, newest)
     state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
-    if config.drift.clients and config.drift.round <= newest:
-        federated = drifted(federated, drifting(config, federated))
+    federated, _ = drifted_in(config, federated, newest)
     return TrainedRun(method, state, population, newest, config, federated, ledger)
 
 

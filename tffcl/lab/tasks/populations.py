@@ -14,13 +14,13 @@ from tffcl.lab.datasets.images import Images
 from tffcl.lab.tasks.resolve import RunConfig
 
 
-def build_population(federated: FederatedDataset, clients=None, *, changed=()) -> Population:
+def build_population(federated: FederatedDataset, clients=None, *, versions: np.ndarray | None = None) -> Population:
     """Makes the population of a `lab.datasets.core.FederatedDataset`.
 
     Args:
       federated: Who holds what.
       clients: Only these client IDs; default all.
-      changed: Clients whose data are not what they were at first.
+      versions: `int [N]`, how often the data of each have changed; default never.
     """
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
     counts = federated.label_counts()
@@ -35,7 +35,7 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
         of_clients(federated.train, federated.train_indices),
         of_clients(federated.test, federated.test_indices),
         federated.validation_indices and of_clients(federated.train, federated.validation_indices),
-        versions=np.isin(ids, changed).astype(np.int32),
+        versions=np.zeros(len(ids), np.int32) if versions is None else versions[ids].astype(np.int32),
         label_counts=None if counts is None else counts[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
@@ -52,7 +52,7 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
       `(population, {round: population from then on})`.
     """
     participants, _ = held_out(config, federated)
-    changes = {config.newcomers.round if config.newcomers.any else 0, config.drift.round if config.drift.clients else 0}
+    changes = {config.newcomers.round if config.newcomers.any else 0, *config.drift.rounds(config.train.rounds)}
     return build_population(federated, participants), {
         start: population_in(config, federated, start) for start in sorted(changes - {0})
     }
@@ -60,19 +60,35 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
 
 def population_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> Population:
     """Makes the population that holds in a round of a run; 0 is before the first."""
-    joining, drift = config.newcomers, config.drift
-    clients, changed = None, ()
-    if not 0 < joining.round <= round_number:
+    clients = None
+    if not 0 < config.newcomers.round <= round_number:
         clients, _ = held_out(config, federated)
-    if drift.clients and drift.round <= round_number:
-        changed = drifting(config, federated)
-        federated = drifted(federated, changed)
-    return build_population(federated, clients, changed=changed)
+    federated, versions = drifted_in(config, federated, round_number)
+    return build_population(federated, clients, versions=versions)
 
 
 def held_out(config: RunConfig, federated: FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
     """Returns who takes part from the first round on, and the newcomers, see `sampling.hold_out`."""
     return sampling.hold_out(federated.num_clients, config.newcomers.count(federated.num_clients), config.seed)
+
+
+def drifted_in(
+    config: RunConfig, federated: FederatedDataset, round_number: int
+) -> tuple[FederatedDataset, np.ndarray]:
+    """Returns who holds what in a round of a run, and how often the data of each client have changed, `int [N]`."""
+    how, versions = config.drift, np.zeros(federated.num_clients, np.int64)
+    changes = len(how.rounds(round_number))
+    if not changes:
+        return federated, versions
+    if how.pattern == "swapped":
+        versions[:] = changes
+        return exchanged(federated, next_groups(federated)), versions
+    clients = drifting(config, federated)
+    versions[clients] = changes
+    if how.pattern == "recurrent" and changes % 2 == 0:
+        return federated, versions
+    share = changes / how.steps if how.pattern == "incremental" else 1.0
+    return exchanged(federated, passed_on(federated, clients), share), versions
 
 
 def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:
@@ -89,7 +105,7 @@ def drifting_clients(federated: FederatedDataset, count: int, *, seed: int) -> n
       seed: Decides which.
 
     Returns:
-      Int64 [count], in the order in which `drifted` passes their data on: equal groups stand together.
+      Int64 [count], in the order in which `passed_on` passes their data on: equal groups stand together.
 
     Raises:
       UserError: If there are fewer clients, or only one: it has nobody to exchange data with.
@@ -110,8 +126,8 @@ def drifting_clients(federated: FederatedDataset, count: int, *, seed: int) -> n
     return chosen[np.argsort(federated.true_groups[chosen], kind="stable")]
 
 
-def drifted(federated: FederatedDataset, clients: np.ndarray) -> FederatedDataset:
-    """Lets clients exchange their data: train, test and true group.
+def passed_on(federated: FederatedDataset, clients: np.ndarray) -> np.ndarray:
+    """Returns whose data each client holds, `int [N]`, when some exchange theirs.
 
     Each takes what stands as many places further in the list as the largest group in it has members, so that everyone
     changes its group if no group has more than half of them. The union of all data stays what it is.
@@ -120,14 +136,57 @@ def drifted(federated: FederatedDataset, clients: np.ndarray) -> FederatedDatase
       federated: Who holds what before.
       clients: Distinct client IDs, from `drifting_clients`.
     """
-    truth, held = federated.true_groups, federated.validation_indices
+    truth = federated.true_groups
     step = 1 if truth is None else int(np.bincount(truth[clients]).max()) % len(clients)
     source = np.arange(federated.num_clients)
     source[clients] = np.roll(clients, -max(step, 1))
+    return source
+
+
+def next_groups(federated: FederatedDataset) -> np.ndarray:
+    """Returns whose data each client holds, `int [N]`, when each true group holds those of the next one.
+
+    The first of a group takes what the first of the next has, and so on; where the next is smaller, from its first
+    again.
+
+    Raises:
+      UserError: If the partition has no groups, or one only.
+    """
+    truth = federated.true_groups
+    if truth is None or (groups := np.unique(truth)).size < 2:
+        raise UserError('drift.pattern is "swapped", and this partition has no groups to swap; take "sudden"')
+    source = np.arange(federated.num_clients)
+    for group, following in zip(groups, np.roll(groups, -1)):
+        source[truth == group] = np.resize(np.flatnonzero(truth == following), np.sum(truth == group))
+    return source
+
+
+def exchanged(federated: FederatedDataset, source: np.ndarray, share: float = 1.0) -> FederatedDataset:
+    """Returns who holds what when clients hold the data of others: train, test, validation and true group.
+
+    Args:
+      federated: Who holds what before.
+      source: `int [N]`, whose data each holds.
+      share: Of the other's examples so many, the first, and of its own the rest; the group is the other's from a half
+        on.
+    """
+
+    def held(indices):
+        if indices is None or share == 1:
+            return indices and tuple(indices[other] for other in source)
+
+        def part(own, others):
+            ends = round(share * len(own)), round(share * len(others))
+            return np.concatenate([others[: ends[1]], own[ends[0] :]])
+
+        pairs = enumerate(zip(indices, source))
+        return tuple(own if other == client else part(own, indices[other]) for client, (own, other) in pairs)
+
+    truth = federated.true_groups
     return dataclasses.replace(
         federated,
-        train_indices=tuple(federated.train_indices[client] for client in source),
-        test_indices=tuple(federated.test_indices[client] for client in source),
-        validation_indices=held and tuple(held[client] for client in source),
-        true_groups=None if truth is None else truth[source],
+        train_indices=held(federated.train_indices),
+        test_indices=held(federated.test_indices),
+        validation_indices=held(federated.validation_indices),
+        true_groups=truth if truth is None or share < 0.5 else truth[source],
     )

@@ -107,7 +107,7 @@ class RunConfig(Shown):
     def as_dict(self) -> dict:
         """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
         values = _without_none(dataclasses.asdict(self))
-        there = {"newcomers": self.newcomers.any, "drift": self.drift.clients, "attack": self.attack.share}
+        there = {"newcomers": self.newcomers.any, "drift": self.drift.any, "attack": self.attack.share}
         for name, is_there in {**there, "privacy": values["privacy"]}.items():
             if not is_there:
                 del values[name]
@@ -354,7 +354,7 @@ def _check_happens(config: RunConfig):
     """Raises UserError if clients are to join, or data to change, in a round that the run does not have."""
     last = config.train.rounds
     for table, what, happens in (
-        ("drift", "data would never change", config.drift.clients and config.drift.round > last),
+        ("drift", "data would never change", config.drift.any and config.drift.round > last),
         ("newcomers", "nobody would ever join", config.newcomers.any and config.newcomers.round > last),
     ):
         if happens:

@@ -135,18 +135,42 @@ class NewcomerSettings(Parameters):
         return self.clients if self.share is None else round(self.share * population)
 
 
+DRIFTS = ("sudden", "incremental", "recurrent", "swapped")
+
+
 @dataclasses.dataclass(frozen=True)
 class DriftSettings(Parameters):
-    """Whose data change in the middle of a run, and when (see `lab.tasks.populations`).
+    """Whose data change in the middle of a run, how and when (see `lab.tasks.populations`).
 
     Attributes:
       clients: How many clients exchange their data, with those of other groups where there are groups; 0 is none.
       round: From this round on they hold the other data.
+      pattern: "sudden": all at once; "incremental": in `steps`, of which each replaces a further part of a client's
+        examples; "recurrent": they have their own data back after `every` rounds, the others after as many more, and so
+        on; "swapped": all clients of each true group hold the data of the next group, so that who belongs together
+        stays as it is, and `clients` is not set.
+      every: Rounds from one change to the next, where there are several.
+      steps: How many changes make an incremental drift.
     """
 
     clients: Annotated[int, msgspec.Meta(ge=0, description="0 or a whole number from 2")] = 0
     round: Annotated[int, msgspec.Meta(ge=2)] = 2
+    pattern: one_of(DRIFTS) = "sudden"
+    every: Count = 10
+    steps: Annotated[int, msgspec.Meta(ge=2)] = 4
 
     def check(self):
         if self.clients == 1:
             raise wrong("clients", 1, "it must be 0 or a whole number from 2")
+        if self.clients and self.pattern == "swapped":
+            raise wrong("clients", self.clients, 'where pattern is "swapped" all clients change; it must be 0')
+
+    @property
+    def any(self) -> bool:
+        """Whether data change at all."""
+        return self.clients > 0 or self.pattern == "swapped"
+
+    def rounds(self, last: int) -> list[int]:
+        """Returns the rounds of a run, up to its last one, with which data change."""
+        most = {"incremental": self.steps, "recurrent": last}.get(self.pattern, 1) if self.any else 0
+        return [each for each in range(self.round, last + 1, self.every)][:most]
