@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tests.lab.cli.test_cli import fails
@@ -266,6 +267,13 @@ def test_the_table_has_published_numbers_and_differences(done):
     reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy_all"] or 0) >= 5]
     assert float(rows["to target", "SOLO"]["here"]) == reached[0]
     assert rows["to target", "SOLO"]["difference"] == ""  # the command set other epochs and clients
+
+
+def test_rounds_to_recovery_are_counted_from_the_change_of_data():
+    rounds = {"round": np.arange(1.0, 6.0), "cluster_accuracy": np.array([0.95, 0.95, 0.5, 0.7, 0.93])}
+    for since, counted in ((0, 1), (3, 3), (5, 1)):
+        assert study_results._rounds_to(rounds, "cluster", 90.0, since) == counted
+    assert np.isnan(study_results._rounds_to(rounds, "cluster", 94.0, 3))
 
 
 def test_rounds_to_a_target_are_compared_whatever_the_rounds():
