@@ -1,9 +1,6 @@
-"""A network for sequences of characters."""
-
-import tensorflow as tf
+"""A network for sequences of characters. TensorFlow is imported no earlier than it is built."""
 
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel
 from tffcl.models.layer_weights import architecture
 from tffcl.validation import Count, validated
 
@@ -21,7 +18,7 @@ def build_char_lstm(
     layers: Count = 1,
     normalization=None,
     seed=0,
-) -> FlatModel:
+):
     """Builds an embedding, LSTM layers and a dense layer that gives the classes of each position's next character.
 
     LEAF's network for Shakespeare (Caldas et al. 2018) has `units=256, layers=2` and answers for the last position
@@ -43,6 +40,10 @@ def build_char_lstm(
         raise UserError(
             "char_lstm needs sequences of characters, int32 [n, L], whose labels are the next ones, as in dataset texts"
         )
+    import tensorflow as tf
+
+    from tffcl.models.flat import FlatModel
+
     draw, parts = tf.keras.initializers, tf.keras.layers
     embedded = draw.RandomUniform(-0.05, 0.05, seed=seed)
     stack = [parts.Embedding(num_classes, embedding, input_length=input_shape[0], embeddings_initializer=embedded)]

@@ -9,6 +9,7 @@ SWEEP = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=15
 MISTAKES = [
     ([*RUN, "--set", "model.hiden=3"], "did you mean 'hidden'"),
     ([*RUN, "--set", "model.hidden=x"], "model.hidden is 'x'; it must be a whole number from 1"),
+    (["run", "texts_next_character", "--algorithm", "ifca", "--set", "model.unit=3"], "did you mean 'units'"),
     ([*RUN, "--set", "model.initialization=glorrot"], "did you mean 'glorot'"),
     ([*RUN, "--format", "pgn"], "did you mean 'png'"),
     (["study", "demo_digits", "--set", "train.roundz=3"], "did you mean 'rounds'"),

@@ -1,0 +1,58 @@
+"""Studies that compare further metrics: AUC, MAE, ... in their tables, from the kept results of the clinics."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.lab.batches.study_file import load_study, study_directory
+from tffcl.lab.reporting.study_results import read_study
+from tffcl.lab.reporting.study_table import to_csv, to_markdown
+from tffcl.lab.tasks.task_file import task_directory
+
+KEPT = task_directory() / "results" / "clinics"
+
+
+@pytest.fixture(scope="module")
+def study():
+    return read_study(KEPT)
+
+
+def values(directory, name, kind="cluster"):
+    files = (KEPT / directory).glob("seed-*/summary.json")
+    return [json.loads(file.read_text())["metrics"][name][kind]["mean"] for file in files]
+
+
+def test_a_cell_is_the_mean_of_its_metric_over_the_seeds(study):
+    found = {(each.noted["column"], each.noted["row"]): each for each in study.results}
+    for column, row, name in (
+        ("cancer, rules", "IFCA", "auc"),
+        ("cancer, devices", "PACFL", "auc"),
+        ("diabetes, devices", "FedAvg", "mae"),
+    ):
+        result = found[column, row]
+        own = values(result.noted["directory"], name)
+        assert (result.here.count, result.seeds) == (5, 5)
+        assert (result.here.mean, result.here.std) == pytest.approx((np.mean(own), np.std(own, ddof=1)))
+        local = result.further[f"local_{name}"]
+        assert local.mean == pytest.approx(np.mean(values(result.noted["directory"], name, "local")))
+    f1 = found["cancer, rules", "IFCA"].further["cluster_f1"]
+    assert f1.mean == pytest.approx(100 * np.mean(values(found["cancer, rules", "IFCA"].noted["directory"], "f1")))
+
+
+def test_tables_have_a_column_for_each_metric_that_the_runs_have(study):
+    text = to_markdown(study)
+    cancer, numbers = text.split("**diabetes, devices (clinics_diabetes)**")
+    assert "| AUC, cluster | AUC, local | F1 %, cluster |" in cancer and "MAE" not in cancer.split("**cancer")[-1]
+    assert "| MAE, cluster | MAE, local | R², cluster | R², local | ARI |" in numbers and "AUC" not in numbers
+    assert "FLIS compares the classes that models answer" in numbers
+    assert ",cluster_auc,,,0.9" in to_csv(study)
+
+
+def test_a_study_may_measure_any_metric_of_answers_but_no_unknown_one(tmp_path):
+    text = (study_directory() / "clinics.toml").read_text()
+    assert {cell.measure for cell in load_study("clinics").cells} == {"cluster_auc", "cluster_mae"}
+    (tmp_path / "mine.toml").write_text(text.replace("cluster_auc", "cluster_auk"))
+    with pytest.raises(UserError, match="unknown measure of .*'cluster_auk'; did you mean 'cluster_auc'"):
+        load_study(tmp_path / "mine.toml")
