@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 # These take a minute or more; the others go the same ways, and `SHORTER` runs them with less.
-LONG = ("femnist", "which_method", "deploy", "private")
+LONG = ("femnist", "which_method", "deploy", "private", "clinics", "texts")
 EXECUTED = [
     pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS
 ]
@@ -82,7 +82,8 @@ def executed(tmp_path_factory):
 
 
 def test_there_are_notebooks():
-    assert {"femnist", "own_data", "private", "which_method", "deploy"} <= {path.stem for path in NOTEBOOKS}
+    named = {"femnist", "own_data", "private", "which_method", "deploy", "clinics", "texts"}
+    assert named <= {path.stem for path in NOTEBOOKS}
 
 
 def test_outputs_are_committed_and_tell_nothing_of_a_machine(path):
@@ -219,3 +220,22 @@ def test_own_data_finds_the_two_groups_and_lets_newcomers_in(executed):
     assert pacfl > fedavg > 10, "of ten digits"
     assert "30 of 30 answers are those of result.predict" in printed
     assert (where / "saved" / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize(
+    "committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"]
+)
+def test_clinics_shows_who_finds_the_two_ways_to_write_a_diagnosis(executed, committed):
+    path = next(path for path in NOTEBOOKS if path.stem == "clinics")
+    notebook = nbformat.read(path, as_version=4) if committed else executed(path)[0]
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    tables = "\n".join(output.data["text/plain"] for output in outputs if "data" in output)
+    rows = re.findall(r"^(FedAvg|SOLO|PACFL|IFCA|StoCFL|Ditto) +([\d.]+)", tables, re.MULTILINE)
+    found = {name: float(auc) for name, auc in rows[:6]}  # a wide table is printed in two parts
+    assert max(found["FedAvg"], found["PACFL"]) < 0.6 < 0.95 < min(found[name] for name in ("SOLO", "IFCA", "StoCFL"))
+    printed = streams(notebook, "stdout")
+    assert "3 groups" in printed and "Keras says the same: True" in printed
+    pacfl = printed[printed.index("PACFL, seed 0") : printed.index("StoCFL, seed 0")]
+    assert sorted(re.sub(" +", " ", row) for row in re.findall(r"^\d +(.*\d)", pacfl, re.MULTILINE)) == [
+        "0 0 0 0 2 2", "0 0 2 2 0 0", "2 2 0 0 0 0",
+    ], "a cluster is a device"  # fmt: skip
