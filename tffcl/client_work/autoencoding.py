@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tffcl.client_work.client_work import visiting_order
 from tffcl.models.autoencoder import FlatAutoencoder
+from tffcl.models.graph_function import traced_once
+from tffcl.trace_cache import built_once
 
 _BATCH = 250  # bounds what is in memory while encoding
 
@@ -16,11 +18,12 @@ _BATCH = 250  # bounds what is in memory while encoding
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
 
+@built_once
 def build_encode(autoencoder: FlatAutoencoder):
     """Builds a tf.function `(vector float32[P], x uint8[n, ...]) -> codes float32[n, latent]`; n may be 0."""
     shape = autoencoder.input_shape
 
-    @tf.function(autograph=False)
+    @traced_once
     def encode(vector, x):
         tensors = autoencoder.unravel(vector)
         n = tf.shape(x)[0]
@@ -100,6 +103,7 @@ def build_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: fl
     return take_steps
 
 
+@built_once
 def build_fine_tune(
     autoencoder: FlatAutoencoder, epochs: int, batch_size: int, learning_rate: float, optimizer: str = "adam"
 ):
@@ -118,7 +122,7 @@ def build_fine_tune(
     """
     take_steps = build_steps(autoencoder, batch_size, learning_rate, optimizer)
 
-    @tf.function(autograph=False)
+    @traced_once
     def fine_tune(vector, x, seed):
         def epoch(number, state):
             order = visiting_order(tf.shape(x)[0], seed + [0, number])

@@ -5,6 +5,8 @@ import tensorflow as tf
 from tffcl.client_work.client_work import LOCAL_TEST
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import traced_once
+from tffcl.trace_cache import built_once
 
 FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 
@@ -33,7 +35,7 @@ def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
         answers = tf.map_fn(one, tf.nest.map_structure(in_rows, x), fn_output_signature=dtype, parallel_iterations=1)
         return tf.reshape(answers, [-1, *shape])[:n]
 
-    @tf.function(autograph=False)
+    @traced_once
     def infer(vector, x):
         tensors, first = model.unravel(vector), tf.nest.flatten(x)[0]
         if few:
@@ -48,6 +50,7 @@ def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
     return infer
 
 
+@built_once
 def build_predict(model: FlatModel, *, few: bool = False):
     """Builds `(vector float32[P], x [n, ...]) -> labels`, what the model answers of every example, as
     `Objective.predictions`: the most likely class `int32[n]`, `[n, L]` for sequences, or numbers.
@@ -59,6 +62,7 @@ def build_predict(model: FlatModel, *, few: bool = False):
     return _build_inference(model, model.objective.predictions, model.objective.label.dtype, model.label_shape, few)
 
 
+@built_once
 def build_outputs(model: FlatModel, *, few: bool = False):
     """Builds `(vector float32[P], x [n, ...]) -> float32[n, ...]`, the model's outputs as they are, see
     `Objective.outputs`; `few` as in `build_predict`."""
@@ -78,6 +82,7 @@ def build_mixed_outputs(model: FlatModel):
     return mixed
 
 
+@built_once
 def build_probabilities(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities, `[n, L, classes]` for
     sequences, `[n, L]` for several labels; UserError where labels are numbers."""
@@ -202,6 +207,7 @@ def build_score(model: FlatModel, criterion: str):
     return score
 
 
+@built_once
 def build_choose(model: FlatModel, criterion: str = "loss"):
     """Builds the choice among models (IFCA Alg. 1 line 5; FLIS Alg. 1 line 9).
 
@@ -219,7 +225,7 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     """
     score = build_score(model, criterion)
 
-    @tf.function(autograph=False)
+    @traced_once
     def choose(models, x, y):
         def every():
             return tf.map_fn(lambda vector: score(vector, x, y), models, parallel_iterations=1)

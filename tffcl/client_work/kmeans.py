@@ -5,6 +5,8 @@ import math
 
 import tensorflow as tf
 
+from tffcl.models.graph_function import traced_once
+from tffcl.trace_cache import built_once
 from tffcl.validation import Count, check_value
 
 
@@ -95,6 +97,7 @@ def _lloyd(points, centres, max_iterations):
     return centres
 
 
+@built_once
 def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 300):
     """Builds k-means as a tf.function.
 
@@ -144,9 +147,7 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
         no_centres = tf.zeros([num_centres, tf.shape(points)[1]], tf.float64)
         return no_centres, tf.zeros([num_centres], tf.int32), tf.zeros([], tf.float64)
 
-    signature = [tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)]
-
-    @tf.function(autograph=False, input_signature=signature)
+    @traced_once
     def kmeans(points, seed, limit=num_centres):
         limit = tf.clip_by_value(limit, 1, num_centres)
         finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))

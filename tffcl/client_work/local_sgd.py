@@ -9,7 +9,8 @@ from tffcl.client_work.optimizers import build_optimizer, first_state, rate_fact
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.models.graph_function import converted
+from tffcl.models.graph_function import converted, traced_once
+from tffcl.trace_cache import built_once
 
 ROUND = "round"  # the field of a client that says in which round it trains
 
@@ -80,6 +81,7 @@ def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
     return descent
 
 
+@built_once
 def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool = False):
     """Builds the client's training as a tf.function.
 
@@ -108,7 +110,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
     if not training.is_sgd:
         build_step = _build_optimizer_step
 
-    @tf.function(autograph=False)
+    @traced_once
     def local_sgd(
         vector, x, y, seed, centre=None, correction=None, rate_scale=None, epochs=None, batch_size=None, state=None,
         example_weights=None,

@@ -10,6 +10,8 @@ from tffcl.client_work.client_work import rows_of, visiting_order
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import traced_once
+from tffcl.trace_cache import built_once
 
 _AT_A_TIME = 100  # examples whose activations are in memory when a gradient over all of them is summed up
 
@@ -69,6 +71,7 @@ def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
     return step
 
 
+@built_once
 def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     """Builds the client's training of a start for adaptation (Fallah et al. 2020, arXiv:2002.07948, Alg. 1).
 
@@ -95,7 +98,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     needed = GRADIENTS[how.gradient]
     step = _build_step(model, _build_gradient(model, training.weight_decay), how, training.momentum)
 
-    @tf.function(autograph=False)
+    @traced_once
     def meta_sgd(vector, x, y, seed, centre=None):
         del centre  # there is no proximal term
         features, n = model.preprocess(x), tf.shape(y)[0]
@@ -132,6 +135,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     return meta_sgd
 
 
+@built_once
 def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps: int):
     """Builds a client's adaptation: steps against the gradient of f over all its training examples.
 
@@ -146,7 +150,7 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
     """
     gradient = _build_gradient(model, training.weight_decay)
 
-    @tf.function(autograph=False)
+    @traced_once
     def adapt(vector, x, y, seed):
         features, n = model.preprocess(x), tf.shape(y)[0]
 

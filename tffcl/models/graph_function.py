@@ -1,5 +1,7 @@
 """TensorFlow functions that are traced in a graph of their own, as TFF traces its computations."""
 
+import functools
+import inspect
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -59,6 +61,34 @@ def session_function(function: Callable, *specs) -> Callable:
     session = tf.compat.v1.Session(graph=graph, config=settings)
     given = tf.nest.flatten(inputs)
     return lambda *values: session.run(outputs, dict(zip(given, tf.nest.flatten(values), strict=True)))
+
+
+def traced_once(function: Callable) -> Callable:
+    """Makes a `tf.function` of which one trace serves all graphs that call it.
+
+    TensorFlow traces a tf.function anew in each of TFF's computations, which have a graph each; this one is traced in a
+    graph of its own, once for each structure of tensors that it is called with.
+
+    Args:
+      function: `(*structures of tensors or Python values) -> structure of tensors`. It captures no tensors, and has no
+        Python `if` or `for` on them.
+    """
+    traced, graph, signature = tf.function(function, autograph=False), tf.Graph(), inspect.signature(function)
+
+    def spec(leaf):
+        return tf.TensorSpec(leaf.shape, leaf.dtype) if tf.is_tensor(leaf) else leaf
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if tf.executing_eagerly():
+            return traced(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        with graph.as_default():
+            concrete = traced.get_concrete_function(*tf.nest.map_structure(spec, given.args))
+        return concrete(*given.args)
+
+    return call
 
 
 def converted(function: Callable) -> Callable:

@@ -11,6 +11,7 @@ from tffcl.client_work.client_work import rows_of, stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import traced_once
 from tffcl.signatures.signature import (
     OWN_SEED,
     Signature,
@@ -21,18 +22,20 @@ from tffcl.signatures.signature import (
     own_seed,
     own_seed_type,
 )
+from tffcl.trace_cache import built_once
 
 _BATCH = 100  # bounds the activations; the mean over all examples is exact
 _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers
 
 
+@built_once
 def build_gradient(model: FlatModel):
     """Builds `(vector float32[P], x uint8[n, ...], y int32[n]) -> float32[P]`, the gradient of the mean loss.
 
     The mean is over all n examples, taken in parts of 100, without dropout. With n = 0 it is zero.
     """
 
-    @tf.function(autograph=False)
+    @traced_once
     def gradient(vector, x, y):
         n = tf.shape(y)[0]
 
@@ -51,7 +54,7 @@ def build_gradient(model: FlatModel):
     return gradient
 
 
-@tf.function(autograph=False)
+@traced_once
 def sketch(vector, dimensions: int, seed):
     """Projects a vector at random so that inner products are kept in the mean: a count sketch.
 

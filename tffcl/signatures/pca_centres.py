@@ -9,12 +9,13 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import as_features, feature_rows, num_features, stack
 from tffcl.client_work.kmeans import build_kmeans
+from tffcl.models.graph_function import traced_once
 from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise
 from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, NonNegative, Positive, validated
 
 
-@tf.function(autograph=False)
+@traced_once
 def principal_components(rows, count: int):
     """Projects rows on their own first principal components.
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tffcl.client_work.client_work import as_features, feature_rows, num_features, stack, visiting_order
 from tffcl.errors import UserError, unknown
+from tffcl.models.graph_function import traced_once
 from tffcl.signatures.signature import Signature, build_signature, noised, own_noise
 
 METHODS = ("gram", "power")
@@ -201,7 +202,7 @@ _PAIRS = {"gram": _largest, "power": _largest_by_power}
 _BY = {"gram": _by_gram, "power": _by_power}
 
 
-@tf.function(autograph=False)
+@traced_once
 def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: float = 1.0):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
 
@@ -229,7 +230,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     return tf.ensure_shape(basis, [data.shape[0], num_vectors]), tf.ensure_shape(mask, [num_vectors])
 
 
-@tf.function(autograph=False)
+@traced_once
 def class_singular_vectors(
     data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram", energy: float = 1.0
 ):
