@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
 from tffcl.errors import UserError
+from tffcl.models.graph_function import traced_once
 
 
 class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -303,21 +304,21 @@ def _add_to_slot(slots: list, key, value):
     row = key // len(slots)
 
     def add(slot):
-        def touch():
-            touched = tf.nest.map_structure(
-                lambda old, new: _add_to_row(old, row, new), pad_rows(slots[slot], row + 1), value
-            )
-            return slots[:slot] + [touched] + slots[slot + 1 :]
-
-        return touch
+        return lambda: slots[:slot] + [_add_one_row(slots[slot], row, value)] + slots[slot + 1 :]
 
     return tf.switch_case(key % len(slots), [add(slot) for slot in range(len(slots))])
+
+
+@traced_once
+def _add_one_row(rows, row, value):
+    return tf.nest.map_structure(lambda old, new: _add_to_row(old, row, new), pad_rows(rows, row + 1), value)
 
 
 def _add_to_row(total, row, new):
     return tf.tensor_scatter_nd_add(total, [[row]], tf.expand_dims(new, 0))
 
 
+@traced_once
 def _add_all_rows(first, second):
     rows = tf.maximum(tf.shape(first)[0], tf.shape(second)[0])
     return pad_rows(first, rows) + pad_rows(second, rows)

@@ -374,8 +374,8 @@ def build_subspace(
             basis, mask = left_singular_vectors(data, num_vectors, method, energy)
         return collections.OrderedDict(basis=basis, mask=mask)
 
-    key = num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method
-    key = None if callable(preprocess) or noise_multiplier else key
+    key = num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method, noise_multiplier, clip
+    key = None if callable(preprocess) else key
     private = {"noise_multiplier": noise_multiplier, "noise_seed": noise_seed}
     return build_signature("subspace", example_spec, compute, key=key, least_examples=num_vectors, **private)
 

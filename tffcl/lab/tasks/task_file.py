@@ -92,6 +92,7 @@ def _line_of(text: str, table: str, key: str | None) -> int | None:
     return None
 
 
+@functools.cache
 def task_directory() -> pathlib.Path:
     """Where the task files are: beside the package in a checkout, inside it in an installed wheel."""
     package = pathlib.Path(__file__).resolve().parents[2]
@@ -101,7 +102,13 @@ def task_directory() -> pathlib.Path:
 
 def task_names() -> list[str]:
     """Names of the tasks that come with tffcl."""
-    return sorted(name.removesuffix(".toml") for name in os.listdir(task_directory()) if name.endswith(".toml"))
+    return list(_names_in(task_directory(), task_directory().stat().st_mtime_ns))
+
+
+@functools.cache
+def _names_in(directory: pathlib.Path, modified: int) -> list[str]:
+    del modified  # a directory that has changed is read again
+    return sorted(name.removesuffix(".toml") for name in os.listdir(directory) if name.endswith(".toml"))
 
 
 def _rows() -> dict[str, Row]:
