@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 import tffcl
+from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.flt import FLT, FLTState
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.solo import build_solo
+from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.runs import resource_checks
@@ -123,6 +126,16 @@ def test_a_run_that_cannot_fit_writes_nothing(free, model, population, tmp_path)
         tffcl.train(method, population, rounds=9, clients_per_round=4, out=tmp_path / "run", show_progress=False)
     assert not (tmp_path / "run").exists()
     assert tffcl.train(method, population, rounds=1, clients_per_round=4, out=tmp_path / "run", show_progress=False)
+
+
+@pytest.mark.parametrize("build, models, states", [(build_fedavg, 0, 1), (build_ditto, 1, 2), (build_stocfl, 0, 2)])
+def test_the_state_of_each_optimizer_counts(free, model, population, tmp_path, build, models, states):
+    """Adam has two moments of each parameter and five numbers more."""
+    training = LocalTraining(optimizer="adam", optimizer_state="kept")
+    needed = 5 * 4 * (models * model.size + states * (2 * model.size + 5))
+    free(on_disk=needed - 1)
+    with pytest.raises(UserError, match="5 clients × .* parameters that each of them keeps need .* on the disk"):
+        tffcl.train(build(model, training), population, rounds=9, clients_per_round=5, out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("how", ["fixed", "poisson"])

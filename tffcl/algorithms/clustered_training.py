@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -77,7 +78,10 @@ class ClusteredTraining:
       counts_members: Whether the server of the round has `members float32[?]`, how many clients each cluster has.
       draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the
         initial one.
+      trained_models: How many models a client trains in a round.
     """
+
+    trained_models: ClassVar[int] = 1
 
     model: FlatModel
     round: Round | None
@@ -251,6 +255,10 @@ class EngineMethod(Method):
             if self.engine.kept is None
             else sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
         )
+
+    @property
+    def trained_models(self) -> int:
+        return self.engine.trained_models
 
     def next(self, state: ClusteredState, cohort: Cohort):
         return self.engine.next(state, cohort)

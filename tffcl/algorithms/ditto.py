@@ -2,6 +2,7 @@
 one."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_federated as tff
@@ -36,6 +37,8 @@ class PersonalTraining(ClusteredTraining):
     Attributes:
       personal: The round of these, which sends nothing.
     """
+
+    trained_models: ClassVar[int] = 2
 
     personal: Round | None = None
 

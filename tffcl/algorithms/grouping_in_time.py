@@ -83,6 +83,7 @@ class GroupedInTime(Method):
         """
         self.name, self.model, self.joining, self._inner = one_shot.name, one_shot.model, one_shot.joining, one_shot
         self.kept_bytes, self.pair_bytes, self._how = one_shot.kept_bytes, one_shot.pair_bytes, how
+        self.trained_models = one_shot.trained_models
         self._signal = how.regroup_on
         self._triggers = Triggers(period=how.regroup_every, share=self._signal and self._signal.share)
         if self._signal and self._signal.signal == SIGNATURE and one_shot.clustering.signature.noise_multiplier:

@@ -236,6 +236,7 @@ class Method(abc.ABC):
       joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet
         clients during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
+      trained_models: How many models a client trains in a round, of each of which it may keep an optimizer's state.
       pair_bytes: What the server holds for each pair of clients.
       training: The local training that its builder was given; None where none of ours has built it.
       parameters: The parameters that its builder was given; None where it has none.
@@ -249,6 +250,7 @@ class Method(abc.ABC):
     clients_choose: bool = False
     joining: Traffic = Traffic()
     kept_bytes: int = 0
+    trained_models: int = 1
     pair_bytes: int = 0
     training: LocalTraining | None = None
     parameters: Parameters | None = None

@@ -233,6 +233,7 @@ class StoCFL(Method):
 
     name = "stocfl"
     state_class = StoCFLState
+    trained_models = 2  # or the global one in a chain, which keeps nothing
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seeds, **aggregations):
         self.model, self._initial, self._how = model, model.initial, parameters

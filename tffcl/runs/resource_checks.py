@@ -40,7 +40,7 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     """Checks what is known of a run before anything is computed.
 
     Args:
-      method: See `Method.kept_bytes` and `Method.pair_bytes`.
+      method: See `Method.kept_bytes`, `Method.trained_models` and `Method.pair_bytes`.
       clients: How many there are.
       taking_part: How many train in some round.
       out: Directory of the run; it need not exist.
@@ -69,10 +69,11 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
 
 
 def _optimizer_bytes(method) -> int:
-    """What a client keeps of its optimizer for each model that it trains; 0 of a method whose training is not known."""
+    """What a client keeps of its optimizer for the models that it trains; 0 of a method whose training is not known."""
     training = getattr(method, "training", None)
-    state = kept_state(method.model, training) if isinstance(training, LocalTraining) else None
-    return sum(leaf.nbytes for leaf in state or [])
+    if not isinstance(training, LocalTraining) or not training.keeps_state:
+        return 0
+    return method.trained_models * sum(leaf.nbytes for leaf in kept_state(method.model, training))
 
 
 def check_state(method, state, client_ids: np.ndarray):
