@@ -239,3 +239,15 @@ def test_clinics_shows_who_finds_the_two_ways_to_write_a_diagnosis(executed, com
     assert sorted(re.sub(" +", " ", row) for row in re.findall(r"^\d +(.*\d)", pacfl, re.MULTILINE)) == [
         "0 0 0 0 2 2", "0 0 2 2 0 0", "2 2 0 0 0 0",
     ], "a cluster is a device"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"]
+)
+def test_texts_parts_prose_from_python_by_their_characters(executed, committed):
+    path = next(path for path in NOTEBOOKS if path.stem == "texts")
+    notebook = nbformat.read(path, as_version=4) if committed else executed(path)[0]
+    printed = streams(notebook, "stdout")
+    for number, kind in enumerate(("prose", "python")):
+        members = ", ".join(f"{kind} {author}" for author in range(6))
+        assert f"character counts, cluster {number}: {members}\n" in printed
