@@ -69,6 +69,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
             takes=("seed",), needs=("server_images",), file="presets", clusters=True),
     _method("ifca", "IFCAParameters", "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
             of=_OF_EACH_ROUND, takes=("seed",)),
+    _method("rr_cluster", "RRClusterParameters", "RR-Cluster: IFCA whose clusters have a least size by random moves, "
+            "for dp (2025)",
+            of=_OF_EACH_ROUND, takes=("seed",)),
     _method("flt", "FLTParameters", "FLT: clients related by what an encoder makes of their data, joint or disjoint "
             "clusters (TNNLS 2022)",
             takes=("encoder", "seed", "noise_seed"), clusters=True,

@@ -23,7 +23,7 @@ OWN = pathlib.Path(__file__).parents[1] / "lab" / "tasks" / "own"
 # What the clients' graphs of a method are known to have that device runtimes lack, by computation.
 LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 # Methods that fill all clusters with any cohort, so that none is ever missed.
-ANEW = {"clove"}
+ANEW = {"clove", "rr_cluster"}
 # Methods that are known to need each client's upload, or more than a mean for each key; the server of all others does
 # with sums.
 NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedgwc", "fedem", "fedrc", "fedsoft"}
@@ -68,7 +68,7 @@ def pretrained(data_dir):
     return tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
 
 
-APART = {"ifca", "clove", "fedem", "fedrc", "fedsoft"}  # whose models differ at first
+APART = {"ifca", "rr_cluster", "clove", "fedem", "fedrc", "fedsoft"}  # whose models differ at first
 
 
 QUICK = {"ifca", "fedem"}

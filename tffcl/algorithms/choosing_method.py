@@ -45,14 +45,16 @@ def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
 
 
 @built_once
-def _build_choice(model: FlatModel, criterion: str) -> tff.Computation:
-    choose = build_choose(model, criterion)
+def build_choice(model: FlatModel, criterion: str, *, stacked: bool = True) -> tff.Computation:
+    """Builds the computation that collects which of the models `float32[?,P]` each client chooses; `criterion` as in
+    `evaluation.build_choose`, `stacked` as in `build_trying`."""
+    choose, sequence = build_choose(model, criterion), sequence_type(model.example_spec)
 
     def choose_one(models, examples):
         tried = stack(examples)
         return choose(models, tried["x"], tried["y"])[0]
 
-    return build_asking(models_type(model.size), stacked_type(sequence_type(model.example_spec)), choose_one)
+    return build_asking(models_type(model.size), stacked_type(sequence) if stacked else sequence, choose_one)
 
 
 @built_once
@@ -153,13 +155,15 @@ class Choosing(Method):
 
     Attributes:
       choose_by: A name in `CHOOSE_BY`.
+      criterion: What the best model has the least loss, or the best accuracy, of: "loss" or "accuracy".
     """
 
     state_class = ClusteredState
     clients_choose = True
 
     def __init__(self, model: FlatModel, choose_by: str):
-        self.model, self.choose_by, self._choice = model, choose_by, _build_choice(model, _CRITERIA[choose_by])
+        self.model, self.choose_by, self.criterion = model, choose_by, _CRITERIA[choose_by]
+        self._choice = build_choice(model, self.criterion)
 
     def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
         """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
@@ -167,12 +171,16 @@ class Choosing(Method):
         if len(models) == 1:
             return found
         few = np.zeros(len(population), bool)
-        if _CRITERIA[self.choose_by] == "loss":
+        if self.criterion == "loss":
             few, losses = losses_of_few(self.model, models, population, examples)
             found[few] = losses.argmin(axis=1)
         if not few.all():
-            found[~few] = ask_all(self._choice, models, population.restricted(population.client_ids[~few]), examples)
+            found[~few] = self.asked_rows(models, population.restricted(population.client_ids[~few]))
         return found
+
+    def asked_rows(self, models: np.ndarray, population: Population, **release) -> np.ndarray:
+        """As `chosen_rows`, of devices in a round and not for an evaluation; `release` as in `ask_all`."""
+        return ask_all(self._choice, models, population, self._examples_of(population), **release)
 
     def _examples_of(self, population: Population) -> Callable[[int], ClientExamples]:
         """Client ID to the examples that it chooses on."""

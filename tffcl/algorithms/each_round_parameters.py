@@ -261,3 +261,23 @@ class FedGWCParameters(Parameters):
     tolerance: Positive = 1e-5
     most_parts: Annotated[int, msgspec.Meta(ge=2)] = 4
     least_clients: Count = 4
+
+
+REBALANCED_BY = {
+    "choices": "what the clients of the round choose, which the server sees: never fewer",
+    "counts": "how many clients chose each in the rounds before: not fewer in expectation, and choices stay hidden",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RRClusterParameters(IFCAParameters):
+    """How RR-Cluster rebalances IFCA's clusters; all else is IFCA's.
+
+    Attributes:
+      least_clients: B: as many clients of a round train each model at least, or as many as there are for each; 0 is
+        IFCA.
+      rebalance_by: "choices" of the round (paper), or "counts" of the rounds before, which cost no further privacy.
+    """
+
+    least_clients: Whole = 10
+    rebalance_by: one_of(REBALANCED_BY) = "choices"

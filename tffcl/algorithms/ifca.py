@@ -52,6 +52,7 @@ def build_ifca_round(
     parameters: IFCAParameters,
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
+    moves: bool = False,
 ) -> Round:
     """Builds one round of IFCA (Alg. 1 lines 3 to 11).
 
@@ -61,6 +62,7 @@ def build_ifca_round(
 
     Args:
       parameters: Choice and what is shared.
+      moves: Whether clients have the field `moves`, see `client_work.training.build_choose_and_train`.
 
     Raises:
       UserError: If a representation is to be shared with an aggregation of one's own, whose weights are not known.
@@ -70,22 +72,25 @@ def build_ifca_round(
             "share_representation needs the weights of the clusters, which an aggregation of one's own may hide"
         )
     traced = (parameters.num_clusters, parameters.share_representation, parameters.choose_by)
-    return _build_round(model, training, *traced, aggregation)
+    return _build_round(model, training, *traced, aggregation, moves)
 
 
 @built_once
 def _build_round(
-    model: FlatModel, training: LocalTraining, num_clusters: int, share: bool, choose_by: str, aggregation
+    model: FlatModel, training: LocalTraining, num_clusters: int, share: bool, choose_by: str, aggregation, moves: bool
 ) -> Round:
     step = _build_shared_step(_shared_size(model)) if share else move_rows
     factory = keyed_factory(aggregation, num_clusters)
     server = Server({"models": models_type(model.size, num_clusters)}, all_values, step)
-    return compose(_build_work(model, training, choose_by), {"update": factory}, server)
+    work = _build_work(model, training, choose_by, num_clusters if moves else 0)
+    return compose(work, {"update": factory}, server)
 
 
 @built_once
-def _build_work(model: FlatModel, training: LocalTraining, choose_by: str) -> ClientWork:
+def _build_work(model: FlatModel, training: LocalTraining, choose_by: str, moves: int) -> ClientWork:
     choose_and_train, fields = build_chooser(model, training, choose_by)
+    if moves:
+        fields["moves"] = tff.TensorType(np.int32, [moves])
 
     def compute(received, client):
         start, trained, report = choose_and_train(received["models"], client)
@@ -185,17 +190,19 @@ class IFCA(Choosing):
 
     name = "ifca"
     state_class = IFCAState
+    fields = ("forced",)  # of clients, which the coordinator decides
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: IFCAParameters, seed: int, aggregation):
         super().__init__(model, parameters.choose_by)
         self._parameters, self._seed = parameters, seed
-        self._round = build_ifca_round(model, training, parameters, aggregation=aggregation)
+        moves = "moves" in self.fields
+        self._round = build_ifca_round(model, training, parameters, aggregation=aggregation, moves=moves)
         self._drawn = draw_models(model, parameters, seed)
         self._fedavg_rounds = parameters.fedavg_rounds if parameters.start == "fedavg" else 0
         self._averaging = build_clustered_training(model, training) if self._fedavg_rounds else None
         if self._averaging and aggregation is not None:
             raise UserError("start 'fedavg' takes no aggregation of one's own: its first rounds are of one model")
-        self._trying = Traffic(down=self._drawn.nbytes, up=np.dtype(np.int32).itemsize)
+        self.trying = Traffic(down=self._drawn.nbytes, up=np.dtype(np.int32).itemsize)
 
     def initialize(self, population: Population) -> IFCAState:
         models, how, tries = self._drawn, self._parameters, 0
@@ -213,7 +220,7 @@ class IFCA(Choosing):
         if state.averaging == 0:
             state = dataclasses.replace(state, models=self._apart(state.models), averaging=np.int64(-1))
         state, metrics = self._choose_and_train(state, cohort)
-        metrics = metrics.with_signatures(self._trying * int(state.tries))
+        metrics = metrics.with_signatures(self.trying * int(state.tries))
         return dataclasses.replace(state, tries=np.int64(0)), metrics
 
     def _average(self, state: IFCAState, cohort: Cohort):
@@ -236,16 +243,29 @@ class IFCA(Choosing):
         return np.concatenate([models[:, :shared], last[:, shared:]], axis=1)
 
     def _choose_and_train(self, state: IFCAState, cohort: Cohort):
-        forced = _forced(self._parameters, cohort, self._seed)
-        values = {"models": state.models}
-        fields = {"optimizers": state.optimizers, "forced": forced, **self.tried(cohort)}
+        return self.train_rows(state, cohort, forced=self.forced(cohort))[:2]
+
+    def forced(self, cohort: Cohort) -> np.ndarray:
+        """Returns the row that each client of the cohort must take, `CHOOSE` to choose: random equal groups in the
+        warm-up."""
+        clients, number, how = len(cohort.client_ids), cohort.seed[1], self._parameters
+        if how.start != "warm_up" or number > how.warm_up_rounds:
+            return np.full(clients, CHOOSE)
+        rng = np.random.default_rng([self._seed, number])
+        return (rng.permutation(clients) % how.num_clusters).astype(np.int32)
+
+    def train_rows(self, state: IFCAState, cohort: Cohort, **fields):
+        """Runs a round in which clients choose and train, with their fields; returns the next state, the round's
+        metrics, and the aggregators' measurements."""
+        values, fields = {"models": state.models}, {"optimizers": state.optimizers, **fields, **self.tried(cohort)}
         result = run_round(self._round, cohort, values, state.aggregators, **fields)
         chosen = result.reports["choice"]
         assignment = state.assignment.copy()
         assignment[state.index(cohort.client_ids)] = chosen
         changes = {"models": result.values["models"], "aggregators": result.aggregators}
         changes["optimizers"] = result.optimizers
-        return dataclasses.replace(state, assignment=assignment, **changes), result.metrics(cohort, chosen)
+        state = dataclasses.replace(state, assignment=assignment, **changes)
+        return state, result.metrics(cohort, chosen), result.measurements
 
     def views(self, state: IFCAState) -> Views:
         found = super().views(state)
@@ -306,12 +326,3 @@ def build_ifca(
       seed: Decides the initial models, and the groups of the warm-up.
     """
     return IFCA(model, training, parameters, seed, aggregation)
-
-
-def _forced(parameters: IFCAParameters, cohort: Cohort, seed: int) -> np.ndarray:
-    """The row that each client of the cohort must take, -1 to choose: random equal groups in the warm-up."""
-    clients, number = len(cohort.client_ids), cohort.seed[1]
-    if parameters.start != "warm_up" or number > parameters.warm_up_rounds:
-        return np.full(clients, CHOOSE)
-    rng = np.random.default_rng([seed, number])
-    return (rng.permutation(clients) % parameters.num_clusters).astype(np.int32)

@@ -256,7 +256,8 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
 
     Returns:
       `(models float32[K, P], client) -> (start float32[P], trained float32[P], report)`; the client has the field
-      `forced=int32`, the row to take, or `CHOOSE`; the report is that of `build_train_and_report` and `choice=int32`.
+      `forced=int32`, the row to take, or `CHOOSE`, and may have `moves=int32[K]`, the row to train in the place of each
+      one; the report is that of `build_train_and_report` and `choice=int32`, the row that it trained.
     """
     train_and_report = build_train_and_report(model, training)
     choose = build_choose(model, criterion)
@@ -269,6 +270,8 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
             return choose(models, examples["x"], examples["y"])[0]
 
         choice = tf.cond(client["forced"] < 0, best, lambda: tf.identity(client["forced"]))
+        if "moves" in client:
+            choice = client["moves"][choice]
         start = models[choice]
         trained, report = train_and_report(start, client)
         report["choice"] = choice

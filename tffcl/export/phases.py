@@ -24,6 +24,7 @@ _OF_CLIENTS = {
     "key": "the row of the server's models that it trains, or what its upload is grouped by",
     "row": "the row of the server's models that it receives",
     "forced": "the row of the server's models that it must take, -1: it chooses itself",
+    "moves": "the row of the server's models that it trains in the place of each that it may choose",
     "round": "the number of the round, from 1, by which its learning rate changes",
     "epochs": "its own number of passes over its examples",
     "batch_size": "its own number of examples a step, 0 is all",

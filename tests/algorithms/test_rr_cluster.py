@@ -1,0 +1,103 @@
+"""RR-Cluster against plain rebalancing, its limits, what it costs, and that it makes private clusters usable."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tffcl
+from tests.algorithms.conftest import as_arrays
+from tests.oracles import ifca as oracle
+from tests.short_runs import TRAINING, cohort_of, train
+from tffcl.algorithms.each_round_parameters import IFCAParameters, RRClusterParameters
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.rr_cluster import build_rr_cluster
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering.rebalancing import moving_shares, rebalanced, sizes_before
+from tffcl.errors import UserError
+
+WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
+
+
+@pytest.mark.parametrize("by", ["choices", "counts"])
+def test_without_a_least_size_it_is_ifca(tff_worker, model, population, by):
+    method = build_rr_cluster(model, TRAINING, RRClusterParameters(least_clients=0, rebalance_by=by), seed=3)
+    state, plain = train(method, population), train(build_ifca(model, TRAINING, seed=3), population)
+    np.testing.assert_array_equal(state.models, plain.models)
+    np.testing.assert_array_equal(state.assignment, plain.assignment)
+
+
+def test_it_is_plain_ifca_with_rebalanced_choices(tff_worker, convex, digit_clients):
+    """Five rounds of three models, some clients each, against NumPy in float64."""
+    population = digit_clients([31, 40, 25, 50, 12, 33])
+    method = build_rr_cluster(convex, WHOLE, RRClusterParameters(num_clusters=3, least_clients=2), seed=11)
+    state = method.initialize(population)
+    models = [tuple(tensor.numpy().astype(float) for tensor in convex.unravel(row)) for row in state.models]
+    moved = 0
+    for number, clients in enumerate([(0, 1, 2, 3, 4, 5), (0, 2, 4), (1, 3, 5), (2, 3, 4, 5), (0, 1)], 1):
+        data = [as_arrays(population, client) for client in clients]
+        chosen = [int(np.argmin([oracle.loss(model, *each) for model in models])) for each in data]
+        state, metrics = method.next(state, cohort_of(population, clients, number))
+        moved += np.sum(metrics.clusters != chosen)
+        assert np.bincount(metrics.clusters, minlength=3).min() >= min(2, len(clients) // 3)
+        models, _ = oracle.round_of_ifca(
+            models, data, metrics.clusters.tolist(), steps=3, learning_rate=0.2, momentum=0.5
+        )
+        np.testing.assert_allclose(state.models, [convex.ravel(each) for each in models], rtol=0, atol=1e-5)
+        assert metrics.signatures.down == len(clients) * 3 * 4 * convex.size
+    assert moved > 3
+    assert method.choose(state, population).assignment.tolist() != metrics.clusters.tolist()
+
+
+def test_clients_move_from_large_clusters_only():
+    rng, met = np.random.default_rng(1), set()
+    choices = np.array([0] * 9 + [1] * 4 + [2])
+    for _ in range(50):
+        found = rebalanced(choices, 3, 3, rng)
+        assert sorted(np.bincount(found)) in ([3, 3, 8], [3, 4, 7]) and found[-1] == 2
+        assert (found != choices).sum() == 2
+        met |= set(np.flatnonzero(found != choices).tolist())
+    assert met == set(range(13))
+    assert np.bincount(rebalanced(choices, 4, 9, rng), minlength=4).min() == 3  # as many as there are
+    np.testing.assert_array_equal(rebalanced(choices, 3, 0, rng), choices)
+
+
+def test_shares_give_each_cluster_its_least_size_in_expectation():
+    shares = moving_shares([20, 6, 1, 3], 5)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    np.testing.assert_allclose(np.array([20, 6, 1, 3]) @ shares, [20 - 5.625, 6 - 0.375, 5, 5])
+    np.testing.assert_allclose(sizes_before(np.array([20, 6, 1, 3]) @ shares, shares), [20, 6, 1, 3])
+    np.testing.assert_array_equal(moving_shares([5, 5], 5), np.eye(2))
+    np.testing.assert_allclose([8.0, -1] @ moving_shares([8, -1], 6), [4, 3])  # a noisy count below 0 is nobody
+    np.testing.assert_array_equal(moving_shares([0, 0], 6), np.eye(2))
+
+
+def test_moves_by_counts_cost_what_ifca_costs_and_the_choices_are_open(tff_worker, model, digit_clients, tmp_path):
+    population = digit_clients([30] * 12)
+
+    def privacy(method, name):
+        run = tffcl.train(
+            method, population, rounds=3, clients_per_round=6, sampling="poisson", seed=2, out=tmp_path / name,
+            show_progress=False,
+        )  # fmt: skip
+        return run.summary["privacy"]["epsilon"], [note for note in run.summary["notes"] if "not private" in note]
+
+    def built(**how):
+        aggregation = tffcl.aggregation("dp", noise_multiplier=2.0, seed=5)
+        return build_rr_cluster(model, TRAINING, RRClusterParameters(**how), aggregation=aggregation)
+
+    plain = build_ifca(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=2.0, seed=5))
+    expected = privacy(plain, "ifca")
+    assert privacy(built(rebalance_by="counts", least_clients=3), "counts") == expected and not expected[1]
+    assert privacy(built(least_clients=3), "choices")[1][0].startswith("not private: 3 releases came without noise")
+
+
+def test_bad_parameters(tff_worker, model, population):
+    with pytest.raises(UserError, match="least_clients is -1; it must be a whole number from 0"):
+        RRClusterParameters(least_clients=-1)
+    with pytest.raises(UserError, match="least_share is 0.6"):
+        RRClusterParameters(least_share=0.6)
+    aggregation = tff.aggregators.MeanFactory()
+    method = build_rr_cluster(model, TRAINING, RRClusterParameters(rebalance_by="counts"), aggregation=aggregation)
+    with pytest.raises(UserError, match="rebalance_by 'counts' needs an aggregation that counts the clients"):
+        method.next(method.initialize(population), cohort_of(population, [0, 1, 2], 1))
+    assert isinstance(method.parameters, IFCAParameters)

@@ -1,0 +1,112 @@
+"""RR-Cluster: IFCA whose clusters have a least size in every round, by random rebalancing (Yang, Hu, Kim, Li 2025,
+arXiv:2508.06183), so that the noise of private means is shared by enough clients.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.choosing_method import build_choice
+from tffcl.algorithms.each_round_parameters import RRClusterParameters
+from tffcl.algorithms.ifca import IFCA, IFCAState
+from tffcl.algorithms.method import Exports, Method, method_builder
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import CHOOSE
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
+from tffcl.clustering.rebalancing import moving_shares, rebalanced, sizes_before
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.rounds import privacy_releases
+
+_MEMORY = 0.8  # of the sizes of clusters in the rounds before, which noise hides
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RRClusterState(IFCAState):
+    """Adds how many clients of a round are expected to choose each model, `float64 [K]`; NaN before the first."""
+
+    sizes: np.ndarray | None = None
+
+
+class RRCluster(IFCA):
+    """RR-Cluster, see `build_rr_cluster`."""
+
+    name, state_class, fields = "rr_cluster", RRClusterState, ("forced", "moves")
+
+    def initialize(self, population: Population) -> RRClusterState:
+        sizes = np.full(self._parameters.num_clusters, np.nan)
+        return RRClusterState(**vars(super().initialize(population)), sizes=sizes)
+
+    def _choose_and_train(self, state: RRClusterState, cohort: Cohort):
+        how, rng = self._parameters, np.random.default_rng([self._seed, cohort.seed[1]])
+        forced, ids = self.forced(cohort), cohort.client_ids
+        if how.rebalance_by == "choices" and (forced == CHOOSE).all() and len(ids):
+            asked = cohort.population.restricted(ids)
+            release = privacy_releases.of_all("the choices among models", asked)
+            chosen = self.asked_rows(state.models, asked, release=release)[asked.index(ids)]
+            forced = rebalanced(chosen, how.num_clusters, how.least_clients, rng)
+            state, metrics, _ = self.train_rows(state, cohort, forced=forced, moves=self._moves(len(ids)))
+            return state, metrics.with_signatures(self.trying * len(ids))
+        known = how.rebalance_by == "counts" and np.isfinite(state.sizes).all()
+        shares = moving_shares(state.sizes, how.least_clients) if known else np.eye(how.num_clusters)
+        moves = self._moves(len(ids), shares, rng)
+        state, metrics, measured = self.train_rows(state, cohort, forced=forced, moves=moves)
+        if how.rebalance_by != "counts":
+            return state, metrics
+        if "clients" not in measured["update"]:
+            raise UserError("rebalance_by 'counts' needs an aggregation that counts the clients of each cluster, as dp")
+        found = sizes_before(measured["update"]["clients"], shares)
+        sizes = _MEMORY * state.sizes + (1 - _MEMORY) * found if known else found
+        return dataclasses.replace(state, sizes=sizes), metrics
+
+    def _moves(self, clients: int, shares: np.ndarray | None = None, rng: np.random.Generator | None = None):
+        """The row that each client trains in the place of each, `int32 [m, K]`; without shares the same one."""
+        clusters = self._parameters.num_clusters
+        if shares is None:
+            return np.tile(np.arange(clusters, dtype=np.int32), (clients, 1))
+        drawn = [rng.choice(clusters, clients, p=share) for share in shares]
+        return np.stack(drawn, axis=1).astype(np.int32)
+
+    def hides_empty_rounds(self, state: RRClusterState) -> bool:
+        return self._parameters.rebalance_by == "counts" and super().hides_empty_rounds(state)
+
+    def exports(self) -> Exports:
+        found = super().exports()
+        if self._parameters.rebalance_by == "counts":
+            draws = "the coordinator draws of each client the row that it trains if it chooses each (`moves`), by the "
+            return dataclasses.replace(found, when={**found.when, "training": draws + "counts of the rounds before"})
+        when = {
+            "choices": "every round, before training, of its clients; the coordinator moves some at random, so that no "
+            "model has fewer than least_clients, and gives each its row (`forced`)"
+        }
+        choices = build_choice(self.model, self.criterion, stacked=False)
+        return dataclasses.replace(
+            found, build=lambda: {"choices": choices, **found.build()}, when={**found.when, **when}
+        )
+
+
+@method_builder
+def build_rr_cluster(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: RRClusterParameters = RRClusterParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds RR-Cluster on IFCA's choices; with `least_clients = 0` it is IFCA.
+
+    From the paper: in each round clients of large clusters move at random, so that each has at least B. There the
+    server that adds the noise is trusted with the choices; here it is not, and `rebalance_by = "choices"`, the paper's
+    way, counts them as released without noise. Ours: with "counts" a client that chose a large cluster trains another
+    one with a probability that follows from the numbers of clients of the rounds before, which `dp` releases anyway (of
+    these a running mean): no cluster has fewer than B in expectation, the choices stay with the clients, and a client
+    still changes one row, by no more than the clip, so that ε is IFCA's.
+
+    Args:
+      parameters: IFCA's, the least size, and what is rebalanced by.
+      seed: Decides the initial models, the groups of a warm-up, and who moves.
+    """
+    return RRCluster(model, training, parameters, seed, aggregation)
