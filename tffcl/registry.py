@@ -109,7 +109,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("fedem", "FedEMParameters", "FedEM: every client's data are a mixture of K distributions, and its answers "
             "those of K models (NeurIPS 2021)", of=_OF_SOFT, takes=("seed",)),
     _method("fedrc", "FedRCParameters", "FedRC: a mixture of K models that parts clients by what labels mean, not by "
-            "which they have (ICML 2024)", of=_OF_SOFT, takes=("seed",)),
+            "which they have (ICML 2024)", of=_OF_SOFT, takes=("seed",),
+            refuses={"dp": "its clients upload their numbers of labels beside the updates, which dp does not hide; "
+                     "secure_sum hides both"}),
     _method("fedsoft", "FedSoftParameters", "FedSoft: clients near several clusters train one model held near theirs "
             "(AAAI 2022)", of=_OF_SOFT, takes=("seed",),
             refuses=dict.fromkeys(("dp", "uniform_mean"), "its clusters' models are means by importance weights, and "

@@ -1,5 +1,6 @@
 """Methods whose clients use mixtures of models: against NumPy, at their limits, and what they send."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -209,7 +210,10 @@ def test_weighted_examples_of_any_loss(regression, data):
     given = tf.constant(outputs, tf.float32), tf.constant(y), tf.constant(weights, tf.float32)
     logarithms = outputs - np.log(np.exp(outputs).sum(axis=1, keepdims=True))
     expected = -np.mean(weights * logarithms[np.arange(len(y)), y])
-    np.testing.assert_allclose(regression.objective.weighted_loss(*given), expected, rtol=1e-5)
+    slowly = dataclasses.replace(regression.objective, weigh=None)
+    for objective in (regression.objective, slowly):
+        np.testing.assert_allclose(objective.weighted_loss(*given), expected, rtol=1e-5)
+    assert regression.objective.weigh and not slowly.weigh
 
 
 def with_loss(loss, outputs=1, label=tf.int32, **more):

@@ -111,6 +111,7 @@ def from_keras(
         one_hot=isinstance(loss, tf.keras.losses.CategoricalCrossentropy),
         class_weight=class_weight,
         keras=True,
+        weighs=type(loss).__module__.split(".")[0] == "keras",
     )
     names = [_weight_name(keras_model.weights[place]) for place in function.places]
     made = from_functional(_functional(function, loss, input_spec), name, weight_names=names, facts=facts)

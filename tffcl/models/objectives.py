@@ -63,6 +63,8 @@ class Objective:
       probabilities: Outputs to probabilities: `[n, classes]`, also of binary labels, of which 1 is the second class;
         `[n, L]` of several labels. None for numbers.
       activation: Outputs to probabilities of the outputs' own shape. None for numbers.
+      weigh: `(outputs, labels, weights [n]) -> float32`, see `weighted_loss`, where there is a faster way than by
+        `losses`.
       num_classes: Number of classes of a label, 2 of binary ones; None where a label is no class.
       ignored: Classes whose labels the loss leaves out, as padding is; they do not count in metrics either.
     """
@@ -76,6 +78,7 @@ class Objective:
     activation: Callable | None = tf.nn.softmax
     num_classes: int | None = None
     ignored: tuple[int, ...] = ()
+    weigh: Callable | None = None
 
     @property
     def label_kind(self) -> str:
@@ -125,6 +128,8 @@ class Objective:
 
     def weighted_loss(self, outputs, labels, weights):
         """Returns the mean of the examples' losses, each times its weight, `float32`; weights are `float32 [n]`."""
+        if self.weigh is not None:
+            return self.weigh(outputs, labels, weights)
         return tf.reduce_mean(weights * self.losses(outputs, labels))
 
     def classes_for(self, part: str) -> int:
@@ -154,6 +159,7 @@ class LossFacts:
       one_hot: Whether the loss takes one-hot rows in the place of classes.
       class_weight: Class to the weight of its labels in the loss, 1 where a class is not named.
       keras: Whether the loss is one of Keras, which takes labels of the shape and type of the outputs.
+      weighs: Whether it is Keras' own, which multiplies the loss of each example by its sample weight.
     """
 
     objective: str | None = None
@@ -164,6 +170,7 @@ class LossFacts:
     one_hot: bool = False
     class_weight: Mapping[int, float] | None = None
     keras: bool = False
+    weighs: bool = False
 
 
 def objective_of_loss(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> str | None:
@@ -223,7 +230,13 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
         probabilities = _in_form(activation, kind, shape)
     if kind == CLASSES:
         ignored = _left_out(loss, spec, classes) if facts.ignored is None else facts.ignored
-    return Objective(kind, spec, outputs, loss, losses, probabilities, activation, classes, ignored)
+
+    def weigh(predicted, labels, each):
+        own = each if weights is None else each * tf.gather(weights, labels)
+        return given_loss(predicted, taken(labels), sample_weight=own)
+
+    weigh = weigh if facts.weighs and not shape and not ignored else None
+    return Objective(kind, spec, outputs, loss, losses, probabilities, activation, classes, ignored, weigh)
 
 
 def _output_shape(name: str, functional, x) -> tuple[int, ...]:
