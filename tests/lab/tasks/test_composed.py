@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from tests.short_runs import cohort_of
 from tffcl.errors import UserError
@@ -84,6 +85,40 @@ def test_what_is_listed_is_what_there_is():
         "option (" in line and "difference, gradient" in line for line in explain.explain("trainings", "scaffold")
     )
     assert any("num_vectors (3; a whole number from 1)" in line for line in explain.explain("signatures", "subspace"))
+
+
+def test_what_goes_together_is_listed_and_why_something_does_not():
+    (line,) = (line for line in explain.explain("algorithms", "composed") if line.startswith("  outputs: "))
+    assert "wasserstein with hierarchical, density, spectral" in line and "decomposed_cosine with any" in line
+    *_, vectors = explain.explain("signatures", "subspace")
+    assert vectors.startswith("  not gaussian_mixture by smallest_angle, angle_sum, trace, smallest_entry: ")
+    assert not any(line.startswith("  not ") for line in explain.explain("signatures", "label_histogram"))
+    assert len(explain.explain("groupings", "kmeans")) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "table, least",
+    [
+        ({"method": "given"}, 1.0),
+        ({"method": "fedgroup", "num_clusters": 4}, 0.95),
+        ({"method": "kfed", "num_clusters": 4}, 0.6),
+        ({"method": "emd_cfl"}, 0.75),
+        ({"signature": "partial_weights", "grouping": "gaussian_mixture", "num_clusters": 4}, 0.95),
+        ({"signature": "subspace", "grouping": "spectral", "num_clusters": 4}, 0.95),
+        ({"signature": "subspace", "grouping": "density"}, 0.7),
+    ],
+)
+def test_what_groupings_find_of_forty_clients_in_four_rotations(tff_worker_of_module, tmp_path, table, least):
+    """On scikit-learn's digits, some thirty a client."""
+    asked = resolve.resolve("demo_digits", "mine", overrides={"algorithms": {"mine": {"method": "composed", **table}}})
+    federated = prepare.load_data(asked, str(tmp_path))
+    method = prepare.build_method(asked, prepare.build_model(asked, federated), federated, str(tmp_path))
+    clients = build_population(federated)
+    state = method.initialize(clients)
+    for number in (1, 2):  # of which the first may be a warm-up
+        state, _ = method.next(state, cohort_of(clients, clients.client_ids, number))
+    assert adjusted_rand_score(clients.groups, method.views(state).clusters) >= least
 
 
 def test_trainings_of_the_same_groups_differ(composed):
