@@ -1,6 +1,7 @@
 """k-means on a client: Lloyd's iterations from k-means++ starts (FLT Alg. 2 lines 8 and 9)."""
 
 import collections
+import functools
 import math
 
 import tensorflow as tf
@@ -147,7 +148,9 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
         no_centres = tf.zeros([num_centres, tf.shape(points)[1]], tf.float64)
         return no_centres, tf.zeros([num_centres], tf.int32), tf.zeros([], tf.float64)
 
-    @traced_once
+    signature = [tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)]
+
+    @functools.partial(traced_once, input_signature=signature)
     def kmeans(points, seed, limit=num_centres):
         limit = tf.clip_by_value(limit, 1, num_centres)
         finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))

@@ -63,7 +63,7 @@ def session_function(function: Callable, *specs) -> Callable:
     return lambda *values: session.run(outputs, dict(zip(given, tf.nest.flatten(values), strict=True)))
 
 
-def traced_once(function: Callable) -> Callable:
+def traced_once(function: Callable, input_signature=None) -> Callable:
     """Makes a `tf.function` of which one trace serves all graphs that call it.
 
     TensorFlow traces a tf.function anew in each of TFF's computations, which have a graph each; this one is traced in a
@@ -72,8 +72,10 @@ def traced_once(function: Callable) -> Callable:
     Args:
       function: `(*structures of tensors or Python values) -> structure of tensors`. It captures no tensors, and has no
         Python `if` or `for` on them.
+      input_signature: As of `tf.function`.
     """
-    traced, graph, signature = tf.function(function, autograph=False), tf.Graph(), inspect.signature(function)
+    traced = tf.function(function, autograph=False, input_signature=input_signature)
+    graph, signature = tf.Graph(), inspect.signature(function)
 
     def spec(leaf):
         return tf.TensorSpec(leaf.shape, leaf.dtype) if tf.is_tensor(leaf) else leaf
