@@ -3,6 +3,7 @@ built from.
 """
 
 import dataclasses
+import functools
 import hashlib
 import numbers
 from collections.abc import Iterable, Mapping
@@ -105,8 +106,36 @@ def _model(model: FlatModel) -> dict:
     if model.key is None:
         if model.metrics_of_outputs:
             known["metrics"] = [each.name for each in model.metrics]
-        return known | {"weights": [list(weight.shape) for weight in model.weights]}
+        if model.has_trained_weights:
+            known["initial"] = model.initial
+        return known | {"weights": [list(weight.shape) for weight in model.weights], "computes": _probe(model)}
     return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
+
+
+@functools.lru_cache(maxsize=4)  # of a model that several methods train
+def _probe(model: FlatModel) -> str:
+    """Returns the losses of made-up examples, with labels in three orders, under made-up weights, to three digits.
+
+    Models of equal shapes have others if they compute something else: by other activations, weights that are not
+    trained, losses, weights of classes, regularizers or rates of dropout.
+    """
+    rng, examples = np.random.default_rng(0), 8
+
+    def some(spec, classes=None):
+        shape, dtype = [examples, *spec.shape], spec.dtype.as_numpy_dtype
+        if spec.dtype.is_floating:
+            return rng.standard_normal(shape).astype(dtype)
+        most = classes or (256 if spec.dtype == tf.uint8 else 1)  # other whole numbers may be tokens
+        return (np.arange(np.prod(shape)) % most).reshape(shape).astype(dtype)
+
+    x = tf.nest.map_structure(lambda spec: tf.constant(some(spec)), model.example_spec["x"])
+    y = some(model.objective.label, model.num_classes or 2)
+    # As layers draw them, but larger, so that losses differ by more than their last digit.
+    drawn = [2 * rng.standard_normal(w.shape) / max(1, np.prod(w.shape[:-1])) ** 0.5 for w in model.weights]
+    tensors = model.unravel(model.on_trained(tf.constant(model.ravel(drawn)), model.initial))
+    features, seed = model.preprocess(x), tf.constant([0, 0])
+    shifted = [np.roll(y, by, axis=0) for by in range(3)]
+    return " ".join(f"{float(model.training_loss(tensors, features, each, seed)[0]):.3g}" for each in shifted)
 
 
 def _plain(value):

@@ -1,0 +1,46 @@
+"""What a model of one's own is, as a run notes it: others of equal shapes are refused."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tffcl
+from tffcl.algorithms import build_fedavg
+from tffcl.runs import fingerprint
+
+SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
+
+
+def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None):
+    tf.keras.utils.set_random_seed(1)
+    layers, penalties = tf.keras.layers, tf.keras.regularizers
+    base, last = layers.Dense(4, trainable=False), layers.Dense(3, kernel_regularizer=penalties.L2(penalty))
+    network = tf.keras.Sequential([layers.Input([6]), base, layers.BatchNormalization(), layers.Dropout(drop), last])
+    base.set_weights([base.get_weights()[0] + frozen, base.get_weights()[1]])
+    last.set_weights([last.get_weights()[0] + moved, last.get_weights()[1] + 0.3 * moved * np.arange(3)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return tffcl.FlatModel.from_keras(network, loss, SPEC, class_weight=class_weight)
+
+
+def noted(of):
+    return fingerprint.of_method(build_fedavg(of, tffcl.LocalTraining()))["model"]
+
+
+def test_models_of_equal_shapes_that_compute_something_else_are_others():
+    weights = {0: 9.0, 1: 1.0, 2: 1.0}
+    others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]
+    first = noted(model())
+    assert noted(model()) == first
+    assert all(noted(model(**other)) != first for other in others)
+
+
+def test_a_run_does_not_go_on_with_other_frozen_weights(tmp_path, tff_worker):
+    rng = np.random.default_rng(0)
+    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(2)}
+    population, training = tffcl.Population.from_arrays(clients), tffcl.LocalTraining(batch_size=4)
+    tffcl.train(build_fedavg(model(), training), population, rounds=1, clients_per_round=2, out=tmp_path / "run")
+    with pytest.raises(tffcl.UserError, match="computes"):
+        other = build_fedavg(model(frozen=0.3), training)
+        tffcl.train(other, population, rounds=2, clients_per_round=2, out=tmp_path / "run", resume=True)
