@@ -4,11 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.algorithms.conftest import OWNERS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
+from tffcl import FlatModel, LocalTraining, Population
+from tffcl.algorithms.cfl import build_cfl
 from tffcl.algorithms.collected_training import build_collected_round
-from tffcl.algorithms.each_round_parameters import FedSEMParameters
+from tffcl.algorithms.each_round_parameters import CFLParameters, FedSEMParameters
 from tffcl.algorithms.fedsem import build_fedsem
 from tffcl.algorithms.solo import build_solo
 from tffcl.errors import UserError
@@ -106,3 +109,24 @@ def test_fedsems_newcomers_before_the_first_round_are_as_all_others(tff_worker, 
     together = method.next(method.initialize(grouped), cohort)[0]
     np.testing.assert_array_equal(joined.assignment, together.assignment)
     assert_close(joined.models, together.models)
+
+
+def test_statistics_decide_no_clusters(tff_worker):
+    """Two rules of labels on the same examples of scale 10, whose moments would be most of a vector's length."""
+    rng, clients = np.random.default_rng(5), {}
+    for number in range(8):
+        x = (10 * rng.normal(size=(80, 8))).astype(np.float32)
+        clients[number] = x, (x[:, 0] > 0).astype(int) ^ number % 2
+    population = Population.from_arrays(clients, clients)
+    tf.keras.utils.set_random_seed(1)
+    layers = tf.keras.layers
+    network = tf.keras.Sequential([layers.Input([8]), layers.BatchNormalization(), layers.Dense(2)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model = FlatModel.from_keras(network, loss, (tf.TensorSpec([None, 8]), tf.TensorSpec([None], tf.int32)))
+    training = LocalTraining(epochs=5, batch_size=10, learning_rate=0.1)
+    at_once = CFLParameters(relative=True, stationary_norm=1.0, progress_norm=0.1, first_rounds=0)
+    fedsem = build_fedsem(model, training, FedSEMParameters(num_clusters=2))
+    for method in (fedsem, build_cfl(model, training, at_once)):
+        state, _ = method.next(method.initialize(population), cohort_of(population, population.client_ids, 1))
+        assert len(set(state.assignment[::2])) == len(set(state.assignment[1::2])) == 1, method.name
+        assert state.assignment[0] != state.assignment[1], method.name

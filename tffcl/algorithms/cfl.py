@@ -24,8 +24,8 @@ from tffcl.rounds.traffic import Traffic
 @dataclasses.dataclass(frozen=True, eq=False)
 class CFLState(ClusteredState):
     """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; of each in `tree` the model
-    before it `float32 [P]` and its halves' updates `float32 [m, P]` each; and the unit of norms, where they are
-    relative."""
+    before it `float32 [P]` and its halves' updates, of trained weights, `float32 [m, T]` each; and the unit of norms,
+    where they are relative."""
 
     updates: KeptStates | None = None
     splits: np.ndarray | None = None
@@ -53,14 +53,15 @@ class CFL(CollectedTraining):
         before = state.models
         updates, result = self.updates(before[present], keys, cohort, optimizers=state.optimizers)
         means = weighted_means(np.zeros_like(before), updates, clusters, result.reports["examples"])
-        unit = np.linalg.norm(updates, axis=1).max() if self.parameters.relative else 1.0
+        seen = self.model.of_trained(updates)  # what clusters are split by
+        unit = np.linalg.norm(seen, axis=1).max() if self.parameters.relative else 1.0
         unit = np.float32(unit) if state.unit is None else state.unit
         kept = {"updates": state.updates.updated(ids, list(updates)), "optimizers": result.optimizers}
         state = dataclasses.replace(state, models=before + means, unit=unit, **kept)
         for cluster in present:
             members = clusters == cluster
-            if self._is_due(means[cluster] / unit, updates[members] / unit, number):
-                state = self._split(state, cluster, ids[members], updates[members], before[cluster], number)
+            if self._is_due(self.model.of_trained(means[cluster]) / unit, seen[members] / unit, number):
+                state = self._split(state, cluster, ids[members], seen[members], before[cluster], number)
         return state, result.metrics(cohort, clusters)
 
     def _is_due(self, mean: np.ndarray, updates: np.ndarray, number: int) -> bool:
@@ -80,7 +81,8 @@ class CFL(CollectedTraining):
         absent = np.setdiff1d(state.client_ids[state.assignment == cluster], ids)
         absent = absent[state.updates.has(absent)]
         parts = np.array_split(absent, 1 + len(absent) * model.nbytes // BYTES_AT_A_TIME) if len(absent) else []
-        moved = [few[nearer_second(np.stack(state.updates.of(few)), halves)] for few in parts]
+        last = (self.model.of_trained(np.stack(state.updates.of(few))) for few in parts)
+        moved = [few[nearer_second(own, halves)] for few, own in zip(parts, last, strict=True)]
         assignment = state.assignment.copy()
         assignment[state.index(np.concatenate([ids[second], *moved]))] = founded
         models = np.concatenate([state.models, state.models[[cluster]]])
@@ -99,7 +101,8 @@ class CFL(CollectedTraining):
             here = np.flatnonzero(joined == cluster)
             cohort = Cohort(newcomers, newcomers.client_ids[here], (0, int(number)))  # at that round's learning rate
             for part, updates in self.updates_in_parts(model, cohort):
-                joined[here[part]] = np.where(nearer_second(updates, halves), founded, cluster)
+                second = nearer_second(self.model.of_trained(updates), halves)
+                joined[here[part]] = np.where(second, founded, cluster)
         return dataclasses.replace(state, **extended(state, newcomers, joined))
 
     def joined_traffic(self, before: CFLState | None, after: CFLState) -> Traffic:

@@ -67,7 +67,7 @@ class FedSEM(CollectedTraining):
         where = state.index(cohort.client_ids)
         own, assignment = state.assignment[where], state.assignment.copy()
         trained, metrics, optimizers = self._train(state, own, cohort)
-        assignment[where] = nearest_centres(trained, state.models)
+        assignment[where] = self._nearest(trained, state.models)
         models = weighted_means(state.models, trained, assignment[where], metrics.examples)
         state = dataclasses.replace(state, models=models, assignment=assignment, optimizers=optimizers)
         return state, metrics.with_signatures(self.joining * fresh)
@@ -80,7 +80,8 @@ class FedSEM(CollectedTraining):
         where = state.index(cohort.client_ids)
         trained, metrics, optimizers = self._train(state, state.assignment[where], cohort)
         assignment, known = state.assignment.copy(), state.known.copy()
-        assignment[where], known[where] = first_groups(trained, min(self._clusters, most), self._seed), True
+        seen = self.model.of_trained(trained)
+        assignment[where], known[where] = first_groups(seen, min(self._clusters, most), self._seed), True
         nothing = np.repeat(self._initial[np.newaxis], self._clusters, axis=0)
         centres = weighted_means(nothing, trained, assignment[where], metrics.examples)
         changes = {"models": centres, "assignment": assignment, "known": known, "first_centres": centres}
@@ -103,7 +104,11 @@ class FedSEM(CollectedTraining):
         if self._clusters == 1:
             return np.zeros(len(cohort.client_ids), np.int32)
         moves = self.updates_in_parts(self._initial, cohort, self._first_round)
-        return np.concatenate([nearest_centres(few + self._initial, state.first_centres) for _, few in moves])
+        return np.concatenate([self._nearest(few + self._initial, state.first_centres) for _, few in moves])
+
+    def _nearest(self, trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        """The centre nearest to each model, `int32 [m]`."""
+        return nearest_centres(self.model.of_trained(trained), self.model.of_trained(centres))
 
     def _train(self, state: FedSEMState, keys: np.ndarray, cohort: Cohort):
         """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, the metrics, and

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -76,10 +77,18 @@ class FlatWeights:
     def on_trained(self, changed, otherwise) -> tf.Tensor:
         """Returns `changed [..., P]`, where weights are statistics `otherwise [..., P]` or a number: no gradient,
         decay, correction or step of a server's optimizer touches these."""
-        if not self.has_statistics:
-            return changed
-        is_trained = [weight.kind == TRAINED for weight in self.weights]
-        return tf.where(tf.repeat(is_trained, [weight.size for weight in self.weights]), changed, otherwise)
+        return tf.where(self.is_trained, changed, otherwise) if self.has_statistics else changed
+
+    @functools.cached_property
+    def is_trained(self) -> np.ndarray:
+        """`bool [P]`, which entries of a vector are no statistics."""
+        kinds = [weight.kind == TRAINED for weight in self.weights]
+        return np.repeat(kinds, [weight.size for weight in self.weights])
+
+    def of_trained(self, vectors: np.ndarray) -> np.ndarray:
+        """Returns the entries of `vectors [..., P]` that are trained: statistics are in the unit of the data, and would
+        decide what vectors are compared by."""
+        return vectors[..., self.is_trained] if self.has_statistics else vectors
 
     def ravel(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
         """Joins the weights' tensors into a vector `float32 [P]`.

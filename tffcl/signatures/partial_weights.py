@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
-from tffcl.errors import unknown
+from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
@@ -34,7 +34,8 @@ def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
 def build_partial_weights(
     model: FlatModel, *, training: LocalTraining, layers: Sequence[str] | None = None, seed: int = 0
 ) -> Signature:
-    """Builds the signature `V = float32[d]`: the weights of some layers as local training leaves them.
+    """Builds the signature `V = float32[d]`: the weights of some layers as local training leaves them, without
+    statistics.
 
     A classifier's last layer learns which labels a client has, and to what pictures they belong (FedClust, Islam et al.
     2024, arXiv:2407.07124, which takes the last layer's weights; a client sends nothing else).
@@ -52,13 +53,16 @@ def build_partial_weights(
       UserError: For an unknown layer.
     """
     places, local_sgd = layer_places(model, layers), build_local_sgd(model, training)
-    size = sum(place.stop - place.start for place in places)
+    entries = np.concatenate([np.arange(place.start, place.stop) for place in places])
+    entries = entries[model.is_trained[entries]]
+    if not len(entries):
+        raise UserError(f"layers {', '.join(layers or ['last'])} of {model.name} have no trained weights", key="layers")
 
     @tf.function(autograph=False)
     def compute(context, examples):
         data = stack(examples)
         trained, *_ = local_sgd(context["model"], data["x"], data["y"], context[OWN_SEED])
-        return tf.ensure_shape(tf.concat([trained[place] for place in places], 0), [size])
+        return tf.ensure_shape(tf.gather(trained, entries), [len(entries)])
 
     context_type = collections.OrderedDict([("model", tff.TensorType(np.float32, [model.size])), own_seed_type()])
     context = collections.OrderedDict(model=model.initial, **own_seed(seed))
