@@ -105,7 +105,9 @@ def test_a_strangers_method_conforms(built_by, clients, two_workers):
 
 @pytest.mark.parametrize("when", ["before_training", pytest.param("as_they_join", marks=pytest.mark.slow), 1])
 def test_a_method_that_groups_again_conforms(data_dir, clients, two_workers, when):
+    signal = {"signal": "signature", "bound": 0.01, "share": 0.1}  # that an export's rehearsal gives no heed to
     how = {"signature": "label_histogram", "when": when, "regroup_every": 1}
+    how |= {"regroup_on": signal} if when == 1 else {}  # its flags come from the third round on
     settings = resolve.resolve(TASK, "composed", overrides={"algorithms": {"composed": how | {"num_clusters": 2}}})
     federated = build.load_data(settings, data_dir)
     model = build.build_model(settings, federated)

@@ -96,18 +96,20 @@ class GroupedInTime(Method):
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)
         if self._how.when == BEFORE:
-            return self._first(state, self._inner.initialize(population), population)
+            return self._first(state, self._inner.initialize(population), population, 0)
         if self._how.when == AS_THEY_JOIN:
             return state
         nobody = np.zeros(len(population), np.int32)
         return dataclasses.replace(state, warm=ClusteredState(**self._inner.engine.start(population, nobody)))
 
-    def _first(self, state: GroupedState, met: OneShotState, population: Population) -> GroupedState:
-        """The state when the first clusters have been formed."""
+    def _first(
+        self, state: GroupedState, met: OneShotState, population: Population, round_number: int
+    ) -> GroupedState:
+        """The state when the first clusters have been formed, after so many rounds."""
         state = dataclasses.replace(state, met=met, warm=None)
         if not self._triggers:
             return state
-        flags = ChangeFlags.none(population.versions[population.index(met.client_ids)])
+        flags = ChangeFlags.none(population.versions[population.index(met.client_ids)], round_number)
         return dataclasses.replace(state, flags=flags, losses=np.full(len(met.client_ids), np.nan, np.float32))
 
     def next(self, state: GroupedState, cohort: Cohort):
@@ -117,11 +119,11 @@ class GroupedInTime(Method):
             return dataclasses.replace(state, warm=warm), dataclasses.replace(metrics, scalars=scalars)
         exchanged = Traffic()
         if state.warm is not None:
-            state = self._warmed_up(state, cohort.population)
+            state = self._warmed_up(state, cohort.population, number - 1)
             exchanged += self.joining * len(state.met.client_ids)
         if state.met is None and cohort.rate is not None and self._too_few(len(cohort.client_ids)):
             return state, RoundMetrics.of_nobody()
-        state, fresh = self._met(state, cohort.population, cohort.client_ids)
+        state, fresh = self._met(state, cohort.population, cohort.client_ids, number - 1)
         exchanged += self.joining * fresh
         if self._triggers:
             state, standing, asked = self._flagged(state, cohort)
@@ -134,7 +136,7 @@ class GroupedInTime(Method):
         metrics = dataclasses.replace(metrics, scalars={**metrics.scalars, **scalars})
         return dataclasses.replace(state, met=met), metrics.with_signatures(exchanged)
 
-    def _warmed_up(self, state: GroupedState, population: Population) -> GroupedState:
+    def _warmed_up(self, state: GroupedState, population: Population, round_number: int) -> GroupedState:
         """The state when all that are there have been grouped after the rounds of FedAvg. Who has left joins when it
         takes part again."""
         warm, how = state.warm, self._inner.clustering
@@ -144,12 +146,13 @@ class GroupedInTime(Method):
         carried = self._inner.engine.rearranged(warm, first)
         carried["models"] = np.repeat(warm.models, len(first), axis=0)
         members = {"client_ids": there.client_ids, "assignment": labels}
-        return self._first(state, OneShotState(**{**vars(warm), **members, **carried, **formed}), there)
+        return self._first(state, OneShotState(**{**vars(warm), **members, **carried, **formed}), there, round_number)
 
     def _flagged(self, state: GroupedState, cohort: Cohort) -> tuple[GroupedState, int, int]:
         """The state when the clients of a cohort have looked whether their data have changed; how many flags stand, and
-        how many were asked."""
-        if not self._signal or not len(cohort.client_ids):
+        how many were asked. Nobody is in the round before which all have signed."""
+        just_formed = cohort.seed[1] - 1 <= state.flags.formed_in
+        if not self._signal or just_formed or not len(cohort.client_ids):
             return state, int(state.flags.raised.sum()), 0
         met, ids = state.met, np.sort(cohort.client_ids)
         where, population, bound = met.index(ids), cohort.population.restricted(ids), self._signal.bound
@@ -202,7 +205,9 @@ class GroupedInTime(Method):
         )
         return state, len(there)
 
-    def _met(self, state: GroupedState, population: Population, client_ids) -> tuple[GroupedState, int]:
+    def _met(
+        self, state: GroupedState, population: Population, client_ids, round_number: int = 0
+    ) -> tuple[GroupedState, int]:
         """The state in which the server knows these clients, and how many of them are new to it."""
         fresh = np.sort(client_ids) if state.met is None else np.setdiff1d(client_ids, state.met.client_ids)
         if not len(fresh):
@@ -216,7 +221,7 @@ class GroupedInTime(Method):
             )
         arrivals = population.restricted(fresh)
         if state.met is None:
-            return self._first(state, self._inner.initialize(arrivals), arrivals), len(fresh)
+            return self._first(state, self._inner.initialize(arrivals), arrivals, round_number), len(fresh)
         joined = dataclasses.replace(state, met=self._inner.admit(state.met, arrivals))
         if state.flags is None:
             return joined, len(fresh)
