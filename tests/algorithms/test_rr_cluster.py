@@ -48,6 +48,17 @@ def test_it_is_plain_ifca_with_rebalanced_choices(tff_worker, convex, digit_clie
     assert method.choose(state, population).assignment.tolist() != metrics.clusters.tolist()
 
 
+def test_a_warm_up_moves_nobody_and_counts_nothing(tff_worker, convex, digit_clients):
+    population = digit_clients([30] * 6)
+    how = RRClusterParameters(num_clusters=2, start="warm_up", warm_up_rounds=2, rebalance_by="counts", least_clients=3)
+    method = build_rr_cluster(convex, WHOLE, how)
+    state, met = method.initialize(population), []
+    for number in range(1, 4):
+        state, metrics = method.next(state, cohort_of(population, range(6), number))
+        met.append((np.bincount(metrics.clusters).tolist(), bool(np.isfinite(state.sizes).all())))
+    assert met[:2] == [([3, 3], False)] * 2 and met[2][1] and state.sizes.sum() == pytest.approx(6)
+
+
 def test_clients_move_from_large_clusters_only():
     rng, met = np.random.default_rng(1), set()
     choices = np.array([0] * 9 + [1] * 4 + [2])

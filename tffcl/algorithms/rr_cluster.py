@@ -42,18 +42,19 @@ class RRCluster(IFCA):
     def _choose_and_train(self, state: RRClusterState, cohort: Cohort):
         how, rng = self._parameters, np.random.default_rng([self._seed, cohort.seed[1]])
         forced, ids = self.forced(cohort), cohort.client_ids
-        if how.rebalance_by == "choices" and (forced == CHOOSE).all() and len(ids):
+        by = how.rebalance_by if (forced == CHOOSE).all() else None  # in a warm-up groups are of equal size
+        if by == "choices" and len(ids):
             asked = cohort.population.restricted(ids)
             release = privacy_releases.of_all("the choices among models", asked)
             chosen = self.asked_rows(state.models, asked, release=release)[asked.index(ids)]
             forced = rebalanced(chosen, how.num_clusters, how.least_clients, rng)
             state, metrics, _ = self.train_rows(state, cohort, forced=forced, moves=self._moves(len(ids)))
             return state, metrics.with_signatures(self.trying * len(ids))
-        known = how.rebalance_by == "counts" and np.isfinite(state.sizes).all()
+        known = by == "counts" and np.isfinite(state.sizes).all()
         shares = moving_shares(state.sizes, how.least_clients) if known else np.eye(how.num_clusters)
         moves = self._moves(len(ids), shares, rng)
         state, metrics, measured = self.train_rows(state, cohort, forced=forced, moves=moves)
-        if how.rebalance_by != "counts":
+        if by != "counts":
             return state, metrics
         if "clients" not in measured["update"]:
             raise UserError("rebalance_by 'counts' needs an aggregation that counts the clients of each cluster, as dp")
