@@ -1,6 +1,7 @@
 """Metrics of a run beside the accuracy: of each client, cluster and all, against scikit-learn on what it predicts."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 from sklearn import metrics as sklearn
 
 import tffcl
-from tests import own_data
+from tests import own_data, own_objectives
 from tests.own_data import layers, sequential, spec
 
 NAMES = ("accuracy", "auc", "f1", "log_loss")
@@ -128,3 +129,14 @@ def test_early_stopping_may_choose_by_any_metric_of_the_model(tff_worker, model,
     assert "cluster_log_loss has not become better than its" in result.summary["stopped"]
     with pytest.raises(tffcl.UserError, match="unknown metric of this run 'cluster_f2'; did you mean 'cluster_f1'"):
         run(fedavg, clients, tmp_path / "b", callbacks=[tffcl.EarlyStopping("cluster_f2", 1)])
+
+
+def test_early_stopping_of_a_model_of_numbers_has_no_accuracy_to_choose_by(tff_worker, tmp_path):
+    method = tffcl.algorithms.build_fedavg(own_objectives.build("numbers"), TRAINING)
+    with pytest.raises(tffcl.UserError, match="unknown metric of this run 'cluster_accuracy'.*cluster_mae") as raised:
+        run(
+            method, own_objectives.examples("numbers"), tmp_path / "a",
+            clients_per_round=4, callbacks=[tffcl.EarlyStopping("cluster_accuracy", 1)],
+        )  # fmt: skip
+    nearest = re.search(r"nearest of \d+: (.*)\)", str(raised.value))[1].split(", ")
+    assert len({*nearest}) == len(nearest)

@@ -108,9 +108,13 @@ class EarlyStopping(Parameters, Callback):
                 f"early stopping chooses by {self.metric}, and clients have no validation examples; "
                 f"dataset.validation = 0.1 holds some out, or choose by {self.metric.removeprefix('validation_')}"
             )
-        further = [each.column for metric in run.method.model.metrics_of_outputs for each in rows_of(metric.name)]
-        if self.metric not in (*OF_ROUNDS, *further):
-            raise unknown("metric of this run", self.metric, self._with_better([*OF_ROUNDS, *further]), key="metric")
+        model = run.method.model
+        lacking = () if model.objective.has_accuracy else ("accuracy", "validation")
+        measured = [column for column, metric in OF_ROUNDS.items() if metric.source[:1] not in [(at,) for at in lacking]]
+        measured += [each.column for metric in model.metrics_of_outputs for each in rows_of(metric.name)]
+        if self.metric not in measured:
+            known = dict.fromkeys(self._with_better(measured))
+            raise unknown("metric of this run", self.metric, known, key="metric")
 
     def begin(self, run: "Run") -> str | None:
         """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
