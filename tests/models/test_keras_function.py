@@ -187,6 +187,20 @@ def test_statistics_that_are_reset_do_not_travel():
         made_of(keras, statistics="local")
 
 
+@pytest.mark.parametrize("name, is_noted", [("secure_sum", True), ("dp", True), ("uniform_mean", False)])
+def test_a_run_notes_that_statistics_are_clipped_with_the_updates(tff_worker, tmp_path, name, is_noted):
+    train, test = own_data.clinics()
+    far = tffcl.Population.from_arrays({client: (1000 * x, y) for client, (x, y) in train.items()}, test)
+    model = made_of(sequential(layers.BatchNormalization(momentum=0.0, input_shape=(30,)), layers.Dense(2)))
+    method = build_fedavg(model, TRAINING, aggregation=tffcl.aggregation(name))
+    result = tffcl.train(method, far, rounds=1, clients_per_round=6, out=tmp_path / "run")
+    _, (_, variance) = model.parted(model.unravel(result.model_of("clinic_0")))
+    assert (np.median(variance) < 100) == is_noted
+    assert any("the updates are clipped, and the model's statistics" in each for each in result.summary["notes"]) == (
+        is_noted
+    )
+
+
 def test_other_starts_have_the_statistics_of_the_model():
     keras = frozen_base()
     keras.layers[3].moving_variance.assign(np.arange(1.0, 7.0))

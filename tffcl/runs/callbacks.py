@@ -109,8 +109,8 @@ class EarlyStopping(Parameters, Callback):
                 f"dataset.validation = 0.1 holds some out, or choose by {self.metric.removeprefix('validation_')}"
             )
         model = run.method.model
-        lacking = () if model.objective.has_accuracy else ("accuracy", "validation")
-        measured = [column for column, metric in OF_ROUNDS.items() if metric.source[:1] not in [(at,) for at in lacking]]
+        lacking = [] if model.objective.has_accuracy else [("accuracy",), ("validation",)]
+        measured = [column for column, metric in OF_ROUNDS.items() if metric.source[:1] not in lacking]
         measured += [each.column for metric in model.metrics_of_outputs for each in rows_of(metric.name)]
         if self.metric not in measured:
             known = dict.fromkeys(self._with_better(measured))

@@ -7,9 +7,11 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 from scipy.spatial.distance import squareform
 
-from tffcl.algorithms.method import Views
+from tffcl.aggregators.contract import traits
+from tffcl.algorithms.method import Method, Views
 from tffcl.clients import sampling
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
@@ -54,6 +56,7 @@ def finish(run: Run, settings: Mapping) -> Result:
     notes = [
         *population_changes.notes(run.stages, run.round_number, views),
         *_notes_of_waiting(run),
+        *_notes_of_statistics(run.method),
         *privacy_notes(cost),
     ]
     notes += [*([run.stopped] if run.stopped else []), *run.ledger.notes]
@@ -64,6 +67,20 @@ def finish(run: Run, settings: Mapping) -> Result:
     rounds = run.directory.rounds()
     trained = Trained(run.method, run.state, population, run.round_number)
     return Result(contents, trained, out, {name: rounds.floats(name) for name in rounds.names}, columns)
+
+
+def _notes_of_statistics(method: Method) -> list[str]:
+    """Says that a model's statistics, which may move far, are in updates that an aggregation clips."""
+    aggregation = method.options.get("aggregation")
+    if aggregation is None or not method.model.has_statistics:
+        return []
+    far = tf.constant([1e9])
+    if np.array_equal(traits(aggregation).clipped(far), far):
+        return []
+    return [
+        "the updates are clipped, and the model's statistics in them, which then lag behind the data's; they are not "
+        'sent with from_keras(statistics="reset") or as local layers, and move less on features of deviation 1'
+    ]
 
 
 def _notes_of_waiting(run: Run) -> list[str]:
