@@ -4,9 +4,10 @@ import gc
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tffcl.client_work.evaluation import build_predict
-from tffcl.models.graph_function import graph_function
+from tffcl.models.graph_function import graph_function, traced_once
 
 
 def test_it_runs_when_the_function_that_it_was_made_of_has_gone(model):
@@ -16,6 +17,29 @@ def test_it_runs_when_the_function_that_it_was_made_of_has_gone(model):
     wanted = predict(model.initial, images).numpy()
     traced = graph_function(predict, tf.TensorSpec([model.size]), tf.TensorSpec([None, 8, 8, 1], tf.uint8))
     del predict
+    build_predict.forget()
     gc.collect()
     for count in (30, 3, 0):
         np.testing.assert_array_equal(traced(tf.constant(model.initial), tf.constant(images[:count])), wanted[:count])
+
+
+def test_one_trace_serves_all_computations(tff_worker):
+    traced = []
+
+    @traced_once
+    def weighed(x, weight=None, *, times: int = 2):
+        traced.append((weight is None, times))
+        start = x if weight is None else weight * x
+        return tf.while_loop(lambda done, _: done < times, lambda done, x: (done + 1, x + x), (0, start))
+
+    def computation(**how):
+        @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+        def compute(x):
+            return weighed(x, **how)[1]
+
+        return compute
+
+    for how, factor in (({}, 4), ({"weight": np.float32(3)}, 12), ({"times": 3}, 8)) * 2:
+        np.testing.assert_array_equal(computation(**how)([1.0, 2.0]), [factor, 2 * factor])
+    assert traced == [(True, 2), (False, 2), (True, 3)]
+    np.testing.assert_array_equal(weighed(tf.constant([1.0, 2.0]))[1], [4, 8])

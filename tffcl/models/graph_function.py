@@ -86,9 +86,10 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
             return traced(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
+        args, kwargs = tf.nest.map_structure(spec, (given.args, given.kwargs))
         with graph.as_default():
-            concrete = traced.get_concrete_function(*tf.nest.map_structure(spec, given.args))
-        return concrete(*given.args)
+            concrete = traced.get_concrete_function(*args, **kwargs)
+        return concrete(*given.args, **given.kwargs)
 
     return call
 
