@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tffcl
-from tffcl.algorithms import build_fedavg
+from tffcl.algorithms import LGFedAvgParameters, build_fedavg, build_lg_fedavg
 from tffcl.runs import fingerprint
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
@@ -44,3 +44,15 @@ def test_a_run_does_not_go_on_with_other_frozen_weights(tmp_path, tff_worker):
     with pytest.raises(tffcl.UserError, match="computes"):
         other = build_fedavg(model(frozen=0.3), training)
         tffcl.train(other, population, rounds=2, clients_per_round=2, out=tmp_path / "run", resume=True)
+
+
+def test_statistics_do_not_go_through_what_measures_updates(capsys):
+    training, shown = tffcl.LocalTraining(), model()
+    for name, options in (("dp", {}), ("robust", {"rule": "clipping"}), ("robust", {"rule": "multi_krum"})):
+        with pytest.raises(tffcl.UserError, match='clips or compares .* statistics="reset"'):
+            build_fedavg(shown, training, aggregation=tffcl.aggregation(name, **options))
+    kept = LGFedAvgParameters(local_layers="statistics")
+    build_lg_fedavg(shown, training, kept, aggregation=tffcl.aggregation("dp"))
+    build_fedavg(shown, training, aggregation=tffcl.aggregation("robust", rule="median"))
+    build_fedavg(shown, training, aggregation=tffcl.aggregation("secure_sum"))
+    assert "secure sums clip every coordinate" in capsys.readouterr().err

@@ -26,6 +26,8 @@ class FactoryTraits:
         does not ask them. None is 2 for secure sums, of which one member's is its upload, and else 1.
       hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel
         in the open.
+      by_length: Whether it clips or compares updates by their length, so that statistics of data among the weights would
+        decide what becomes of the rest.
       noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0
         where no noise hides anything. A client is in one cluster, so that the sums of all clusters together are one
         Gaussian mechanism.
@@ -45,6 +47,7 @@ class FactoryTraits:
     is_mean: bool = True
     members_needed: int | None = None
     hides_uploads: bool = False
+    by_length: bool = False
     noise_multiplier: float | None = None
     noise_seed: int | None = None
     num_clusters: int | None = None

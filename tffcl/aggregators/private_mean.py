@@ -36,7 +36,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     clip and the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
-    is_mean, members_needed = False, 1  # how many there are is hidden by noise
+    by_length, is_mean, members_needed = True, False, 1  # how many there are is hidden by noise
 
     def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
         """Makes the factory.

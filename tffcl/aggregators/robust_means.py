@@ -24,6 +24,8 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
     State: `<clip=float32[K]>`; results and measurements as in `ClusteredMeanFactory`.
     """
 
+    by_length = True
+
     def __init__(self, how: RobustParameters = RobustParameters(rule="clipping"), *, num_clusters: int | None = None):
         """Makes the factory; `num_clusters` as in `ClusteredMeanFactory`."""
         super().__init__(num_clusters, how)
@@ -115,7 +117,7 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
         Args:
           how: Rule and the share of attackers; "clipping" is `ClippedClusteredMeanFactory`.
         """
-        self._how = how
+        self._how, self.by_length = how, how.rule == "multi_krum"
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
         """Returns this rule: what it guards against can be told in the other upload, too, and its members count the

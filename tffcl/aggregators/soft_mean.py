@@ -52,7 +52,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self._inner = traits(keyed_factory(aggregation, 1))
         inner = self._inner
         self.is_uniform, self.is_mean, self.members_needed = inner.is_uniform, inner.is_mean, inner.members_needed
-        self.hides_uploads, self.noise_seed = inner.hides_uploads, inner.noise_seed
+        self.hides_uploads, self.noise_seed, self.by_length = inner.hides_uploads, inner.noise_seed, inner.by_length
         self.noise_multiplier = inner.noise_multiplier and inner.noise_multiplier / math.sqrt(num_models)
         self.takes_client_ids = inner.takes_client_ids
 

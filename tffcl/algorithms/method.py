@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.aggregators.contract import traits
+from tffcl.algorithms.training_parameters import STATISTICS
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
@@ -21,7 +23,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
 from tffcl.models.model_rows import assigned
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.validation import Parameters, check_kind
+from tffcl.validation import Parameters, check_kind, tell_once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -360,12 +362,33 @@ def method_builder(build: Build) -> Build:
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             check_declared(name, value, signature.parameters[name].annotation)
+        _check_statistics(**bound.arguments)
         method, given = build(*args, **kwargs), dict(bound.arguments)
         del given["model"]
         method.training, method.parameters, method.options = given.pop("training"), given.pop("parameters", None), given
         return method
 
     return built  # type: ignore[return-value]
+
+
+def _check_statistics(model: FlatModel, aggregation=None, parameters: Parameters | None = None, **others):
+    """Refuses an aggregation that goes by the length of updates, or tells of one that bounds their coordinates, where
+    clients share statistics, which are in the unit of their data."""
+    del others
+    local = getattr(parameters, "local_layers", None) == STATISTICS
+    if aggregation is None or not model.has_statistics or local:
+        return
+    keeps = 'FlatModel.from_keras(..., statistics="reset"), or build_lg_fedavg with local_layers="statistics"'
+    if traits(aggregation).by_length:
+        raise UserError(
+            f"the aggregation clips or compares updates by their length, and {model.name} has statistics in the unit "
+            f"of the data among its weights, which would decide it; take {keeps}"
+        )
+    if traits(aggregation).hides_uploads:
+        tell_once(
+            f"secure sums clip every coordinate of an update to their bound, those of the statistics of {model.name} "
+            f"too, which are in the unit of the data; set bound above what these move by, or take {keeps}"
+        )
 
 
 def check_declared(name: str, value: Any, kind: object):
