@@ -85,3 +85,18 @@ def test_folders_that_are_none_are_refused_in_one_line(tmp_path):
     wide.write_text("no picture")
     with pytest.raises(UserError, match="wide.png cannot be read as a picture"):
         Population.from_folders(tmp_path / "good")
+
+
+def test_grey_values_of_16_bits_and_turned_pictures_are_read_as_they_look(tmp_path):
+    grey = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000
+    turned = Image.Exif()
+    turned[0x0112] = 6  # orientation: a quarter turn
+    for name, image in (("deep", Image.fromarray(grey)), ("turned", Image.fromarray(grey.T.astype(np.uint8)))):
+        (tmp_path / "oslo" / name).mkdir(parents=True)
+        image.save(tmp_path / "oslo" / name / "1.png", exif=turned if name == "turned" else None)
+    found = Population.from_folders(tmp_path, test=0.0).train(0)
+    np.testing.assert_array_equal(found.x[0].squeeze(-1), np.round(grey / 257))
+    np.testing.assert_array_equal(found.x[1].squeeze(-1), np.rot90(grey.T.astype(np.uint8), -1))
+    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "oslo" / "deep" / "2.tif")
+    with pytest.raises(UserError, match="cannot be read as a picture: its values are of mode F"):
+        Population.from_folders(tmp_path)

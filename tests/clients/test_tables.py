@@ -9,6 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from tffcl.clients.population import Population
 from tffcl.clients.tables import read_table
 from tffcl.errors import UserError
+from tffcl.runs.population_changes import _why_not_after
 
 
 def shared_out(data, clients=5, seed=0):
@@ -217,3 +218,37 @@ def test_a_table_may_be_a_file(small, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             read_table(path, client="user", label="ill")
+
+
+def test_a_column_that_is_constant_up_to_rounding_is_not_blown_up(small):
+    small["device"] = [0.1 + 0.2, 0.3, 0.3, 0.3, 0.1 + 0.2, 0.3]
+    population = Population.from_frame(small, client="user", label="ill", features=["age", "device"], test=0.0)
+    assert np.abs(population.train(0).x[:, 1]).max() < 1e-6
+
+
+def test_clients_that_lose_all_rows_are_named(small):
+    small.loc[small.user == "b", "pulse"] = np.nan
+    found = Population.from_frame(small, client="user", label="ill", missing="drop")
+    assert "3 rows with missing values are left out, and with them all of client b" in found.note
+
+
+def test_clients_of_a_file_are_what_is_written(small, tmp_path):
+    second = (small.user == "b").tolist()
+    for names in (["007", "7"], ["0", "12"]):
+        small.user = [names[each] for each in second]
+        small.to_csv(tmp_path / "table.csv", index=False)
+        found = Population.from_frame(tmp_path / "table.csv", client="user", label="ill")
+        assert found.shown_ids.tolist() == ([0, 12] if names[0] == "0" else names)
+
+
+def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):
+    x = np.zeros((3, 2), np.float32)
+    known = Population.from_arrays({"a": (x, ["1", "2", "3"])})
+    with pytest.raises(UserError, match="the label 1 could be the class of this number or that which is called '1'"):
+        Population.from_arrays({"b": (x, [1, 2, 2])}, known=known)
+    with pytest.raises(UserError, match="label_names are those of the known clients"):
+        Population.from_arrays({"b": (x, ["1", "2", "2"])}, known=known, label_names=["3", "2", "1"])
+    first, other = (Population.from_arrays({0: (x, names)}) for names in (["cat", "dog", "dog"], ["dog", "hen", "hen"]))
+    assert "it has other names of labels" in _why_not_after(first, other)
+    tables = [Population.from_frame(small[:rows], client="user", label="age") for rows in (4, 6)]
+    assert "it has other rules of columns" in _why_not_after(*tables) and not _why_not_after(tables[0], tables[0])

@@ -110,6 +110,10 @@ def never(y, p):
     return float("nan")
 
 
+def share(y, p):
+    return 0.5
+
+
 def test_a_users_metric_that_fails_is_told_before_any_round_and_one_that_is_never_defined_is_noted(
     tff_worker, model, clients, tmp_path
 ):
@@ -117,6 +121,8 @@ def test_a_users_metric_that_fails_is_told_before_any_round_and_one_that_is_neve
     with pytest.raises(tffcl.UserError, match="the metric fails failed: ZeroDivisionError: no such thing"):
         run(fedavg, clients, tmp_path / "a")
     assert not (tmp_path / "a").exists()
+    with pytest.raises(tffcl.UserError, match="called share, and its column local_share is another's"):
+        run(tffcl.algorithms.build_fedavg(model.with_metrics([share]), TRAINING), clients, tmp_path / "a")
     result = run(tffcl.algorithms.build_fedavg(model.with_metrics([never]), TRAINING), clients, tmp_path / "b")
     assert result.summary["metrics"]["never"]["cluster"]["mean"] is None
     assert "defined for no client's test examples: never" in result.summary["notes"]

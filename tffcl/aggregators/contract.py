@@ -26,8 +26,8 @@ class FactoryTraits:
         does not ask them. None is 2 for secure sums, of which one member's is its upload, and else 1.
       hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel
         in the open.
-      by_length: Whether it clips or compares updates by their length, so that statistics of data among the weights would
-        decide what becomes of the rest.
+      by_length: Whether it clips or compares updates by their length, so that statistics of data among the weights
+        would decide what becomes of the rest.
       noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0
         where no noise hides anything. A client is in one cluster, so that the sums of all clusters together are one
         Gaussian mechanism.

@@ -41,7 +41,7 @@ def read_folders(
     mode, x = {1: "L", 3: "RGB"}[channels], None
     for row, path in enumerate(paths):
         # Pillow has width before height.
-        picture = _read(path, lambda image: np.asarray(image.convert(mode).resize((size or image.size[::-1])[::-1])))
+        picture = _read(path, lambda image: _pixels(image, mode, size))
         x = np.empty([len(paths), *picture.shape[:2], channels], np.uint8) if x is None else x
         if picture.shape[:2] != x.shape[1:3]:
             sizes = [f"{height} x {width}" for height, width in (picture.shape[:2], x.shape[1:3])]
@@ -82,6 +82,21 @@ def _size(given: int | Sequence[int]) -> tuple[int, int]:
     if len(size) != 2 or not all(isinstance(each, int) and each > 0 for each in size):
         raise UserError(f"image_size is {given!r}; it must be height and width, [28, 28], or one number for both")
     return size
+
+
+def _pixels(image, mode: str, size: tuple[int, int] | None) -> np.ndarray:
+    """A picture as it is looked at, `uint8 [height, width]` or `[height, width, 3]`.
+
+    Pillow's conversion would cut grey values of 16 bits off at 255.
+    """
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray(np.round(np.asarray(image, np.float64) / 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise OSError(f"its values are of mode {image.mode}, of no known range; 8 or 16 bits are read")
+    return np.asarray(image.convert(mode).resize((size or image.size[::-1])[::-1]))
 
 
 def _read(path: pathlib.Path, function):

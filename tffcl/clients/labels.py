@@ -78,6 +78,21 @@ def names_in(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
     return tuple(sorted(texts)) or (_BOOLS if bools else None)
 
 
+def check_meaning(parts: Iterable[np.ndarray], names: Sequence[str] | None):
+    """Raises UserError if whole numbers are labels that could be meant as the names of other classes.
+
+    Args:
+      parts: The distinct labels of each client.
+      names: The names of the classes that are known.
+    """
+    for each in np.unique(np.concatenate([np.zeros(0, int), *(part for part in parts if part.dtype.kind in "iu")])):
+        if str(each) in (names or ()) and names[each % len(names)] != str(each):
+            raise UserError(
+                f"the label {each} could be the class of this number or that which is called {str(each)!r}, as the "
+                "known clients' labels are texts; give texts"
+            )
+
+
 def coded(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
     """Returns what labels become: int32, or float32 for numbers that are to be predicted.
 

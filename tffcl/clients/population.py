@@ -298,7 +298,8 @@ class Population(Shown):
             names to columns.
           test: The share of each client's rows that is kept for tests, or a column of bools that says which.
           validation: The share of each client's other rows that it neither trains nor is tested on.
-          seed: Decides which rows these are; who else is in the table does not.
+          seed: Decides which rows these are; who else is in the table does not. A client with more rows than in an
+            earlier table is split anew: a column of bools as `test` keeps rows of tests apart over time.
           group: A column of the true group of each client.
           missing: What happens to rows with missing values: "refuse" (default), "drop" leaves them out, "mean" puts the
             mean of training examples for a number and no category for a category.

@@ -78,6 +78,8 @@ def fields(
     """
     name_of, first = dict(zip(train, shown, strict=True)), train[next(iter(train))]
     if known is not None:
+        if label_names and tuple(label_names) != known.label_names:
+            raise UserError("label_names are those of the known clients; leave them out")
         numbers = ClientExamples(first.x, labels.coded(first.y[:0], "a client", None))
         _check_alike(
             numbers,
@@ -95,6 +97,8 @@ def fields(
             counted[kind][number] = len(each), *np.unique(values, return_counts=True)
     seen = [values for clients in counted.values() for _, values, _ in clients.values()]
     names = tuple(label_names or ()) or (labels.names_in(seen) if known is None else known.label_names)
+    if known is not None:
+        labels.check_meaning(seen, names)
     for clients in counted.values():
         for number, (_, values, _) in clients.items():
             labels.coded(values, f"client {name_of[number]}", names)

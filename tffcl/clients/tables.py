@@ -17,6 +17,7 @@ from tffcl.validation import Fraction, check_value, one_of
 MISSING = ("refuse", "mean", "drop")
 _STANDARDISED = "features are standardised by means and deviations of all clients' training examples"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
+_MOST_NAMED = 20  # clients in a note
 _BOOLS = ("bool", "boolean")  # types of columns that are 0 or 1 and stay so
 
 
@@ -130,7 +131,7 @@ def read_table(
     Raises:
       UserError: If a column is missing or of a type that is no numbers or texts, or a value is missing.
     """
-    frame = _as_frame(frame)
+    frame = _as_frame(frame, client)
     if known is not None and (features, missing, standardize) != (None, None, None):
         raise UserError("features, missing and standardize are those of the known clients; leave them out")
     check_value("missing", missing or MISSING[0], one_of(MISSING))
@@ -146,7 +147,10 @@ def read_table(
     rule = known.missing if known else missing or MISSING[0]
     kept = _without_missing(frame, ids, columns, outputs, rule)
     frame, note = frame[kept], f"{(~kept).sum()} rows with missing values are left out" if not kept.all() else ""
-    ids = ids[kept]
+    gone, ids = np.setdiff1d(ids, ids[kept]), ids[kept]
+    if len(gone):
+        note += f", and with them all of client{'s' * (len(gone) > 1)} {', '.join(map(str, gone[:_MOST_NAMED]))}"
+        note += ", ..." * (len(gone) > _MOST_NAMED)
     values = {name: _values(frame[name], ids) for name in columns}
     if isinstance(test, str) and not frame[test].isin([0, 1]).all():
         raise UserError(f"column {test} must hold bools: True where a row is for tests")
@@ -174,9 +178,9 @@ def read_table(
     return Table(x, y, parts, groups, rules, names, note)
 
 
-def _as_frame(frame):
+def _as_frame(frame, client: str):
     if isinstance(frame, (str, pathlib.Path)):
-        frame = read_file(pathlib.Path(frame).expanduser())
+        frame = read_file(pathlib.Path(frame).expanduser(), client)
     if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
         raise UserError(
             f"the table is of {type(frame).__name__}; it must be a pandas.DataFrame, or a path of a CSV file"
@@ -189,12 +193,22 @@ def _as_frame(frame):
     return frame.reset_index(drop=True)
 
 
-def read_file(path: pathlib.Path):
-    """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read."""
+def read_file(path: pathlib.Path, client: str):
+    """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read.
+
+    In a CSV file clients are numbers only where all of them are written as numbers are, which 007 is not.
+    """
     import pandas
 
     try:
-        return pandas.read_parquet(path) if path.suffix in (".parquet", ".pq") else pandas.read_csv(path)
+        if path.suffix in (".parquet", ".pq"):
+            return pandas.read_parquet(path)
+        frame = pandas.read_csv(path)
+        if client in frame and pandas.api.types.is_integer_dtype(frame[client]):
+            written = pandas.read_csv(path, dtype={client: str}, usecols=[client])[client]
+            if (written != frame[client].astype(str)).any():
+                frame[client] = written
+        return frame
     except FileNotFoundError:
         raise UserError(f"there is no table {path}") from None
     except Exception as error:  # pandas', the parsers' and the file system's errors are of a dozen types
@@ -340,10 +354,19 @@ def _measured(frame, training: Mapping[str, np.ndarray], standardize) -> dict[st
             continue
         if np.isnan(values.astype(np.float64)).all():
             raise UserError(f"column {name} has no value in any training example; leave it out, features=[...]")
-        middle, spread = (float(each(values)) for each in (np.nanmean, np.nanstd))
+        middle, spread = float(np.nanmean(values)), _deviation(values)
         mean, std = map(float, given.get(name, (middle, spread))) if name in wanted else (0.0, 1.0)
         rules[name] = Column(mean, std or 1.0, fill=middle)
     return rules
+
+
+def _deviation(values: np.ndarray) -> float:
+    """The standard deviation of what there is of a column; 0 where it is constant up to rounding, by scikit-learn's
+    bound."""
+    there = values[~np.isnan(values.astype(np.float64))]
+    rounding, variance = len(there) * np.finfo(np.float64).eps, float(np.var(there, dtype=np.float64))
+    constant = variance <= rounding * variance + (rounding * float(np.mean(there))) ** 2
+    return 0.0 if constant else variance**0.5
 
 
 def _categories(column, training: np.ndarray) -> tuple[str, ...]:

@@ -19,9 +19,10 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
-from tffcl.models.metrics import Answers, compute
+from tffcl.models.metrics import METRICS, Answers, compute
 from tffcl.models.model_rows import Assigned, assigned
 from tffcl.models.objectives import CLASSES
+from tffcl.runs.metrics import OF_ROUNDS, rows_of
 from tffcl.trace_cache import built_once
 
 _IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
@@ -378,8 +379,12 @@ def check_metrics(model: FlatModel, population: Population):
     """Tries the further metrics of a model on the test examples of one client, before any round is computed.
 
     Raises:
-      UserError: If a user's own function fails, or gives no number.
+      UserError: If a user's own function fails, gives no number, or is called as what rounds.csv has of something else.
     """
+    for each in model.metrics_of_outputs:
+        taken = [row.column for row in rows_of(each.name) if row.column in OF_ROUNDS]
+        if each.name not in METRICS and taken:
+            raise UserError(f"a metric is called {each.name}, and its column {taken[0]} is another's; rename it")
     tested = next((client for client in population.client_ids if len(population.test(client))), None)
     if model.metrics_of_outputs and tested is not None:
         nowhere = np.zeros(1, int)

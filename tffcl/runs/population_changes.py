@@ -147,6 +147,10 @@ def _why_not_after(before: Population, after: Population) -> str:
         if names.get(number, name) != name or (number not in names and name in known):
             called = f"called {names[number]}" if number in names else "another client"
             return f"client {name} is {called} in it; build it with known=, a population that has all so far"
+    rules = [each.table and (each.table.inputs, each.table.columns) for each in (before, after)]
+    for what, pair in (("names of labels", (before.label_names, after.label_names)), ("rules of columns", rules)):
+        if None not in pair and pair[0] != pair[1]:
+            return f"it has other {what}; build it with known=, a population that has all so far"
     return ""
 
 
