@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 import tffcl
-from tffcl.algorithms import LGFedAvgParameters, build_fedavg, build_lg_fedavg
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg
+from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.runs import fingerprint
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
