@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 import tffcl
 from tests.algorithms.conftest import as_arrays
@@ -17,6 +18,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.clustering.cross_losses import cross_losses, merged_clusters, merged_models
 from tffcl.errors import UserError
+from tffcl.export.dry_run import rehearse, synthetic_examples
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 NEVER = 1e9
@@ -115,6 +117,16 @@ def test_losses_that_are_not_finite_merge_nobody():
     assert merged_clusters(apart, 1e30).tolist() == [0, 1, 0]
     apart[0, 2] = np.inf
     assert merged_clusters(apart, 1e30).tolist() == [0, 1, 2]
+
+
+def test_the_rehearsal_of_an_export_keeps_the_number_of_models(tff_worker, model, population):
+    """Examples that are drawn for it are not what any model was trained on, and the computations are for so many."""
+    private = tffcl.aggregation("dp", noise_multiplier=0.1, seed=1, min_cluster_size=1)
+    method = build_feddrift(model, TRAINING, FedDriftParameters(0.01), aggregation=private)
+    state, context = train(method, population), tff.framework.get_context_stack().current
+    state = dataclasses.replace(state, losses=np.zeros(5, np.float32))
+    given = rehearse(method, method.exports().computations(state), state, synthetic_examples(model, 0), context)
+    assert len(given["training"][0]["models"]) == len(given["losses"][0]) == len(state.models)
 
 
 def test_bad_parameters(tff_worker, model, population, monkeypatch):

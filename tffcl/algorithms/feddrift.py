@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tffcl.algorithms.choosing_method import TryingMethod
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.each_round_parameters import FedDriftParameters
-from tffcl.algorithms.method import ClusteredState, Method, Moves, Views, method_builder
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
@@ -113,6 +113,14 @@ class FedDrift(TryingMethod):
         losses = np.append(state.losses, least)[order]
         drifted_in = np.append(state.drifted_in, np.zeros_like(best))[order]
         return dataclasses.replace(state, losses=losses, drifted_in=drifted_in, **extended(state, newcomers, best))
+
+    def exports(self) -> Exports:
+        def still(state: FedDriftState) -> FedDriftState:
+            """The state whose next round opens no model and merges none."""
+            unasked, closed = np.full_like(state.losses, np.inf), np.ones_like(state.untrained)
+            return dataclasses.replace(state, losses=unasked, untrained=closed)
+
+        return dataclasses.replace(super().exports(), rehearsal=still)
 
     def views(self, state: FedDriftState) -> Views:
         moves = Moves(np.zeros_like(state.drifted_in), state.drifted_in)

@@ -188,6 +188,8 @@ class Exports:
         what comes of it.
       sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where
         newcomers sign in another way; None: `Method.admit` asks for them.
+      rehearsal: `(state) -> state`, the one that a rehearsal of an export begins its round from, for a method whose
+        rounds may change the number of models before they train.
     """
 
     build: Callable[[], Mapping[str, tff.Computation]]
@@ -198,6 +200,7 @@ class Exports:
     members_needed: Callable[[], int] = lambda: 1
     when: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sign: Callable[[Population], object] | None = None
+    rehearsal: Callable[[Any], Any] = lambda state: state
 
     def computations(self, state) -> dict[str, tff.Computation]:
         """Returns what runs on devices and aggregators, of a deployment with the clients and clusters of a state."""

@@ -102,7 +102,7 @@ def rehearse(
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with recording(context) as calls:
-        method.next(_with_fresh_optimizers(state), Cohort(population, ids, (0, 1)))
+        method.next(_with_fresh_optimizers(method.exports().rehearsal(state)), Cohort(population, ids, (0, 1)))
         if "signature" in computations or _missing(computations, calls):
             sign = method.exports().sign or functools.partial(method.admit, state)
             sign(Population(np.array(sorted(arrivals), np.int32), arrivals, arrivals))
