@@ -117,6 +117,9 @@ def test_longer_gradients_are_shortened(digits, model, kind):
     whole, _ = build_local_sgd(model, dataclasses.replace(training, clip_norm=None))(model.initial, x, y, SEED)
     np.testing.assert_allclose(free, whole, rtol=0, atol=1e-7)
     assert np.abs(free - trained).max() > 1e-3
+    if kind == "sgd":  # with which a rate of 0, as at the end of a decay, leaves nothing to shorten
+        still, loss = build_local_sgd(model, training)(model.initial, x, y, SEED, rate_scale=tf.constant(0.0))
+        assert np.array_equal(still, model.initial) and np.isfinite(loss)
 
 
 def test_weight_decay_and_proximal_term_are_gradients_of_adam(digits, model):

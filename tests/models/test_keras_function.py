@@ -128,6 +128,53 @@ def test_statistics_of_a_step_are_means_and_variances_of_its_batch():
     assert np.all(trained[0] < 1)  # which decay and the centre have pulled
 
 
+class Block(layers.Layer):
+    """Layers in a layer, whose statistics Keras puts behind all their trained weights."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        dense = functools.partial(layers.Dense, name="dense")
+        self.inner = [dense(5), layers.BatchNormalization(name="scaling"), dense(4)]
+
+    def call(self, x, training=None):
+        first, scaling, last = self.inner
+        return last(scaling(first(x), training=training))
+
+
+@functools.cache
+def with_layers_of_one_name():
+    def build():
+        base = tf.keras.Sequential([layers.Dense(6, input_shape=(30,), name="dense"), Block(name="block")], name="base")
+        return tf.keras.Sequential([base, layers.Dense(2, name="dense")])
+
+    return made_of(build)
+
+
+def test_layers_of_one_name_are_layers_of_their_own():
+    """Each has its own name and its own part of the vector, also where Keras puts the weights of several together."""
+    model = with_layers_of_one_name()
+    slices, (base, head) = model.layer_slices(), model.keras.model.layers
+    assert list(slices) == ["base.dense", "base.block.dense", "scaling", "base.block.dense_2", "dense"]
+    assert [each.start for each in slices.values()] == [0, *(each.stop for each in list(slices.values())[:-1])]
+    for name, layer in (("base.dense", base.layers[0]), ("scaling", base.layers[1].inner[1]), ("dense", head)):
+        own = np.concatenate([np.ravel(each) for each in layer.get_weights()])
+        np.testing.assert_array_equal(model.initial[slices[name]], own)
+
+
+def test_a_negative_variance_is_0_in_keras_too():
+    model, x = with_layers_of_one_name(), own_data.patients()[0][:5].astype(np.float32)
+    tensors = [tensor - 2 if "variance" in weight.name else tensor
+               for weight, tensor in zip(model.weights, model.functional.initial_weights[0], strict=True)]  # fmt: skip
+    found = model.keras.with_weights(tensors)(x)
+    np.testing.assert_allclose(found, model.logits(list(map(tf.constant, tensors)), x, None), rtol=1e-4)
+    assert np.isfinite(found).all()
+
+
+def drawing_always():
+    given = tf.keras.Input((30,))
+    return tf.keras.Model(given, layers.Dense(2)(layers.Dropout(0.5)(given, training=True)))
+
+
 def first_round(build, **more):
     model = made_of(sequential(layers.BatchNormalization(momentum=0.5, input_shape=(30,)), layers.Dense(2)))
     population = tffcl.Population.from_arrays(*own_data.clinics())
@@ -407,6 +454,7 @@ def all_frozen():
             r"draws random numbers \(RandomStandardNormal.* run's seed",
         ),
         (drawing(lambda x: x + tf.random.get_global_generator().normal([2])), "variables that are no weights .* table"),
+        (drawing_always, "dropout.* draws random numbers at inference too; leave training=True out of its call"),
         (lambda: sequential(Setting(2, input_shape=(30,))), "sets its trained weight setting/kernel when it is called"),
         (
             lambda: sequential(layers.SpectralNormalization(layers.Dense(2), input_shape=(30,))),

@@ -169,6 +169,60 @@ def test_what_needs_classes_says_so_before_it_trains(build):
         build(own_objectives.model("numbers"))
 
 
+def test_a_vector_of_outputs_is_as_a_column_of_them():
+    """The model without the last axis has the losses, with class weights, and answers of the one with it."""
+    column = one()
+    vector = tf.keras.Sequential([column, layers.Reshape(())])
+    loss, more = BINARY(from_logits=True), {"class_weight": {1: 5.0}}
+    models = [of(each, loss, labels_of(), name="of_one", **more) for each in (column, vector)]
+    outputs, y = tf.constant([0.3, -2.0, 1.0]), tf.constant([0, 1, 1])
+    given = outputs[:, tf.newaxis], outputs
+    for each in ("loss", "losses"):
+        found = [getattr(model.objective, each)(said, y) for model, said in zip(models, given, strict=True)]
+        np.testing.assert_allclose(*found, rtol=1e-6)
+    for model, said in zip(models, given, strict=True):
+        np.testing.assert_array_equal(model.objective.predictions(said), [1, 0, 1])
+
+
+def test_a_reconstruction_is_of_the_input_of_clients_with_labels():
+    autoencoder = own_objectives.keras(*OBJECTIVES["reconstruction"][0])
+    population = tffcl.Population.from_arrays({"a": examples("binary")[:2]})
+    spec_of_examples, loss = population.example_spec, losses.MeanSquaredError()
+    model = tffcl.FlatModel.from_keras(autoencoder, loss, spec_of_examples, objective="reconstruction")
+    assert (model.label_shape, model.functional.input_spec["y"]) == ((4,), tf.TensorSpec([None, 4]))
+
+
+class Headed(tf.keras.Model):
+    """A class of one's own, whose last layer begins at zero and cannot be asked for its activation."""
+
+    def __init__(self, outputs, activation=None):
+        super().__init__()
+        self.head = layers.Dense(outputs, activation, kernel_initializer="zeros")
+
+    def call(self, x):
+        return self.head(x)
+
+
+class Own(losses.Loss):
+    """A loss that does not say what it takes."""
+
+    def call(self, labels, outputs):
+        return tf.reduce_mean((tf.cast(labels, tf.float32) - outputs) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize("loss", [BINARY(from_logits=True), Own()])
+def test_a_head_that_begins_at_zero_gives_logits(loss):
+    model = of(lambda: Headed(1), loss, labels_of(), objective="binary", name="headed")
+    np.testing.assert_array_equal(model.objective.predictions(tf.constant([[0.3], [-0.2]])), [1, 0])
+
+
+def test_a_head_that_begins_at_zero_gives_probabilities():
+    model = of(lambda: Headed(1, "sigmoid"), Own(), labels_of(), objective="binary", name="headed")
+    np.testing.assert_array_equal(model.objective.predictions(tf.constant([[0.6], [0.3]])), [1, 0])
+    with pytest.raises(UserError, match="leave the sigmoid out"):
+        of(lambda: Headed(1, "sigmoid"), BINARY(from_logits=True), labels_of(), name="headed")
+
+
 def test_bools_are_labels_of_zero_and_one():
     model = of(one("sigmoid"), BINARY(), labels_of((), tf.bool))
     assert (model.objective.name, model.example_spec["y"].dtype) == ("binary", tf.int32)

@@ -11,6 +11,9 @@ from sklearn import metrics as sklearn
 import tffcl
 from tests import own_data, own_objectives
 from tests.own_data import layers, sequential, spec
+from tffcl.errors import Diverged
+from tffcl.models.metrics import compute
+from tffcl.runs.evaluator import answers_of
 
 NAMES = ("accuracy", "auc", "f1", "log_loss")
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
@@ -53,6 +56,16 @@ def by_hand(y, p):
         "log_loss": sklearn.log_loss(y, p / p.sum(1, keepdims=True, dtype=float), labels=[0, 1]),
         "far_off_error": far_off_error(y, p),
     }
+
+
+def test_answers_that_are_not_finite_are_told_and_large_ones_have_their_error():
+    model, labels = own_objectives.model("numbers"), np.array([0.0, 1.0], np.float32)
+    answers = answers_of(model, labels, np.array([[0.0], [1e30]], np.float32))
+    errors = {each.name: compute(each, answers) for each in model.metrics}
+    assert errors["mse"] == pytest.approx(5e59) and errors["mae"] == pytest.approx(5e29) and errors["r2"] < -1e59
+    for wrong in (np.inf, np.nan):
+        with pytest.raises(Diverged, match="answers with numbers that are not finite"):
+            answers_of(model, labels, np.array([[0.0], [wrong]], np.float32))
 
 
 def test_each_client_cluster_and_all_have_the_metrics_of_scikit_learn(tff_worker, model, clients, tmp_path):

@@ -82,10 +82,16 @@ def build_trying(
 
 @built_once
 def _build_losses_here(model: FlatModel):
-    """Builds `build_losses` of few examples as a function of arrays in this process."""
+    """Builds `build_losses` of few examples, and which of them count, `float32 [n]`, as a function of arrays in this
+    process."""
     y = model.example_spec["y"]
     labels = tf.TensorSpec([None, *y.shape], y.dtype)
-    return session_function(build_losses(model, few=True), tf.TensorSpec([model.size]), model.x_spec, labels)
+    losses = build_losses(model, few=True)
+
+    def run(vector, x, y):
+        return losses(vector, x, y), tf.sign(model.objective.counts(y))
+
+    return session_function(run, tf.TensorSpec([model.size]), model.x_spec, labels)
 
 
 def losses_of_few(
@@ -109,9 +115,9 @@ def losses_of_few(
     def try_block():
         x = tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *(each.x for each in block))
         y = np.concatenate([each.y for each in block])
-        sizes = np.array([len(each) for each in block])
-        sums = [np.add.reduceat(run(vector, x, y), np.cumsum(sizes) - sizes) for vector in models]
-        found.append(np.stack(sums, axis=1) / sizes[:, np.newaxis])
+        starts = np.cumsum([0, *map(len, block[:-1])])
+        sums, sizes = zip(*(np.add.reduceat(run(vector, x, y), starts, axis=1) for vector in models))
+        found.append(np.stack(sums, axis=1) / np.maximum(np.stack(sizes, axis=1).astype(float), 1))
 
     for row, client in enumerate(population.client_ids.tolist()):
         with on_devices():

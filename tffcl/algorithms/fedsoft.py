@@ -56,7 +56,8 @@ def build_fedsoft_round(model: FlatModel, training: LocalTraining, how: FedSoftP
         due = tf.logical_or(tf.equal(kept["estimated"], 0), period > last)
 
         def estimated():
-            return nearest_shares(all_losses(models, local["x"], local["y"]), how.smoother), client[ROUND]
+            losses, counts = all_losses(models, local["x"], local["y"]), model.objective.counts(local["y"])
+            return nearest_shares(losses, how.smoother, counts), client[ROUND]
 
         importance, when = tf.cond(due, estimated, lambda: (kept["importance"], kept["estimated"]))
         centre = mean_model(models, importance)
@@ -88,7 +89,7 @@ def _build_finding(model: FlatModel, how: FedSoftParameters) -> tff.Computation:
     all_losses = build_all_losses(model)
 
     def find(values, x, y):
-        return nearest_shares(all_losses(values["models"], x, y), how.smoother)
+        return nearest_shares(all_losses(values["models"], x, y), how.smoother, model.objective.counts(y))
 
     return build_finding(model, {"models": models_type(model.size, how.num_clusters)}, find)
 

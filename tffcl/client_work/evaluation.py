@@ -93,16 +93,8 @@ def build_probabilities(model: FlatModel):
     return _build_inference(model, objective.probabilities, tf.float32, shape)
 
 
-def counted(model: FlatModel, y):
-    """Returns which labels `y [n, ...]` count, `bool` of their shape: all but those that the loss leaves
-    out."""
-    if not model.objective.ignored:
-        return tf.ones_like(y, tf.bool)
-    return tf.reduce_all(tf.not_equal(y[..., tf.newaxis], tf.constant(model.objective.ignored, tf.int32)), axis=-1)
-
-
 def build_count_correct(model: FlatModel):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> <int32, int32>`: how many labels are right, and how many
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> <int32, int32>`: how many labels are right, and how many
     count; none where labels are numbers."""
     predict = build_predict(model)
 
@@ -120,7 +112,7 @@ def _count(model: FlatModel, predictions, y):
     right = tf.equal(predictions, y)
     if not model.objective.ignored:
         return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(y)
-    counts = counted(model, y)
+    counts = model.objective.counted(y)
     return tuple(tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
 
 
@@ -156,8 +148,8 @@ def build_local_test(model: FlatModel, infer=None):
 
 
 def build_losses(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32[n]`, the loss of each example; `few` as in
-    `build_predict`."""
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32[n]`, the loss of each example, 0 of one without a
+    label that counts; `few` as in `build_predict`."""
     outputs = build_outputs(model, few=few)
 
     @tf.function(autograph=False)
@@ -168,15 +160,16 @@ def build_losses(model: FlatModel, *, few: bool = False):
 
 
 def build_mean_loss(model: FlatModel):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32`, the mean loss.
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32`, the mean loss of the examples that have a label
+    that counts.
 
-    With n = 0 the loss is 0; where the model's answers are not finite it is infinite.
+    Without such examples the loss is 0; where the model's answers are not finite it is infinite.
     """
     losses = build_losses(model)
 
     @tf.function(autograph=False)
     def mean_loss(vector, x, y):
-        mean = tf.math.divide_no_nan(tf.reduce_sum(losses(vector, x, y)), tf.cast(tf.shape(y)[0], tf.float32))
+        mean = tf.math.divide_no_nan(tf.reduce_sum(losses(vector, x, y)), model.objective.examples(y))
         return tf.where(tf.math.is_finite(mean), mean, float("inf"))
 
     return mean_loss
@@ -186,7 +179,7 @@ CRITERIA = ("loss", "accuracy")
 
 
 def build_score(model: FlatModel, criterion: str):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32`, a model's score by a criterion of `CRITERIA`, of
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32`, a model's score by a criterion of `CRITERIA`, of
     which the least is the best: the mean loss, or the share of wrong answers.
 
     Raises:
@@ -216,7 +209,7 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
       criterion: "loss" (the least mean cross-entropy) or "accuracy" (the largest, as the FLIS and PACFL authors' code).
 
     Returns:
-      A tf.function `(models float32[K, P], x uint8[n, ...], y int32[n]) -> <choice=int32, scores=float32[K]>`: the row
+      A tf.function `(models float32[K, P], x [n, ...], y [n, ...]) -> <choice=int32, scores=float32[K]>`: the row
       of the best model, the first of equal ones, and every model's score, of which the least is the best (loss, or
       share of wrong answers). One model is not tried: its score is 0.
 

@@ -75,7 +75,8 @@ def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         moves = [tf.convert_to_tensor(move) for move in moves]
         if training.clip_norm is not None:
-            moves, _ = tf.clip_by_global_norm(moves, training.clip_norm * abs(scale))
+            # Where the rate is 0 all moves are, which 1e-30 leaves, and a norm of 0 would make NaN.
+            moves, _ = tf.clip_by_global_norm(moves, tf.maximum(training.clip_norm * abs(scale), 1e-30))
         return moves, statistics, loss
 
     return descent
@@ -94,7 +95,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
         has the loss of its last in the place of the others.
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction
+      A tf.function `(vector float32[P], x [n, ...], y [n, ...], seed int32[2], centre float32[P], correction
       float32[P], rate_scale float32, epochs int32, batch_size int32, state, example_weights float32[n])` to `(vector
       float32[P], loss float32[, state])`: the trained parameters and the mean training loss over the last epoch,
       without the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it
@@ -183,7 +184,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     """Builds the gradient of a client's whole loss, with its weight decay, as a tf.function.
 
     Returns:
-      A tf.function `(vector float32[P], x [n, ...], y int32[n]) -> float32[P]`; zero with n = 0. It goes through the
+      A tf.function `(vector float32[P], x [n, ...], y [n, ...]) -> float32[P]`; zero with n = 0. It goes through the
       examples in batches of `training.batch_size`.
     """
 

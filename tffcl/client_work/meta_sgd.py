@@ -146,7 +146,7 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
       steps: How many.
 
     Returns:
-      `(vector float32[P], x [n, ...], y int32[n], seed int32[2]) -> vector float32[P]`.
+      `(vector float32[P], x [n, ...], y [n, ...], seed int32[2]) -> vector float32[P]`.
     """
     gradient = _build_gradient(model, training.weight_decay)
 

@@ -12,10 +12,9 @@ from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
-from tffcl.models.objectives import CLASSES
+from tffcl.models.objectives import CLASSES, LEAST
 from tffcl.trace_cache import built_once
 
-_LEAST = 1e-30  # of the probabilities that have a logarithm
 _LEAST_COUNT = 1e-8  # of the examples of a label, as in FedRC's authors' code
 
 
@@ -86,7 +85,7 @@ def responsibilities(losses, mixture, prior=None):
       `float32 [K, n]`, which sum to one for each example, and their means over the examples, `float32 [K]`; without
       examples the mixture as it was.
     """
-    logits = tf.math.log(tf.maximum(mixture, _LEAST))[:, tf.newaxis] - losses
+    logits = tf.math.log(tf.maximum(mixture, LEAST))[:, tf.newaxis] - losses
     shares = tf.nn.softmax(logits if prior is None else logits + prior, axis=0)
     there = tf.shape(losses)[1] > 0
     return shares, tf.where(there, tf.math.divide_no_nan(tf.reduce_sum(shares, 1), tf.reduce_sum(shares)), mixture)
@@ -120,12 +119,14 @@ def label_counts(shares, y, classes: int):
     return shares @ tf.reduce_mean(one_hot, axis=list(range(1, one_hot.shape.rank - 1)))
 
 
-def nearest_shares(losses, least: float):
+def nearest_shares(losses, least: float, counts):
     """Returns the share of the examples that have their least loss under each model, `float32 [K]`, at least `least`
-    of all before they are made to sum to one; losses are `float32 [K, n]`."""
-    nearest = tf.one_hot(tf.argmin(losses, axis=0), losses.shape[0])
-    shares = tf.math.divide_no_nan(tf.reduce_sum(nearest, 0), tf.cast(tf.shape(losses)[1], tf.float32))
-    shares = tf.maximum(shares, max(least, _LEAST))  # without examples all are equal
+    of all before they are made to sum to one; losses are `float32 [K, n]`, and `counts float32 [n]` says how many
+    labels of each example count, of which an example needs one."""
+    there = tf.sign(counts)
+    nearest = there[:, tf.newaxis] * tf.one_hot(tf.argmin(losses, axis=0), losses.shape[0])
+    shares = tf.math.divide_no_nan(tf.reduce_sum(nearest, 0), tf.reduce_sum(there))
+    shares = tf.maximum(shares, max(least, LEAST))  # without examples all are equal
     return shares / tf.reduce_sum(shares)
 
 

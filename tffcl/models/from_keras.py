@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import tensorflow_federated as tff
 from tffcl.errors import UserError
 from tffcl.models.keras_function import KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
-from tffcl.models.objectives import LossFacts, find_objective, objective_of_loss, of_batch
+from tffcl.models.objectives import RECONSTRUCTION, LossFacts, find_objective, objective_of_loss, of_batch
 from tffcl.runtime import check_process
 
 if TYPE_CHECKING:  # which makes one of these fields
@@ -47,12 +48,16 @@ def from_functional(
     if not isinstance(functional, tff.learning.models.FunctionalModel):
         kind = type(functional).__name__
         raise UserError(f"functional is of {kind}; it must be a tff.learning.models.FunctionalModel")
-    x, label = _example_specs(functional.input_spec)
+    x, label = _example_specs(functional.input_spec, facts.objective)
     trainable, fixed = functional.initial_weights
     names = weight_names or [f"weight_{number}" for number in range(len(trainable))]
     weights = tuple(Weight(each, np.shape(value), 1, 1) for each, value in zip(names, trainable, strict=True))
     if not weights:
         raise UserError(f"{name} has no trainable weights; is it built?")
+    layers = [layer for layer, _ in itertools.groupby(each.name.split("/")[0] for each in weights)]
+    for layer, count in collections.Counter(layers).items():
+        if count > 1:
+            raise UserError(f"weight_names name the layer {layer} in {count} places; its weights must stand together")
 
     def outputs(tensors, features, seed):
         return functional.predict_on_batch((tuple(tensors), fixed), features, seed is not None)
@@ -91,7 +96,11 @@ def from_keras(
         )
         raise UserError(f"statistics is {statistics!r}; it must be {GLOBAL} or {RESET}.{own}")
     input_spec = batched(input_spec)
-    x, label = _example_specs(input_spec)
+    x, label = _example_specs(input_spec, objective)
+    if objective == RECONSTRUCTION:  # also of clients with other labels
+        y = of_batch(label)
+        is_named = isinstance(input_spec, Mapping)
+        input_spec = collections.OrderedDict(input_spec, y=y) if is_named else (input_spec[0], y)
     keras_model, rebuild = _model_and_rebuild(keras_model, x)
     name = name or keras_model.name
     if not isinstance(loss, tf.keras.losses.Loss):
@@ -113,8 +122,8 @@ def from_keras(
         keras=True,
         weighs=type(loss).__module__.split(".")[0] == "keras",
     )
-    names = [_weight_name(keras_model.weights[place]) for place in function.places]
-    made = from_functional(_functional(function, loss, input_spec), name, weight_names=names, facts=facts)
+    functional = _functional(function, loss, input_spec)
+    made = from_functional(functional, name, weight_names=function.names, facts=facts)
     kinds = zip(made["weights"], function.kinds, strict=True)
     weights = tuple(dataclasses.replace(weight, kind=kind) for weight, kind in kinds)
     return {
@@ -231,11 +240,6 @@ def _last_activation(keras_model) -> str | None:
     return "softmax" if isinstance(last, tf.keras.layers.Softmax) else getattr(activation, "__name__", None)
 
 
-def _weight_name(variable: tf.Variable) -> str:
-    # "sequential/dense/kernel:0" is the weight "dense/kernel"
-    return "/".join(variable.name.split(":")[0].split("/")[-2:])
-
-
 def batched(input_spec):
     """Returns the spec of a batch of the examples of a spec without a batch dimension, as `Population.example_spec` is
     one; others as they are."""
@@ -245,8 +249,9 @@ def batched(input_spec):
     return tf.nest.map_structure(of_batch, input_spec)
 
 
-def _example_specs(input_spec) -> tuple[Any, tf.TensorSpec]:
-    """The specs of one example's features and label from a batch's; UserError if that is no `(x, y)`."""
+def _example_specs(input_spec, objective: str | None) -> tuple[Any, tf.TensorSpec]:
+    """The specs of one example's features and label from a batch's, of which the label is the features themselves for a
+    reconstruction; UserError if that is no `(x, y)`."""
     whole = isinstance(input_spec, (Mapping, tuple, list)) and len(input_spec) == 2
     parts = dict(input_spec if isinstance(input_spec, Mapping) else zip("xy", input_spec)) if whole else {}
     leaves = tf.nest.flatten(parts)
@@ -258,6 +263,10 @@ def _example_specs(input_spec) -> tuple[Any, tf.TensorSpec]:
         inner = spec.shape[1:] if spec.shape.rank else None
         if inner is None or not inner.is_fully_defined():
             raise UserError(f"input_spec of {key} is {spec}; only its leading batch dimension may be unknown")
+    if objective == RECONSTRUCTION:
+        if not isinstance(parts["x"], tf.TensorSpec):
+            raise UserError(f"objective is {objective}, which needs an input that is one array; these are several")
+        parts["y"] = tf.TensorSpec(parts["x"].shape, tf.float32)
     if parts["y"].dtype == tf.bool:  # which become 0 and 1 where clients are made
         parts["y"] = tf.TensorSpec(parts["y"].shape, tf.int32)
     if not (parts["y"].dtype.is_integer or parts["y"].dtype.is_floating):

@@ -6,8 +6,10 @@ assignment puts another tensor there. So one trace of the call is a function wit
 weights to the outputs, the penalties of regularizers, and the values of the weights that the call has assigned.
 """
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -30,7 +32,9 @@ class KerasFunction:
       model: The Keras model.
       rebuild: Builds the same with other weights.
       values: The initial values of all its weights.
-      places: Of the weights that travel, in `keras_model.weights`; the others are constants.
+      places: Of the weights that travel, in `keras_model.weights`, those of each layer together; the others are
+        constants.
+      names: Of these, "layer/weight"; no two layers have one name.
       kinds: Of these, `TRAINED` or `STATISTIC`.
       forward: `(tensors, x, seed) -> (outputs, penalty, statistics)`: the values of the weights that travel, a batch
         and `int32 [2]`, or None for inference, to the model's outputs, the sum of its regularizers' and other own
@@ -42,6 +46,7 @@ class KerasFunction:
     rebuild: Callable[[], tf.keras.Model]
     values: tuple[np.ndarray, ...]
     places: tuple[int, ...]
+    names: tuple[str, ...]
     kinds: tuple[str, ...]
     forward: Callable
     constraints: tuple[Callable | None, ...]
@@ -58,7 +63,11 @@ class KerasFunction:
             values[place] = tensor
         with _eagerly():
             made = self.rebuild()
-            made.set_weights(values)
+            variances = _variances(made)
+            made.set_weights([
+                np.maximum(value, 0) if id(weight) in variances else value
+                for weight, value in zip(made.weights, values, strict=True)
+            ])
             _freeze_like(made, self.model)
             _finalize(made)
         return made
@@ -162,7 +171,11 @@ def keras_function(
         )
     layers = {layer.name for layer in copy._flatten_layers()}
     training, inference = (_with_constants(name, each, layers) for each in (training, inference))
-    places = tuple(number for number in range(len(weights)) if is_trained[number] or averaged and changed[number])
+    names = _weight_names(keras_model)
+    layer_of = [each.rpartition("/")[0] for each in names]
+    travels = (number for number in range(len(weights)) if is_trained[number] or averaged and changed[number])
+    # A layer that contains others has their trained weights before their statistics.
+    places = tuple(sorted(travels, key=lambda number: (layer_of.index(layer_of[number]), number)))
     statistics = [number for number in places if not is_trained[number]]
 
     def forward(tensors, x, seed):
@@ -179,7 +192,38 @@ def keras_function(
     kinds = tuple(TRAINED if is_trained[number] else STATISTIC for number in places)
     constraints = (weights[number].constraint for number in places if is_trained[number])
     constraints = tuple(each and converted(each) for each in constraints)
-    return KerasFunction(keras_model, rebuild, values, places, kinds, forward, constraints)
+    names = tuple(names[number] for number in places)
+    return KerasFunction(keras_model, rebuild, values, places, names, kinds, forward, constraints)
+
+
+def _weight_names(keras_model: tf.keras.Model) -> list[str]:
+    """The name "layer/weight" of each of a model's weights, by the layer that holds it. Layers of one name, as a base
+    and a head may have them, are called by the way to them too: "base.dense"."""
+    owners = {}
+
+    def visit(layer, path):
+        for each in (*layer._trainable_weights, *layer._non_trainable_weights):
+            owners.setdefault(id(each), (id(layer), path))
+        for inner in layer._flatten_layers(recursive=False, include_self=False):
+            visit(inner, (*path, inner.name.replace("/", ".")))
+
+    visit(keras_model, ())
+    of_weights = [owners.get(id(each), (0, ())) for each in keras_model.weights]
+    known, names = collections.Counter(path[-1:] for _, path in dict(of_weights).items()), {}
+    for layer, path in of_weights:
+        name = base = ".".join(path if known[path[-1:]] > 1 else path[-1:]) or keras_model.name
+        numbers = itertools.count(2)
+        while layer not in names and name in names.values():
+            name = f"{base}_{next(numbers)}"
+        names.setdefault(layer, name)
+    pairs = zip(keras_model.weights, of_weights, strict=True)
+    return [f"{names[layer]}/{weight.name.split(':')[0].split('/')[-1]}" for weight, (layer, _) in pairs]
+
+
+def _variances(keras_model: tf.keras.Model) -> set[int]:
+    """The `id` of each weight that is a moving variance. Noise of private means, and means of means that run apart, can
+    make them negative: they count as 0 then."""
+    return {id(getattr(each, "moving_variance", None)) for each in keras_model._flatten_layers()}
 
 
 def _with_constants(name: str, function, layers) -> Callable:
@@ -257,8 +301,7 @@ def _freeze_like(copy, keras_model):
 
 def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place]):
     """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`."""
-    # Noise of private means, and means of means that run apart, can make a variance negative.
-    variances = {id(getattr(each, "moving_variance", None)) for each in copy._flatten_layers()}
+    variances = _variances(copy)
     generators = [each._random_generator for each in copy._flatten_layers() if hasattr(each, "_random_generator")]
 
     def trace(values, x, seed):
@@ -268,9 +311,8 @@ def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place]):
             value = tf.maximum(value, 0.0) if id(place) in variances else value
             place.put(value if moves else tf.stop_gradient(value))
         _finalize(copy)
-        if seed is not None:
-            for number, generator in enumerate(generators):
-                _draw_by(generator, tf.random.experimental.stateless_fold_in(seed, number))
+        for number, generator in enumerate(generators):
+            _draw_by(generator, None if seed is None else tf.random.experimental.stateless_fold_in(seed, number))
         outputs = copy(tf.nest.map_structure(tf.stop_gradient, x), training=seed is not None)
         losses = [tf.cast(each, tf.float32) for each in copy.losses]
         penalty = tf.add_n(losses) if losses else tf.constant(0.0)
@@ -287,7 +329,13 @@ def _finalize(keras_model):
 
 
 def _draw_by(generator, seed):
-    """Makes what a layer draws follow from a seed."""
-    drawn = iter(range(1 << 30))
+    """Makes what a layer draws follow from a seed; without one, at inference, it must not draw."""
+    drawn = itertools.count()
+
+    def make_seed():
+        if seed is None:
+            raise UserError("it draws random numbers at inference too; leave training=True out of its call")
+        return tf.random.experimental.stateless_fold_in(seed, next(drawn))
+
     generator._rng_type, generator._built = generator.RNG_STATELESS, True
-    generator.make_seed_for_stateless_op = lambda: tf.random.experimental.stateless_fold_in(seed, next(drawn))
+    generator.make_seed_for_stateless_op = make_seed

@@ -1,6 +1,7 @@
 """What a model is trained for: what a label is, the loss, and what outputs mean."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 
@@ -11,6 +12,7 @@ import tensorflow_federated as tff
 from tffcl.errors import UserError, unknown
 from tffcl.models.graph_function import converted, graph_function
 from tffcl.models.metrics import OF_NUMBERS
+from tffcl.models.trials import some_batch, some_weights
 
 CLASSES, BINARY, LABELS, NUMBERS, RECONSTRUCTION = "classes", "binary", "labels", "numbers", "reconstruction"
 # Name to what a label is.
@@ -37,11 +39,11 @@ _OF_NUMBERS = (
 
 
 def _logarithm(probabilities):
-    return tf.math.log(tf.maximum(probabilities, _LEAST))
+    return tf.math.log(tf.maximum(probabilities, LEAST))
 
 
 # What makes the outputs of probabilities again.
-_LEAST = 1e-30  # of the probabilities that have a logarithm
+LEAST = 1e-30  # of the probabilities that have a logarithm
 _OUTPUTS_OF = {
     tf.identity: tf.identity,
     tf.nn.softmax: _logarithm,
@@ -58,8 +60,8 @@ class Objective:
       label: The spec of one example's label: int32, or float32 for numbers; `[]`, or a shape.
       outputs: Shape of one example's outputs: `(classes,)`, `(L, classes)` for sequences; for other objectives that of
         the label, with an axis of 1 more where the model has it.
-      loss: `(outputs, labels) -> float32`, the mean loss of a batch.
-      losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
+      loss: `(outputs, labels) -> float32`, the mean loss of a batch; 0 if none of its labels counts.
+      losses: `(outputs, labels) -> float32 [n]`, the loss of each example; 0 if none of its labels counts.
       probabilities: Outputs to probabilities: `[n, classes]`, also of binary labels, of which 1 is the second class;
         `[n, L]` of several labels. None for numbers.
       activation: Outputs to probabilities of the outputs' own shape. None for numbers.
@@ -126,10 +128,28 @@ class Objective:
             return tf.reduce_sum(weights * outputs, axis=0)
         return _OUTPUTS_OF[self.activation](tf.reduce_sum(weights * self.activation(outputs), axis=0))
 
+    def counted(self, labels):
+        """Returns which labels `[n, ...]` count, `bool` of their shape: all but those that the loss leaves out."""
+        return _counted(labels, self.ignored)
+
+    def counts(self, labels):
+        """Returns how many labels of each example count, `float32 [n]`."""
+        counted = tf.cast(self.counted(labels), tf.float32)
+        return tf.reduce_sum(counted, axis=list(range(1, counted.shape.rank)))
+
+    def examples(self, labels):
+        """Returns the number of examples of which a label counts, `float32`: what losses of examples have a mean
+        over."""
+        return tf.reduce_sum(tf.sign(self.counts(labels)))
+
     def weighted_loss(self, outputs, labels, weights):
-        """Returns the mean of the examples' losses, each times its weight, `float32`; weights are `float32 [n]`."""
+        """Returns the mean loss of a batch in which the loss of each example is multiplied by its weight, `float32`;
+        weights are `float32 [n]`. It is a mean over the labels that count, as `loss` is, and not over the examples."""
         if self.weigh is not None:
             return self.weigh(outputs, labels, weights)
+        if self.ignored:
+            counts = self.counts(labels)
+            weights *= tf.math.divide_no_nan(counts, tf.reduce_mean(counts))
         return tf.reduce_mean(weights * self.losses(outputs, labels))
 
     def classes_for(self, part: str) -> int:
@@ -208,10 +228,41 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
     weights = _class_weights(name, facts.class_weight, classes)
     given_loss = converted(functional.loss)
 
+    def of_any(predicted, labels, each=1.0, weights=weights):
+        if facts.keras and not outputs:  # a vector, which Keras would take for the outputs of one example
+            predicted = predicted[:, tf.newaxis]
+        if weights is not None:
+            # Labels that are left out may be no classes.
+            each *= tf.gather(weights, tf.clip_by_value(labels, 0, classes - 1))
+        weighted = {"sample_weight": each} if tf.is_tensor(each) else {}
+        return given_loss(predicted, taken(labels), **weighted)
+
+    spec = tf.TensorSpec(shape, dtype)
+    run = _check_loss(name, functional, of_any, x, spec, classes)
+    probabilities, activation, ignored = None, None, ()
+    if dtype.is_integer:
+        batch, starts = some_batch(x, spec), some_weights(functional.initial_weights[0])
+        some = np.concatenate([run(each, *batch)[0].numpy() for each in starts])
+        activation = _to_probabilities(name, some, kind, facts)
+        probabilities = _in_form(activation, kind, shape)
+    if kind == CLASSES:  # a class of weight 0 is none that is left out
+        unweighted = functools.partial(of_any, weights=None)
+        ignored = _left_out(unweighted, spec, classes) if facts.ignored is None else facts.ignored
+    loss, losses = _of_those_that_count(of_any, ignored, classes)
+    weigh = of_any if facts.weighs and not shape and not ignored else None
+    return Objective(kind, spec, outputs, loss, losses, probabilities, activation, classes, ignored, weigh)
+
+
+def _of_those_that_count(of_any: Callable, ignored: tuple[int, ...], classes: int | None) -> tuple[Callable, Callable]:
+    """Returns `Objective.loss` and `Objective.losses` of a loss `of_any` labels, which leaves out some."""
+
     def loss(predicted, labels):
-        if weights is None:
-            return given_loss(predicted, taken(labels))
-        return given_loss(predicted, taken(labels), sample_weight=tf.gather(weights, labels))
+        if not ignored:
+            return of_any(predicted, labels)
+        # A mean over no label is NaN: another label stands there, and what comes of it does not count.
+        there = tf.reduce_any(_counted(labels, ignored))
+        other = next(each for each in range(classes) if each not in ignored)
+        return tf.where(there, of_any(predicted, tf.where(there, labels, other)), 0.0)
 
     def losses(predicted, labels):
         def of_one(example):
@@ -221,22 +272,7 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
 
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
 
-    spec = tf.TensorSpec(shape, dtype)
-    run = _check_loss(name, functional, loss, x, spec, classes)
-    probabilities, activation, ignored = None, None, ()
-    if dtype.is_integer:
-        some = run(*_some_batch(x, spec))[0].numpy()
-        activation = _to_probabilities(name, some, kind, facts)
-        probabilities = _in_form(activation, kind, shape)
-    if kind == CLASSES:
-        ignored = _left_out(loss, spec, classes) if facts.ignored is None else facts.ignored
-
-    def weigh(predicted, labels, each):
-        own = each if weights is None else each * tf.gather(weights, labels)
-        return given_loss(predicted, taken(labels), sample_weight=own)
-
-    weigh = weigh if facts.weighs and not shape and not ignored else None
-    return Objective(kind, spec, outputs, loss, losses, probabilities, activation, classes, ignored, weigh)
+    return loss, losses
 
 
 def _output_shape(name: str, functional, x) -> tuple[int, ...]:
@@ -295,8 +331,8 @@ def _as_loss_takes(label: tf.TensorSpec, outputs: tuple, facts: LossFacts, class
     of its outputs' for a loss of Keras, which would spread a row over a column."""
     if facts.one_hot:
         return lambda labels: tf.one_hot(labels, classes)
-    if facts.keras and not (classes and outputs[-1] == classes):
-        return lambda labels: tf.reshape(tf.cast(labels, tf.float32), [-1, *outputs])
+    if facts.keras and outputs[-1:] != (classes,):
+        return lambda labels: tf.reshape(tf.cast(labels, tf.float32), [-1, *(outputs or (1,))])
     if label.dtype == tf.int32 and not label.shape.rank == 1:
         return lambda labels: labels
     return lambda labels: tf.reshape(tf.cast(labels, label.dtype), [-1, *label.shape])
@@ -324,52 +360,42 @@ def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.
 
 
 def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: int | None) -> Callable:
-    """Returns `(x, y) -> (outputs, loss)` of the initial weights.
+    """Returns `(trained weights, x, y) -> (outputs, loss)`.
 
     Raises:
       UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
     """
-    batch = tf.nest.map_structure(of_batch, (x, label))
+    trained, fixed = functional.initial_weights
+    start = [tf.constant(each) for each in trained]
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in start], *tf.nest.map_structure(of_batch, (x, label))
 
-    def answer(features, labels):
-        outputs = functional.predict_on_batch(functional.initial_weights, features, False)
+    def answer(tensors, features, labels):
+        outputs = functional.predict_on_batch((tuple(tensors), fixed), features, False)
         return outputs, loss(outputs, labels)
 
+    def of_copies(run, n, value):
+        features = tf.nest.map_structure(lambda leaf: tf.zeros([n, *leaf.shape], leaf.dtype), x)
+        return run(start, features, tf.fill([n, *label.shape], tf.constant(value, label.dtype)))[1]
+
     copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
-    for value in (0, 1):  # one of them may be padding, whose loss is always 0
-        try:
-            run = graph_function(answer, *batch)
-            one, several = (
-                run(
-                    tf.nest.map_structure(lambda leaf, count=n: tf.zeros([count, *leaf.shape], leaf.dtype), x),
-                    tf.fill([n, *label.shape], tf.constant(value, label.dtype)),
-                )[1]
-                for n in (1, copies)
-            )
-        except Exception as error:  # whatever the user's own loss raises
-            kind, good = (
-                ("integer labels", "SparseCategoricalCrossentropy") if classes else ("numbers", "MeanSquaredError")
-            )
-            raise UserError(
-                f"the loss of {name} cannot be computed of {kind}: {one_line(error)}; {good} can, or a Loss of your own"
-            ) from None
+    try:
+        run = graph_function(answer, *specs)
+        # One of the two labels may be padding, whose loss is always 0.
+        found = [[of_copies(run, n, value) for n in (1, copies)] for value in (0, 1)]
+    except Exception as error:  # whatever the user's own loss raises
+        kind, good = (
+            ("integer labels", "SparseCategoricalCrossentropy") if classes else ("numbers", "MeanSquaredError")
+        )
+        raise UserError(
+            f"the loss of {name} cannot be computed of {kind}: {one_line(error)}; {good} can, or a Loss of your own"
+        ) from None
+    for one, several in found:
         if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
             given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"
             raise UserError(
                 f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch"
             )
     return run
-
-
-def _some_batch(x, label: tf.TensorSpec) -> tuple:
-    """Four examples that any model takes: numbers at random, or zeros where they may be tokens."""
-
-    def some(spec):
-        shape = [4, *spec.shape]
-        features = np.random.default_rng(0).standard_normal(shape) if spec.dtype.is_floating else np.zeros(shape)
-        return tf.constant(features.astype(spec.dtype.as_numpy_dtype))
-
-    return tf.nest.map_structure(some, x), tf.zeros([4, *label.shape], label.dtype)
 
 
 def of_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
@@ -441,6 +467,14 @@ def _left_out(loss, label: tf.TensorSpec, classes: int) -> tuple[int, ...]:
 
     moved = graph_function(lambda: tf.map_fn(moves, tf.range(classes), fn_output_signature=tf.bool))().numpy()
     return tuple(np.flatnonzero(~moved).tolist()) if moved.any() else ()
+
+
+def _counted(labels, ignored: tuple[int, ...]):
+    """Which labels count, see `Objective.counted`."""
+    if not ignored:
+        return tf.ones_like(labels, tf.bool)
+    labels = tf.convert_to_tensor(labels)
+    return tf.reduce_all(tf.not_equal(labels[..., tf.newaxis], tf.constant(ignored, labels.dtype)), axis=-1)
 
 
 def one_line(error: Exception) -> str:

@@ -16,12 +16,12 @@ from tffcl import runtime
 from tffcl.client_work.evaluation import FEW, build_outputs, build_predict
 from tffcl.clients.client_examples import PooledExamples, chosen
 from tffcl.clients.population import Population
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
 from tffcl.models.metrics import METRICS, Answers, compute
 from tffcl.models.model_rows import Assigned, assigned
-from tffcl.models.objectives import CLASSES
+from tffcl.models.objectives import CLASSES, NUMBERS
 from tffcl.runs.metrics import OF_ROUNDS, rows_of
 from tffcl.trace_cache import built_once
 
@@ -99,13 +99,25 @@ def answers_of(model: FlatModel, labels: np.ndarray, outputs: np.ndarray) -> Ans
       model: The architecture.
       labels: `[n, ...]`.
       outputs: What it gave for them, `float32 [n, ...]`, see `Objective.outputs`.
+
+    Raises:
+      Diverged: If they are not finite.
     """
     predictions, means = _build_meaning(model)(outputs)
     if model.objective.label_kind == CLASSES:
-        counted = ~np.isin(labels, model.objective.ignored)
-        return Answers(labels[counted], predictions[counted], means[counted])
-    flat = [len(labels), -1] if labels.ndim > 1 else [len(labels)]
-    return Answers(*(np.reshape(each, flat) for each in (labels, predictions, means)))
+        counted = model.objective.counted(labels).numpy()
+        found = labels[counted], predictions[counted], means[counted]
+    else:
+        flat = [len(labels), -1] if labels.ndim > 1 else [len(labels)]
+        found = [np.reshape(each, flat) for each in (labels, predictions, means)]
+    if not np.isfinite(found[-1]).all():
+        raise Diverged(
+            f"{model.name} answers with numbers that are not finite: a lower learning_rate or momentum helps, or "
+            "scaling the features"
+        )
+    if model.objective.label_kind == NUMBERS:  # whose squares may leave float32
+        found = [each.astype(np.float64) for each in found]
+    return Answers(*found)
 
 
 def check_tokens(model: FlatModel, population: Population):
@@ -181,7 +193,7 @@ class Evaluator:
         """Which labels of the pool count, `bool` of their shape; none where labels are not right or wrong."""
         if not self.model.objective.has_accuracy:
             return np.zeros(self._tests.y.shape, bool)
-        return ~np.isin(self._tests.y, self.model.objective.ignored)
+        return self.model.objective.counted(self._tests.y).numpy()
 
     def answers(
         self, models: np.ndarray, wanted: Mapping[int, np.ndarray], whole: bool | None = None
@@ -339,7 +351,7 @@ class Evaluator:
           Of the clusters with most clients, `int64 [C, C]`: how many labels (row) of the test examples of its clients
           were answered with another (column); nothing where there are too many classes to look at, or none.
         """
-        classes, objective = self.model.num_classes, self.model.objective
+        classes = self.model.num_classes
         if classes is None or classes > _MOST_CLASSES:
             return {}
         found, sizes = np.unique(clusters, return_counts=True)
@@ -348,10 +360,9 @@ class Evaluator:
         own = zip(self._tests.indices, clusters.tolist(), self._own_predictions(models, keys), strict=True)
         for images, cluster, predictions in own:
             if cluster in counts:
-                pairs = (classes * self._tests.y[images] + predictions).ravel()
+                which = self._counted[images]
+                pairs = classes * self._tests.y[images][which] + predictions[which]
                 counts[cluster] += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
-        for cluster in counts:
-            counts[cluster][list(objective.ignored)] = 0
         return counts
 
     def global_metrics(self, model: np.ndarray) -> dict[str, float | None]:

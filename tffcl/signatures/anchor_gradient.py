@@ -30,7 +30,7 @@ _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw
 
 @built_once
 def build_gradient(model: FlatModel):
-    """Builds `(vector float32[P], x uint8[n, ...], y int32[n]) -> float32[P]`, the gradient of the mean loss.
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32[P]`, the gradient of the mean loss.
 
     The mean is over all n examples, taken in parts of 100, without dropout. With n = 0 it is zero.
     """

@@ -1,0 +1,100 @@
+"""Labels that a loss leaves out, as padding: examples of which no label counts, their weights and their answers."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tffcl
+from tests.own_data import layers, sequential
+from tests.own_objectives import X, keras, labels_of
+from tffcl.algorithms.choosing_method import losses_of_few
+from tffcl.client_work.evaluation import build_choose, build_losses, build_mean_loss
+from tffcl.client_work.mixture import nearest_shares
+from tffcl.clients.client_examples import PooledExamples
+from tffcl.models.graph_function import graph_function
+from tffcl.runs.evaluator import Evaluator
+
+losses = tf.keras.losses
+
+
+@functools.cache
+def of_classes(ignored, **more):
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=ignored)
+    return tffcl.FlatModel.from_keras(keras(3), loss, (X, labels_of()), **more)
+
+
+@functools.cache
+def of_sequences():
+    made = sequential(layers.Embedding(7, 3, input_length=5), layers.Dense(4))
+    tokens = tf.TensorSpec([None, 5], tf.int32)
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    return tffcl.FlatModel.from_keras(made, loss, (tokens, tokens))
+
+
+def examples(model):
+    """Examples of which the last has no label that counts, and the first all or more than the others."""
+    rng = np.random.default_rng(0)
+    if model.label_shape == ():
+        return rng.normal(size=[5, 4]).astype(np.float32), np.array([1, 2, 1, 2, 0], np.int32)
+    y = np.array([[1, 2, 3, 1, 2], [3, 1, 0, 0, 0], [2, 0, 3, 0, 0], [0, 0, 0, 0, 0]], np.int32)
+    return rng.integers(0, 7, [4, 5]).astype(np.int32), y
+
+
+def in_graph(function, *given):
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
+    return tf.nest.map_structure(np.asarray, graph_function(function, *specs)(*map(tf.constant, given)))
+
+
+@pytest.mark.parametrize("build", [lambda: of_classes(0), of_sequences], ids=["labels", "sequences"])
+def test_examples_without_a_label_that_counts_do_not_count(build):
+    """Their loss is 0, the mean is that of the others; a batch of them alone has the loss 0 and no gradient."""
+    model = build()
+    x, y = examples(model)
+    weights = np.linspace(1, 2, len(y), dtype=np.float32)
+
+    def all_of(vector, x, y):
+        outputs = model.logits(model.unravel(vector), x, None)
+        with tf.GradientTape() as tape:
+            tape.watch(vector)
+            empty, _ = model.training_loss(model.unravel(vector), x[-1:], y[-1:], None)
+        choice = build_choose(model)(tf.stack([50 * vector, vector]), x, y)
+        means = [model.objective.loss(outputs, y), model.objective.weighted_loss(outputs, y, 0 * weights + 1)]
+        weighted = model.objective.weighted_loss(outputs, y, weights)
+        each, mean = build_losses(model)(vector, x, y), build_mean_loss(model)(vector, x, y)
+        return each, mean, empty, tape.gradient(empty, vector), choice, means, weighted
+
+    each, mean, empty, gradient, choice, means, weighted = in_graph(all_of, model.initial, x, y)
+    counts = np.reshape(y != 0, [len(y), -1]).sum(axis=1)
+    assert each[-1] == 0 and np.all(each[:-1] > 0) and empty == 0 and not gradient.any()
+    np.testing.assert_allclose(mean, each[:-1].mean(), rtol=1e-5)
+    assert choice[0] == 1 and np.isfinite(choice[1]).all()
+    np.testing.assert_allclose(means, np.sum(counts * each) / counts.sum(), rtol=1e-5)
+    np.testing.assert_allclose(weighted, np.sum(weights * counts * each) / counts.sum(), rtol=1e-5)
+    population = tffcl.Population.from_arrays({"a": (x, y), "b": (x[:2], y[:2])})
+    few, found = losses_of_few(model, model.initial[np.newaxis], population, population.train)
+    np.testing.assert_allclose(found[:, 0], [mean, each[:2].mean()], rtol=1e-5)
+    assert few.all()
+
+
+def test_examples_without_a_label_that_counts_are_nearest_to_no_model():
+    shares = nearest_shares(tf.constant([[0.0, 2.0, 0.0], [1.0, 1.0, 0.0]]), 0.0, tf.constant([1.0, 2.0, 0.0]))
+    np.testing.assert_allclose(shares, [0.5, 0.5])
+
+
+@pytest.mark.parametrize("ignored", [0, -1, 255])
+def test_a_confusion_has_the_labels_that_count(ignored):
+    model, (x, y) = of_classes(ignored), examples(of_classes(0))
+    y[0] = ignored
+    population = tffcl.Population.from_arrays({0: (x, np.abs(y) % 3)})
+    nobody = np.zeros(1, int)
+    evaluator = Evaluator(model, population, tests=PooledExamples(x, y, [np.arange(5)]))
+    found = evaluator.confusion(model.initial[np.newaxis], nobody, nobody)[0]
+    np.testing.assert_array_equal(found.sum(axis=1), [np.sum((y == each) & (y != ignored)) for each in range(3)])
+
+
+def test_a_class_of_weight_0_is_no_padding():
+    """Its labels are wrong or right as all are, also under a loss that does not name what it leaves out."""
+    loss = losses.CategoricalCrossentropy(from_logits=True)
+    assert tffcl.FlatModel.from_keras(keras(3), loss, (X, labels_of()), class_weight={0: 0.0}).objective.ignored == ()
