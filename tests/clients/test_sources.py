@@ -50,6 +50,9 @@ def test_clients_with_text_ids_are_in_alphabetical_order(named):
     assert repr(named) == "Population(3 clients, 11 training examples)"
     assert_holds(named.train(0).dataset, X[:2], Y[:2])
     assert_holds(named.train(2).dataset, X[3:], Y[3:])
+    assert named.train("mia") is named.train(1) and named.test("mia") is named.test(1)
+    with pytest.raises(UserError, match="client 'mio'|'mio'.*did you mean 'mia'"):
+        named.test("mio")
     assert named.train(1).dataset is named.train(1).dataset, "data sets made anew in every round leak"
     assert named.label_counts.tolist() == [[1, 1, 0], [2, 3, 1], [1, 1, 1]]
     assert named.index(["zoe", "bo"]).tolist() == [2, 0] and named.name_of(1) == "mia"

@@ -150,20 +150,25 @@ class Population(Shown):
         """What the clients are called: their names, or their IDs."""
         return self.client_ids if self.names is None else self.names
 
-    def train(self, client_id: int) -> ClientExamples:
-        """Returns a client's training examples."""
-        return self.train_examples[int(client_id)]
+    def _number(self, client: int | str) -> int:
+        """The ID of a client that is given by it, or by its name."""
+        return self.id_of(client) if isinstance(client, str) else int(client)
 
-    def test(self, client_id: int) -> ClientExamples:
+    def train(self, client: int | str) -> ClientExamples:
+        """Returns the training examples of a client, given by its ID or its name."""
+        return self.train_examples[self._number(client)]
+
+    def test(self, client: int | str) -> ClientExamples:
         """Returns a client's test examples, perhaps none."""
-        return self.test_examples[int(client_id)]
+        return self.test_examples[self._number(client)]
 
-    def validation(self, client_id: int) -> ClientExamples:
+    def validation(self, client: int | str) -> ClientExamples:
         """Returns a client's validation examples; UserError if it has none."""
-        found = (self.validation_examples or {}).get(int(client_id))
+        number = self._number(client)
+        found = (self.validation_examples or {}).get(number)
         if not found:
             raise UserError(
-                f"client {self.name_of(client_id)} has no validation examples; "
+                f"client {self.name_of(number)} has no validation examples; "
                 "dataset.validation = 0.1 holds out a tenth of those that clients train on"
             )
         return found
