@@ -9,6 +9,7 @@ from tffcl.client_work.evaluation import build_count_correct, build_predict
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
+from tffcl.models.graph_function import graph_function
 
 SEED = np.array([5, 6], np.int32)
 
@@ -95,3 +96,16 @@ def test_stack(digits):
 def test_bad_hyper_parameters(values, message):
     with pytest.raises(UserError, match=message):
         LocalTraining(**values)
+
+
+def test_a_corrected_training_gives_the_same_to_the_last_bit():
+    """With tensors of their own, of a model that is large enough: an order of additions must not change by chance."""
+    model, rng = build_mlp((28, 28, 1), 10, hidden=141), np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (60, 28, 28, 1)).astype(np.uint8), rng.integers(0, 10, 60).astype(np.int32)
+    local_sgd = build_local_sgd(model, LocalTraining(epochs=2, learning_rate=0.05))
+    given = model.initial, x, y, np.array([1, 2], np.int32), rng.normal(0, 1e-3, model.size).astype(np.float32)
+    train = graph_function(
+        lambda vector, x, y, seed, shift: local_sgd(vector, x, y, seed, correction=shift)[0],
+        *(tf.TensorSpec(each.shape, each.dtype) for each in given),
+    )
+    assert len({train(*map(tf.constant, given)).numpy().tobytes() for _ in range(60)}) == 1

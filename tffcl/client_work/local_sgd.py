@@ -122,7 +122,8 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
         parts, statistics = split(vector)
         centres = parts if centre is None else split(centre)[0]
         scale, first, move = build_step(training, parts, centres, rate_scale, state)
-        shifts = None if correction is None else split(scale * correction)[0]
+        # Taken away and not added: TensorFlow makes one sum of several additions, in an order that changes by chance.
+        shifts = None if correction is None else split(-scale * correction)[0]
 
         def step(start, parts, statistics, state, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
@@ -132,7 +133,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
             batch = rows_of(features, chosen), tf.gather(y, chosen), weights
             moves, statistics, loss = descent(parts, statistics, batch, dropped, scale)
             if shifts is not None:
-                moves = [each + shift for each, shift in zip(moves, shifts)]
+                moves = [each - shift for each, shift in zip(moves, shifts)]
             parts, state = move(parts, state, moves)
             parts = model.constrained(parts)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
