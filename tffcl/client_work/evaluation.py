@@ -209,7 +209,7 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
       criterion: "loss" (the least mean cross-entropy) or "accuracy" (the largest, as the FLIS and PACFL authors' code).
 
     Returns:
-      A tf.function `(models float32[K, P], x [n, ...], y [n, ...]) -> <choice=int32, scores=float32[K]>`: the row
+      A function `(models float32[K, P], x [n, ...], y [n, ...]) -> <choice=int32, scores=float32[K]>`: the row
       of the best model, the first of equal ones, and every model's score, of which the least is the best (loss, or
       share of wrong answers). One model is not tried: its score is 0.
 
@@ -219,15 +219,18 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     score = build_score(model, criterion)
 
     @traced_once
-    def choose(models, x, y):
+    def among(models, x, y):
         def every():
             return tf.map_fn(lambda vector: score(vector, x, y), models, parallel_iterations=1)
 
-        # Where the type says that there is one model nothing may be left to fold: TensorFlow's optimizer aborts the
-        # process over a loop that it finds out to be dead.
-        if models.shape[0] == 1:
-            return tf.constant(0), tf.zeros([1])
         scores = tf.cond(tf.shape(models)[0] > 1, every, lambda: tf.zeros(tf.shape(models)[:1]))
         return tf.argmin(scores, output_type=tf.int32), scores
+
+    def choose(models, x, y):
+        # Where the type says that there is one model nothing may be left to fold: TensorFlow's optimizer aborts the
+        # process over a loop that it finds out to be dead. One trace serves any number of models, and cannot say.
+        if models.shape[0] == 1:
+            return tf.constant(0), tf.zeros([1])
+        return among(models, x, y)
 
     return choose
