@@ -234,7 +234,7 @@ def test_statistics_that_are_reset_do_not_travel():
         made_of(keras, statistics="local")
 
 
-@pytest.mark.parametrize("name, is_noted", [("secure_sum", True), ("dp", True), ("uniform_mean", False)])
+@pytest.mark.parametrize("name, is_noted", [("secure_sum", True), ("uniform_mean", False)])
 def test_a_run_notes_that_statistics_are_clipped_with_the_updates(tff_worker, tmp_path, name, is_noted):
     train, test = own_data.clinics()
     far = tffcl.Population.from_arrays({client: (1000 * x, y) for client, (x, y) in train.items()}, test)

@@ -23,7 +23,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
 from tffcl.models.model_rows import assigned
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.validation import Parameters, check_kind, tell_once
+from tffcl.validation import Parameters, check_kind
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -375,22 +375,15 @@ def method_builder(build: Build) -> Build:
 
 
 def _check_statistics(model: FlatModel, aggregation=None, parameters: Parameters | None = None, **others):
-    """Refuses an aggregation that goes by the length of updates, or tells of one that bounds their coordinates, where
-    clients share statistics, which are in the unit of their data."""
+    """Raises UserError for an aggregation that goes by the length of updates in which clients share statistics: these
+    are in the unit of the data, and would decide it."""
     del others
     local = getattr(parameters, "local_layers", None) == STATISTICS
-    if aggregation is None or not model.has_statistics or local:
-        return
-    keeps = 'FlatModel.from_keras(..., statistics="reset"), or build_lg_fedavg with local_layers="statistics"'
-    if traits(aggregation).by_length:
+    if aggregation is not None and model.has_statistics and not local and traits(aggregation).by_length:
         raise UserError(
             f"the aggregation clips or compares updates by their length, and {model.name} has statistics in the unit "
-            f"of the data among its weights, which would decide it; take {keeps}"
-        )
-    if traits(aggregation).hides_uploads:
-        tell_once(
-            f"secure sums clip every coordinate of an update to their bound, those of the statistics of {model.name} "
-            f"too, which are in the unit of the data; set bound above what these move by, or take {keeps}"
+            'of the data among its weights, which would decide it; take FlatModel.from_keras(..., statistics="reset"), '
+            'or build_lg_fedavg with local_layers="statistics"'
         )
 
 
