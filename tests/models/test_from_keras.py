@@ -448,13 +448,17 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_functional_model_of_which_nothing_is_trained_is_refused():
+@pytest.mark.parametrize("names, message", [
+    ((), "functional has no trainable weights; is it built?"),
+    (("a/kernel", "b/kernel", "a/bias"), "weight_names name the layer a in 2 places; its weights must stand together"),
+])  # fmt: skip
+def test_a_functional_model_of_which_nothing_is_trained_or_a_layer_is_apart_is_refused(names, message):
     given = own_data.functional()
-    nothing = tff.learning.models.FunctionalModel(
-        initial_weights=((), ()),
+    wrong = tff.learning.models.FunctionalModel(
+        initial_weights=(tuple(np.zeros(2, np.float32) for _ in names), ()),
         predict_on_batch_fn=given.predict_on_batch,
         loss_fn=given.loss,
         input_spec=given.input_spec,
     )
-    with pytest.raises(UserError, match="functional has no trainable weights; is it built?"):
-        tffcl.FlatModel.from_functional(nothing)
+    with pytest.raises(UserError, match=message):
+        tffcl.FlatModel.from_functional(wrong, weight_names=names)

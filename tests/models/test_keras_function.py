@@ -454,7 +454,7 @@ def all_frozen():
             r"draws random numbers \(RandomStandardNormal.* run's seed",
         ),
         (drawing(lambda x: x + tf.random.get_global_generator().normal([2])), "variables that are no weights .* table"),
-        (drawing_always, "dropout.* draws random numbers at inference too; leave training=True out of its call"),
+        (drawing_always, r"\(type Dropout\): it draws random numbers at inference too; leave .* out of its call$"),
         (lambda: sequential(Setting(2, input_shape=(30,))), "sets its trained weight setting/kernel when it is called"),
         (
             lambda: sequential(layers.SpectralNormalization(layers.Dense(2), input_shape=(30,))),

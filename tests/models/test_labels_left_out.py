@@ -11,6 +11,7 @@ from tests.own_data import layers, sequential
 from tests.own_objectives import X, keras, labels_of
 from tffcl.algorithms.choosing_method import losses_of_few
 from tffcl.client_work.evaluation import build_choose, build_losses, build_mean_loss
+from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.client_work.mixture import nearest_shares
 from tffcl.clients.client_examples import PooledExamples
 from tffcl.models.graph_function import graph_function
@@ -76,6 +77,21 @@ def test_examples_without_a_label_that_counts_do_not_count(build):
     few, found = losses_of_few(model, model.initial[np.newaxis], population, population.train)
     np.testing.assert_allclose(found[:, 0], [mean, each[:2].mean()], rtol=1e-5)
     assert few.all()
+
+
+def test_training_by_weights_of_one_is_plain_training():
+    """Of sequences of which not all labels count: each counts as much as every other one."""
+    model = of_sequences()
+    x, y = examples(model)
+    sgd = build_local_sgd(model, tffcl.LocalTraining(epochs=2, batch_size=2, learning_rate=0.5))
+
+    def both(vector, x, y, seed):
+        return sgd(vector, x, y, seed), sgd(vector, x, y, seed, example_weights=tf.ones([4]))
+
+    plain, weighted = in_graph(both, model.initial, x, y, np.array([1, 2], np.int32))
+    np.testing.assert_allclose(weighted[0], plain[0], atol=1e-6)
+    np.testing.assert_allclose(weighted[1], plain[1], rtol=1e-5)
+    assert np.abs(plain[0] - model.initial).max() > 1e-2
 
 
 def test_examples_without_a_label_that_counts_are_nearest_to_no_model():

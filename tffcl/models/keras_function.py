@@ -334,7 +334,7 @@ def _draw_by(generator, seed):
 
     def make_seed():
         if seed is None:
-            raise UserError("it draws random numbers at inference too; leave training=True out of its call")
+            raise ValueError("it draws random numbers at inference too; leave training=True out of its call")
         return tf.random.experimental.stateless_fold_in(seed, next(drawn))
 
     generator._rng_type, generator._built = generator.RNG_STATELESS, True
