@@ -43,3 +43,11 @@ def test_one_trace_serves_all_computations(tff_worker):
         np.testing.assert_array_equal(computation(**how)([1.0, 2.0]), [factor, 2 * factor])
     assert traced == [(True, 2), (False, 2), (True, 3)]
     np.testing.assert_array_equal(weighed(tf.constant([1.0, 2.0]))[1], [4, 8])
+
+
+def test_a_trace_of_any_number_of_rows_is_not_that_of_a_known_one():
+    """What is known of a shape decides what is traced: nothing may be left of a loop over rows that are not there."""
+    counted = traced_once(lambda x: tf.constant(-1 if x.shape[0] is None else x.shape[0]))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        rows = [tf.compat.v1.placeholder(tf.float32, [count]) for count in (None, 1, 0, None)]
+        assert session.run([counted(x) for x in rows], {x: np.ones(x.shape[0] or 0) for x in rows}) == [-1, 1, 0, -1]

@@ -75,7 +75,7 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
       input_signature: As of `tf.function`.
     """
     traced = tf.function(function, autograph=False, input_signature=input_signature)
-    graph, signature = tf.Graph(), inspect.signature(function)
+    graph, signature, known = tf.Graph(), inspect.signature(function), {}
 
     def spec(leaf):
         return tf.TensorSpec(leaf.shape, leaf.dtype) if tf.is_tensor(leaf) else leaf
@@ -87,9 +87,13 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         args, kwargs = tf.nest.map_structure(spec, (given.args, given.kwargs))
-        with graph.as_default():
-            concrete = traced.get_concrete_function(*args, **kwargs)
-        return concrete(*given.args, **given.kwargs)
+        # By exact shapes: TensorFlow would take a trace of any number of rows for one row, too.
+        key = repr((args, kwargs))
+        if key not in known:
+            anew = tf.function(function, autograph=False, input_signature=input_signature)
+            with graph.as_default():
+                known[key] = anew.get_concrete_function(*args, **kwargs)
+        return known[key](*given.args, **given.kwargs)
 
     return call
 
