@@ -229,3 +229,8 @@ def test_gamma_where_the_distances_have_a_gap(tff_worker):
     assert labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2] and 0.3 < kept["gamma"] < 7
     labels, kept = relations.flattened(np.zeros([3, 3]))
     assert labels.tolist() == [0, 0, 0] and kept["relatedness"].all()
+
+
+def test_without_an_encoder_it_is_told_in_a_line(model):
+    with pytest.raises(UserError, match="encoder is None; it must be an autoencoder and its parameters"):
+        build_flt(model, TRAINING, encoder=None)

@@ -290,6 +290,7 @@ class Frame:
         ),
         ({"a": (X, Y[:3])}, r"client a has training examples float32 \[6, 2\] and 3 labels; they do not fit"),
         ({"a": X}, r"the training examples of client a are ndarray; they must be a pair \(x, y\)"),
+        ({"a": {"x": X, "label": X}}, r"client a are a mapping of x, label; they must be a pair \(x, y\)"),
         ({"a": (np.array(["one"] * 6), Y)}, r"training examples of client a are <U3 \[6\]; they must be numbers"),
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "the training examples of client a have unequal shapes"),
     ],
@@ -541,3 +542,9 @@ def test_a_function_of_ones_own_changes_all_examples(named):
         named.map(lambda x, y: None)
     with pytest.raises(UserError, match="client bo has training examples .* and 1 labels"):
         named.map(lambda x, y: (x, y[:1]))
+
+
+def test_examples_by_name_are_those_of_a_pair():
+    named, pair = (Population.from_arrays({"a": given}) for given in ({"x": X, "y": Y}, (X, Y)))
+    np.testing.assert_array_equal(named.train("a").x, pair.train("a").x)
+    np.testing.assert_array_equal(named.train("a").y, pair.train("a").y)

@@ -471,4 +471,9 @@ def build_flt(
       seed: Of the clients' k-means and of the map.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
     """
+    if not (isinstance(encoder, tuple) and len(encoder) == 2):
+        raise UserError(
+            f"encoder is {encoder!r:.60}; it must be an autoencoder and its parameters, "
+            "(FlatAutoencoder, float32 [P]), as tffcl.lab.tasks.encoders.find_encoder gives them"
+        )
     return FLT(model, training, parameters, encoder, (seed, noise_seed))

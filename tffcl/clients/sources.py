@@ -295,12 +295,16 @@ def checked(client, given, kind: str) -> ClientExamples:
       UserError: If these are not numbers, not finite, or of unequal lengths.
     """
     what = f"the {kind} examples of client {client}"
+    if isinstance(given, Mapping) and set(given) == {"x", "y"}:  # as in a ClientData
+        given = given["x"], given["y"]
     try:
         x, y = _arrays_of(given, client) if isinstance(given, tf.data.Dataset) else given
     except (TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{what} are {type(given).__name__}; they must be a pair (x, y)") from None
+    if isinstance(given, Mapping):
+        raise UserError(f"{what} are a mapping of {', '.join(map(str, given))}; they must be a pair (x, y)")
     if isinstance(x, Mapping):
         x = collections.OrderedDict((str(name), _numbers(each, f"{what}, input {name},")) for name, each in x.items())
     else:

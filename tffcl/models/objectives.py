@@ -288,7 +288,9 @@ def _output_shape(name: str, functional, x) -> tuple[int, ...]:
         raise UserError(f"{name} cannot be computed on its input: {one_line(error)}") from None
     tensor = isinstance(output, tff.TensorType) and np.issubdtype(output.dtype, np.floating)
     if not tensor or not output.shape or None in output.shape[1:]:
-        raise UserError(f"{name} gives {output}; it must give one tensor of floats, of known shape but for the batch")
+        heads = "; tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first of several"
+        rule = "it must give one tensor of floats, of known shape but for the batch"
+        raise UserError(f"{name} gives {output}; {rule}{heads if isinstance(output, tff.StructType) else ''}")
     return tuple(output.shape[1:])
 
 

@@ -82,7 +82,8 @@ class Trained(Shown):
         """Returns the model that a client uses as a Keras model of one's own, to go on with, to save or to serve.
 
         It answers as the Keras model of `FlatModel.from_keras` does, with logits where that one does; of a mixture of
-        models with probabilities, or numbers: the weighted mean of what its models answer.
+        models with probabilities, or numbers: the weighted mean of what its models answer. Of methods with personal
+        models, such as Ditto, it is the client's own, as it was after its last round.
 
         Raises:
           UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
