@@ -102,9 +102,7 @@ class GroupedInTime(Method):
         nobody = np.zeros(len(population), np.int32)
         return dataclasses.replace(state, warm=ClusteredState(**self._inner.engine.start(population, nobody)))
 
-    def _first(
-        self, state: GroupedState, met: OneShotState, population: Population, round_number: int
-    ) -> GroupedState:
+    def _first(self, state: GroupedState, met: OneShotState, population: Population, round_number: int) -> GroupedState:
         """The state when the first clusters have been formed, after so many rounds."""
         state = dataclasses.replace(state, met=met, warm=None)
         if not self._triggers:

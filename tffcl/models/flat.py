@@ -270,8 +270,8 @@ class FlatModel(FlatWeights, Shown):
 
     def constrained(self, trained: Sequence) -> list:
         """Returns the trained weights as Keras' constraints leave them after a step."""
-        if not self.has_constraints:
-            return trained
+        if self.keras is None or not self.has_constraints:
+            return list(trained)
         return [each if fit is None else fit(each) for each, fit in zip(trained, self.keras.constraints, strict=True)]
 
     def after_step(self, vector, statistics: Sequence) -> tf.Tensor:

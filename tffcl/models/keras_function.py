@@ -64,10 +64,12 @@ class KerasFunction:
         with _eagerly():
             made = self.rebuild()
             variances = _variances(made)
-            made.set_weights([
-                np.maximum(value, 0) if id(weight) in variances else value
-                for weight, value in zip(made.weights, values, strict=True)
-            ])
+            made.set_weights(
+                [
+                    np.maximum(value, 0) if id(weight) in variances else value
+                    for weight, value in zip(made.weights, values, strict=True)
+                ]
+            )
             _freeze_like(made, self.model)
             _finalize(made)
         return made

@@ -385,9 +385,7 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
         # One of the two labels may be padding, whose loss is always 0.
         found = [[of_copies(run, n, value) for n in (1, copies)] for value in (0, 1)]
     except Exception as error:  # whatever the user's own loss raises
-        kind, good = (
-            ("integer labels", "SparseCategoricalCrossentropy") if classes else ("numbers", "MeanSquaredError")
-        )
+        kind, good = ("integer labels", "SparseCategoricalCrossentropy") if classes else ("numbers", "MeanSquaredError")
         raise UserError(
             f"the loss of {name} cannot be computed of {kind}: {one_line(error)}; {good} can, or a Loss of your own"
         ) from None

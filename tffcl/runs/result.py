@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,9 @@ def _predictor(model: FlatModel, probabilities: bool, mixture: bool):
     if not mixture:
         return graph_function(answers, tf.TensorSpec([model.size]), model.x_spec)
     mixed = build_mixed_outputs(model)
-    means = model.objective.probabilities if probabilities else model.objective.predictions
+    means: Callable = model.objective.predictions
+    if probabilities:
+        means = model.objective.probabilities  # type: ignore[assignment]  # build_probabilities refuses numbers
     specs = tf.TensorSpec([None, model.size]), tf.TensorSpec([None]), model.x_spec
     return graph_function(lambda models, weights, x: means(mixed(models, weights, x)), *specs)
 

@@ -175,7 +175,7 @@ def similarity(
     if formed.chance is not None:
         unit = self_distance.UNIT
     drawn, threshold = formed.dendrogram, formed.threshold
-    if drawn is None:  # another grouping than a tree has one to look at, cut into as many clusters
+    if drawn is None or threshold is None:  # another grouping than a tree has one to look at, cut into as many clusters
         drawn, threshold = tree, hierarchical.threshold_of(tree, int(formed.labels.max()) + 1)
         notes = (*notes, "the clusters are not of the tree, which is drawn beside them, cut into as many")
     return Similarity(

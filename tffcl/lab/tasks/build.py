@@ -69,8 +69,8 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     few = None not in (model.num_classes, classes) and model.num_classes < classes
     if few or (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape):
         wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {_labels_in_words(model.num_classes)}"
-        given = f"{has.dtype} {list(shape)} of {_labels_in_words(classes)}"
-        raise UserError(f"model {name} takes {wanted}; {federated.name} has {given}")
+        held = f"{has.dtype} {list(shape)} of {_labels_in_words(classes)}"
+        raise UserError(f"model {name} takes {wanted}; {federated.name} has {held}")
     return model.with_metrics(config.evaluation.metrics) if config.evaluation.metrics else model
 
 
