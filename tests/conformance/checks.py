@@ -253,7 +253,8 @@ def check_rounds_from_the_first_values(subject: Subject):
         apart = difference(given, state)
         assert apart.close, f"the server's values differ by up to {apart.largest:.3g} from those that a run has then"
         state = plain_containers(deployment_forms.run(computations["training"], state, clients)[0])
-    apart = difference(exports.server_values(subject.second.state), {name: state[name] for name in begun})
+    values = exports.server_values(subject.second.state)
+    apart = difference(values, {name: state[name] for name in values})
     assert apart.close, f"after two rounds the server's values differ by up to {apart.largest:.3g}"
 
 
