@@ -114,8 +114,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
                      "secure_sum hides both"}),
     _method("fedsoft", "FedSoftParameters", "FedSoft: clients near several clusters train one model held near theirs "
             "(AAAI 2022)", of=_OF_SOFT, takes=("seed",),
-            refuses=dict.fromkeys(("dp", "uniform_mean"), "its clusters' models are means by importance weights, and "
-                                  "there all clients count the same")),
+            refuses={**dict.fromkeys(("dp", "uniform_mean"), "its clusters' models are means by importance weights, "
+                                     "and there all clients count the same"),
+                     "secure_sum": "a sum in which one client weighs nearly all is its upload"}),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",

@@ -221,3 +221,21 @@ def test_times_that_there_are_not(values, message):
 def test_noised_signatures_tell_no_change(pacfl):
     with pytest.raises(UserError, match="signatures have noise: two of a client differ by it"):
         pacfl(signature_noise_multiplier=1.0, regroup_on={"signal": "signature"})
+
+
+def test_control_variates_are_not_grouped_after_training(model):
+    for when in ({"regroup_every": 2}, {"when": 2}):
+        how = ComposedParameters(signature="label_histogram", num_clusters=2, training="scaffold", **when)
+        with pytest.raises(UserError, match="keeps sums over the members of each cluster"):
+            build_composed(model, TRAINING, how)
+    build_composed(model, TRAINING, dataclasses.replace(how, when="as_they_join"))
+
+
+def test_where_too_few_are_there_to_be_grouped_the_grouping_waits(tff_worker, pacfl, clients):
+    method = pacfl(regroup_every=1)
+    state, _ = method.next(method.initialize(clients), cohort_of(clients, EVERYONE, 1))
+    alone = clients.restricted([0])
+    state, metrics = method.next(state, cohort_of(alone, [0], 2))
+    assert metrics.scalars["formed_anew"] == 0
+    _, metrics = method.next(state, cohort_of(clients, EVERYONE, 3))
+    assert metrics.scalars["formed_anew"] == 1

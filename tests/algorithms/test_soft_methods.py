@@ -252,3 +252,15 @@ def test_losses_that_are_none_are_told_in_one_line(make):
 def test_there_is_one_model_at_least(name):
     with pytest.raises(UserError, match="num_clusters is 0"):
         getattr(tffcl.algorithms, name)(num_clusters=0)
+
+
+@pytest.mark.parametrize("name", ["dp", "secure_sum", "robust"])
+def test_a_soft_grouping_takes_means_by_weights_alone(model, name):
+    how = ComposedParameters(signature="label_histogram", grouping="soft", num_clusters=2)
+    with pytest.raises(UserError, match="takes means by the clients' weights"):
+        build_composed(model, TRAINING, how, aggregation=tffcl.aggregation(name))
+
+
+def test_fedsoft_takes_no_secure_sums(model):
+    with pytest.raises(UserError, match="one client weighs nearly all is its upload"):
+        build_fedsoft(model, TRAINING, aggregation=tffcl.aggregation("secure_sum"))

@@ -122,8 +122,9 @@ def build_fedsoft(
       seed: Decides the initial models.
     """
     given = traits(keyed_factory(aggregation, 1))
-    if given.is_uniform or not given.is_mean:
-        raise UserError(f"fedsoft cannot have this aggregation: {ALGORITHMS['fedsoft'].refuses['dp']}")
+    refused = "dp" if given.is_uniform or not given.is_mean else "secure_sum" if given.hides_uploads else None
+    if refused:
+        raise UserError(f"fedsoft cannot have this aggregation: {ALGORITHMS['fedsoft'].refuses[refused]}")
     held = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
     composed = build_fedsoft_round(model, held, parameters, aggregation)
     first = {"models": draw_models(model, parameters.num_clusters, seed)}

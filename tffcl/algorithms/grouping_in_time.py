@@ -27,6 +27,7 @@ from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, index_of, joined_order
+from tffcl.clients.simulation_context import current
 from tffcl.clustering import self_distance
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, mean_of_members, renumbered
 from tffcl.errors import UserError
@@ -92,6 +93,13 @@ class GroupedInTime(Method):
                 'or not its data have changed; take signal = "loss", or regroup_every',
                 key="regroup_on",
             )
+        if one_shot.engine.counts_members and (self._triggers or isinstance(how.when, int)):
+            raise UserError(
+                "the local training keeps sums over the members of each cluster, as scaffold's control variates are, "
+                "and these are wrong when clusters are formed after rounds of training; take when = "
+                f"{BEFORE!r} or {AS_THEY_JOIN!r} without regroup_every and regroup_on, or another training",
+                key="training",
+            )
 
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)
@@ -126,6 +134,8 @@ class GroupedInTime(Method):
         if self._triggers:
             state, standing, asked = self._flagged(state, cohort)
             due = self._triggers.due(standing, number - 1, int(state.flags.formed_in), len(state.met.client_ids))
+            there = np.intersect1d(state.met.client_ids, cohort.population.client_ids)
+            due = due and not self._too_few(len(there))  # else it stays due
             scalars = {"change_flags": standing, "formed_anew": int(due)}
             state, signed = self._formed_anew(state, cohort.population, number - 1) if due else (state, 0)
             exchanged += _FLAG * asked + self.joining * signed
@@ -170,10 +180,11 @@ class GroupedInTime(Method):
         """Each client's loss `float32 [m]` under its model before it trains."""
         models, rows = self._inner.models_for(met, population.client_ids)
         losses = np.empty(len(rows), np.float32)
+        told = privacy_releases.of_all("the losses by which clients see that their data have changed", population)
+        current().release(told)  # once, whatever the number of models
         for row in np.unique(rows):
             members = population.restricted(population.client_ids[rows == row])
-            release = privacy_releases.of_all("the losses by which clients see that their data have changed", members)
-            losses[rows == row] = ask_all(_build_losses(self.model), models[row], members, release=release)
+            losses[rows == row] = ask_all(_build_losses(self.model), models[row], members)
         return losses
 
     def _formed_anew(self, state: GroupedState, population: Population, round_number: int) -> tuple[GroupedState, int]:

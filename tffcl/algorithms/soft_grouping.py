@@ -6,6 +6,8 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.contract import traits
 from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import Exports, Views
@@ -71,11 +73,20 @@ class SoftGrouping(OneShot):
         """Makes the method.
 
         Raises:
-          UserError: If the number of clusters is not known, and an aggregation of one's own must know it.
+          UserError: If the number of clusters is not known, and an aggregation of one's own must know it; or for an
+            aggregation in which all clients count the same, so that all models would be one, or which hides uploads: a
+            sum in which one client weighs nearly all is its upload.
         """
         super().__init__(name, build_clustered_training(model, training), clustering)
         if aggregation is not None and clustering.num_clusters is None:
             raise UserError('grouping "soft" with an aggregation of one\'s own needs num_clusters', key="num_clusters")
+        given = traits(keyed_factory(aggregation, 1))
+        if given.is_uniform or not given.is_mean or given.hides_uploads:
+            raise UserError(
+                'grouping "soft" takes means by the clients\' weights: not aggregations in which all count the same, '
+                "and no secure sums, where one that a single client weighs nearly all of is its upload",
+                key="grouping",
+            )
         self._how, self._temperature = (model, training, aggregation), temperature
 
     def _round(self, clusters: int) -> Round:
