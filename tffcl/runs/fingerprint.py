@@ -3,7 +3,6 @@ built from.
 """
 
 import dataclasses
-import functools
 import hashlib
 import numbers
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, FlatWeights
+from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
 _MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
@@ -112,7 +112,7 @@ def _model(model: FlatModel) -> dict:
     return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
 
 
-@functools.lru_cache(maxsize=4)  # of a model that several methods train
+@built_once  # several methods train one model
 def _probe(model: FlatModel) -> str:
     """Returns the losses of made-up examples, with labels in three orders, under made-up weights, to three digits.
 
