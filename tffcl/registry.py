@@ -89,6 +89,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("fedclust", "FedClustParameters", "FedClust: clusters by the last layer's weights after a local warm-up "
             "(2024)",
             takes=("seed",), file="presets", clusters=True),
+    _method("flhc", "FLHCParameters", "FL+HC: clusters by the clients' updates after some rounds of FedAvg (IJCNN "
+            "2020)",
+            takes=("seed",), file="presets", clusters=True),
     _method("clove", "CLoVEParameters", "CLoVE: K models, clients clustered by their losses under all of them in "
             "every round (2025)",
             of=_OF_EACH_ROUND, takes=("seed",)),

@@ -100,7 +100,7 @@ def test_it_recovers_after_labels_are_swapped(tff_worker, model, digit_clients, 
 
 def test_clusters_merge_as_plain_loops_merge_them():
     losses = np.array([[0.1, 0.5, 2.0], [0.3, 0.2, 2.0], [0.2, 0.3, 1.0], [2.0, 2.0, 0.1]])
-    apart = cross_losses(losses, np.array([0, 1, 1, 2]), np.array([10, 10, 30, 5]))
+    apart = cross_losses(losses, np.array([0, 1, 1, 2]), np.array([10, 10, 30, 5]), np.zeros(3, bool))
     np.testing.assert_allclose(apart, [[0.1, 0.225, 2.0], [0.5, 0.275, 2.0], [2.0, 1.25, 0.1]])
     for threshold, labels in [(0.1, [0, 1, 2]), (0.23, [0, 0, 1]), (5, [0, 0, 0])]:
         assert merged_clusters(apart, threshold).tolist() == labels
@@ -108,7 +108,7 @@ def test_clusters_merge_as_plain_loops_merge_them():
     assert merged_clusters(apart, 5).tolist() == [0, 1, 0]
     assert merged_clusters(np.full([2, 2], np.nan), 5).tolist() == [0, 1]
     models = np.array([[1.0, 2.0], [5.0, 6.0], [3.0, 4.0]], np.float32)
-    merged = merged_models(models, np.array([0, 1, 0]), np.array([0, 0, 0, 2, 1]))
+    merged = merged_models(models, np.arange(3), np.array([0, 1, 0]), np.array([0, 0, 0, 2, 1]))
     np.testing.assert_array_equal(merged, [[1.5, 2.5], [5, 6]])
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.short_runs import TRAINING, cohort_of, models_of, train
 from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
-from tffcl.algorithms.presets import build_pacfl
+from tffcl.algorithms.parameters import ComposedParameters, FLHCParameters, PACFLParameters
+from tffcl.algorithms.presets import build_flhc, build_pacfl
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
@@ -109,6 +109,15 @@ def test_clients_are_grouped_after_rounds_of_fedavg_with_its_model(tff_worker, m
     newcomer = Population.from_arrays({9: (clients.train(0).x, clients.train(0).y)})
     admitted = method.admit(state, newcomer)
     assert admitted.met.clusters([9]) == admitted.met.clusters([0])
+
+
+def test_flhc_is_the_composition_of_updates_after_some_rounds(tff_worker, model, clients):
+    """To the last bit; of clients whose examples are turned it finds who is."""
+    preset = build_flhc(model, TRAINING, FLHCParameters(num_clusters=2, when=2), seed=2)
+    parts = composed(model, DISPLACED, metric="euclidean", linkage="complete", when=2)
+    first, second = (train(each, clients, ((0, 1, 2, 3), EVERYONE, (1, 2, 4))) for each in (preset, parts))
+    np.testing.assert_array_equal(models_of(preset, first, clients), models_of(parts, second, clients))
+    assert len(set(zip(TURNS, preset.views(first).clusters.tolist()))) == len(first.met.models) == 2
 
 
 @pytest.mark.parametrize("signal, bound", [("signature", 5.0), ("loss", 0.3)])

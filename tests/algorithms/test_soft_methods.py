@@ -16,7 +16,8 @@ from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedem import build_fedem
 from tffcl.algorithms.fedrc import build_fedrc
 from tffcl.algorithms.fedsoft import build_fedsoft
-from tffcl.algorithms.parameters import ComposedParameters
+from tffcl.algorithms.given import build_given
+from tffcl.algorithms.parameters import ComposedParameters, GivenParameters
 from tffcl.algorithms.soft_parameters import FedEMParameters, FedRCParameters, FedSoftParameters
 from tffcl.client_work.mixture import check_likelihood
 from tffcl.clustering.soft import memberships
@@ -159,11 +160,32 @@ def test_weights_are_a_softmax_of_distances_to_members():
     np.testing.assert_array_equal(memberships(proximity, np.array([0, 0, 1, 1]), 1e-9), np.eye(2)[[0, 0, 1, 1]])
 
 
-def test_a_soft_composition_at_temperature_zero_is_the_hard_one(tff_worker, model, population):
+def test_with_one_hot_weights_a_soft_composition_is_the_hard_one_and_the_given_groups(tff_worker, model, population):
     soft, hard = composed(model, grouping="soft", temperature=1e-9), composed(model)
-    states = [train(each, population) for each in (soft, hard)]
+    groups = dict(enumerate(hard.initialize(population).assignment.tolist()))
+    given = build_given(model, TRAINING, GivenParameters(groups))
+    states = [train(each, population) for each in (soft, hard, given)]
     np.testing.assert_array_equal(states[0].mixture, np.eye(2)[states[1].assignment])
-    assert_close(*(models_of(each, state, population) for each, state in zip((soft, hard), states)))
+    models = [models_of(each, state, population) for each, state in zip((soft, hard, given), states)]
+    assert_close(models[0], models[1])
+    np.testing.assert_array_equal(models[1], models[2])
+
+
+def test_fedem_with_one_hot_mixtures_trains_the_given_groups(tff_worker, model, population):
+    """They stay so, and each group's model moves by its share of a round's examples: the paper's mean is of all."""
+    groups, (clients, number) = np.array([0, 1, 1, 0, 1], np.int32), ([0, 1, 2, 3], 1)
+    fedem = build_fedem(model, TRAINING, FedEMParameters(num_clusters=2))
+    given = build_given(model, TRAINING, GivenParameters(dict(enumerate(groups.tolist()))))
+    start, apart = fedem.initialize(population), given.initialize(population)
+    kept = start.kept.updated(population.client_ids, list(np.eye(2, dtype=np.float32)[groups]))
+    start = dataclasses.replace(start, models=apart.models, kept=kept)
+    after, moved = (each.next(state, cohort_of(population, clients, number))[0] for each, state in
+                    ((fedem, start), (given, apart)))  # fmt: skip
+    np.testing.assert_allclose(after.mixture[clients], np.eye(2)[groups[clients]], rtol=0, atol=1e-20)
+    examples = np.bincount(groups[clients], weights=population.sizes[clients])
+    shares = (examples / examples.sum())[:, np.newaxis]
+    assert_close(after.models - start.models, shares * (moved.models - apart.models))
+    assert np.abs(moved.models - apart.models).max(axis=1).min() > 0.05
 
 
 def test_a_soft_composition_of_one_cluster_is_fedavg(tff_worker, model, population, reference):

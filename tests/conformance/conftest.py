@@ -33,6 +33,7 @@ LIKE_OTHERS = {
     "pca_km_hc",
     "flt",
     "fedclust",
+    "flhc",
     "clove",
     "flux",
     "fednova",

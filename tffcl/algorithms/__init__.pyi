@@ -47,6 +47,7 @@ from tffcl.algorithms.parameters import ComposedParameters as ComposedParameters
 from tffcl.algorithms.parameters import EMDCFLParameters as EMDCFLParameters
 from tffcl.algorithms.parameters import FedClustParameters as FedClustParameters
 from tffcl.algorithms.parameters import FedGroupParameters as FedGroupParameters
+from tffcl.algorithms.parameters import FLHCParameters as FLHCParameters
 from tffcl.algorithms.parameters import FLISHCParameters as FLISHCParameters
 from tffcl.algorithms.parameters import FLTParameters as FLTParameters
 from tffcl.algorithms.parameters import GivenParameters as GivenParameters
@@ -56,6 +57,7 @@ from tffcl.algorithms.parameters import PCAKMHCParameters as PCAKMHCParameters
 from tffcl.algorithms.parameters import WhenParameters as WhenParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg as build_per_fedavg
 from tffcl.algorithms.presets import build_fedclust as build_fedclust
+from tffcl.algorithms.presets import build_flhc as build_flhc
 from tffcl.algorithms.presets import build_flis_hc as build_flis_hc
 from tffcl.algorithms.presets import build_pacfl as build_pacfl
 from tffcl.algorithms.presets import build_pca_km_hc as build_pca_km_hc

@@ -14,7 +14,7 @@ from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering.model_kmeans import first_groups, nearest_centres, weighted_means
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -124,8 +124,8 @@ class FedSEM(CollectedTraining):
         begun, found = len(state.first_centres) > 0, np.zeros(len(newcomers), np.int32)
         if begun:
             found = self._first_clusters(state, Cohort(newcomers, newcomers.client_ids, (self._seed, 0)))
-        known = np.concatenate([state.known, np.full(len(newcomers), begun)])[joined_order(state, newcomers)]
-        return dataclasses.replace(state, known=known, **extended(state, newcomers, found))
+        known = np.full(len(newcomers), begun)
+        return dataclasses.replace(state, **extended(state, newcomers, found, known=known))
 
     def views(self, state: FedSEMState) -> Views:
         return Views(state.client_ids, state.assignment, known=state.known)

@@ -405,10 +405,8 @@ class FLT(Method):
         known, gamma = len(state.client_ids), float(state.gamma)
         related = fcr.relate(apart, gamma)
         related[:known, :known] = state.relatedness  # the old clients' relations stay as they are
-        members, order = extended(state, newcomers, labels), joined_order(state, newcomers)
-        new = {"centres": signed["centres"], "mask": signed["mask"], "mapped": np.zeros(len(newcomers), bool)}
-        changes = {name: np.concatenate([getattr(state, name), new[name]])[order] for name in new}
-        changes["points"] = points[order]
+        new, order = {**signed, "mapped": np.zeros(len(newcomers), bool)}, joined_order(state, newcomers)
+        members, changes = extended(state, newcomers, labels, **new), {"points": points[order]}
         changes["proximity"], changes["relatedness"] = apart[np.ix_(order, order)], related[np.ix_(order, order)]
         changes["merges"] = hierarchical.build_ward_dendrogram(changes["relatedness"] != 0).merges  # for reports
         if self._joint:

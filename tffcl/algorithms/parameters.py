@@ -190,6 +190,23 @@ class FedClustParameters(WhenParameters, CutParameters, PartialWeightsParameters
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
 
 
+@dataclasses.dataclass(frozen=True)
+class FLHCParameters(WhenParameters, CutParameters):
+    """When and how FL+HC groups clients.
+
+    Attributes:
+      metric: How far two clients' updates are apart (paper: also the sum of the absolute differences).
+      linkage: How far two clusters are apart.
+      threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and training;
+        or "self" or "gap", rules that find it.
+      when: As of all that group by signatures; the paper's n rounds of FedAvg before.
+    """
+
+    metric: one_of(choices.VECTOR_METRICS) = "euclidean"
+    linkage: one_of(choices.WITH_WARD) = "complete"
+    when: Count | one_of((BEFORE, AS_THEY_JOIN)) = 10
+
+
 TRUE = "true"  # the word for the true groups of the clients where a mapping could stand
 
 

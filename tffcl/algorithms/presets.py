@@ -14,10 +14,17 @@ from tffcl.algorithms.composed import build_grouping
 from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import OneShotClustering
-from tffcl.algorithms.parameters import FedClustParameters, FLISHCParameters, PACFLParameters, PCAKMHCParameters
+from tffcl.algorithms.parameters import (
+    FedClustParameters,
+    FLHCParameters,
+    FLISHCParameters,
+    PACFLParameters,
+    PCAKMHCParameters,
+)
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering.inference_similarity import check_threshold
 from tffcl.models.flat import FlatModel
+from tffcl.signatures.parameters import AnchorGradientSignatureParameters
 from tffcl.signatures.predictions import num_images
 
 _ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
@@ -182,3 +189,39 @@ def build_fedclust(
     """
     clustering = group_fedclust(model, training, parameters, seed=seed)
     return build_one_shot("fedclust", model, training, clustering, when=parameters, aggregation=aggregation)
+
+
+def group_flhc(model: FlatModel, training: LocalTraining, how: FLHCParameters, *, seed: int = 0) -> OneShotClustering:
+    """Builds the grouping: the clients' updates, their distances, hierarchical clustering."""
+    updates = AnchorGradientSignatureParameters(form="displacement", projection=0)
+    return build_grouping("anchor_gradient", model, updates, how, training=training, seed=seed)
+
+
+@method_builder
+def build_flhc(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FLHCParameters = FLHCParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FL+HC: clusters by the clients' updates after some rounds of FedAvg (Briggs, Fan and Andras, IJCNN 2020,
+    arXiv:2004.11791).
+
+    All clients train the model of the first rounds once more and send their updates; the server clusters these
+    hierarchically, once, and every cluster trains its own model from that one. That is from the paper, which sets a
+    threshold by hand; the rule that decides without one, the default linkage and newcomers, who are placed by their own
+    updates as by PACFL's Alg. 2 and 3, are ours. Other arguments are as of `build_fedavg`.
+
+    Args:
+      training: Local hyper-parameters, of the updates too.
+      parameters: When and how clients are grouped.
+      seed: It decides in which order clients visit their examples for the updates.
+
+    Returns:
+      The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, what a client's update
+      is subtracted by.
+    """
+    grouping = group_flhc(model, training, parameters, seed=seed)
+    return build_one_shot("flhc", model, training, grouping, when=parameters, aggregation=aggregation)

@@ -13,7 +13,7 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
@@ -138,9 +138,7 @@ class SoftMethod(Method):
         """Newcomers find their mixtures of the models as they are; nothing is trained."""
         check_newcomers(state, newcomers)
         found = self._found(state, newcomers)
-        order = joined_order(state, newcomers)
-        joined = extended(state, newcomers, found.argmax(axis=1))
-        return dataclasses.replace(state, **joined, mixture=np.concatenate([state.mixture, found])[order])
+        return dataclasses.replace(state, **extended(state, newcomers, found.argmax(axis=1), mixture=found))
 
     def views(self, state: SoftState) -> Views:
         notes = notes_of_models(self.model, state.assignment, self._count)

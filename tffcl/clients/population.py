@@ -419,18 +419,20 @@ def joined_order(state, newcomers: Population) -> np.ndarray:
     return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
 
 
-def extended(state, newcomers: Population, assignment) -> dict[str, Any]:
+def extended(state, newcomers: Population, assignment, **further) -> dict[str, Any]:
     """Puts old and new clients with their clusters in ascending order of ID.
 
     Args:
       state: Before.
       newcomers: Their IDs.
       assignment: `int32 [B]`, the newcomers' clusters.
+      **further: `[B, ...]`, theirs of other fields of the state that have a row for each client.
 
     Returns:
-      `client_ids` and `assignment` of the next state.
+      `client_ids`, `assignment` and the further fields of the next state.
     """
-    ids = np.concatenate([state.client_ids, newcomers.client_ids]).astype(np.int32)
     order = joined_order(state, newcomers)
-    keys = np.concatenate([state.assignment, assignment]).astype(np.int32)
-    return {"client_ids": ids[order], "assignment": keys[order]}
+    theirs = {"client_ids": newcomers.client_ids, "assignment": assignment}
+    known = {name: np.concatenate([getattr(state, name), own]).astype(np.int32) for name, own in theirs.items()}
+    known |= {name: np.concatenate([getattr(state, name), own]) for name, own in further.items()}
+    return {name: rows[order] for name, rows in known.items()}

@@ -177,6 +177,11 @@ METRICS = (
         key="nmi", about="normalised mutual information", source=("clusters", "nmi"), digits=3, better=UP,
         group="agreement", header="NMI",
     ),
+    Metric(
+        key="was", about="Wasserstein-adjusted score: how alike members are in how evenly their labels are spread",
+        source=("clusters", "was"), digits=3, better=UP, limits=(-1, 1), group="agreement", header="WAS",
+        measure="was", compared="WAS",
+    ),
     _accuracy(
         "participants_accuracy", "cluster accuracy %, over the clients that took part in a round", "accuracy",
         "cluster", "participants", "mean", column="cluster_accuracy_participants", group="those that took part",

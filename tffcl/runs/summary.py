@@ -4,13 +4,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 
 from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.population import Population
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs.run import Totals
+
+_MOST_COMPARED = 5000  # clients of a score that compares all pairs
 
 
 def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
@@ -92,6 +94,32 @@ def mutual_information(true_groups, assignment) -> float | None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The number of unique classes")
         return float(normalized_mutual_info_score(true_groups, assignment))
+
+
+def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.ndarray) -> float | None:
+    """How alike the members of each cluster are in how evenly their labels are spread, whichever labels these are: the
+    Wasserstein-adjusted score of FedGWC (Licciardi et al., ICML 2025, arXiv:2502.03340, section 3.5).
+
+    It is the silhouette coefficient with distances between the sorted shares of the clients' labels, which are √C times
+    the 2-Wasserstein distances of their shares; the coefficient is the same at any scale.
+
+    Args:
+      label_counts: `int [N, C]`, examples of each label; None where these are not known.
+      assignment: `int [N]`, the clusters.
+
+    Returns:
+      From -1 to 1; None where it means nothing: of one cluster, or of clients that are each a cluster. Of more than
+      5,000 clients so many are drawn.
+    """
+    if label_counts is None:
+        return None
+    if len(assignment) > _MOST_COMPARED:
+        drawn = np.random.default_rng(0).choice(len(assignment), _MOST_COMPARED, replace=False)
+        label_counts, assignment = label_counts[drawn], assignment[drawn]
+    if not 1 < len(np.unique(assignment)) < len(assignment):
+        return None
+    shares = label_counts / np.maximum(label_counts.sum(axis=1, keepdims=True), 1)
+    return float(silhouette_score(np.sort(shares, axis=1), assignment))
 
 
 def agreement(
@@ -193,7 +221,8 @@ def _information(population: Population, views: Views) -> dict:
         if views.known is None
         else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
     )
-    return {"nmi": agreement(population, views, index=mutual_information), **known}
+    was = wasserstein_adjusted_score(population.label_counts, np.asarray(views.clusters))
+    return {"nmi": agreement(population, views, index=mutual_information), **known, "was": was}
 
 
 def _validation(accuracy: Mapping) -> dict:
