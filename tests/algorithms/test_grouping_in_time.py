@@ -181,6 +181,20 @@ def test_who_has_left_is_grouped_by_what_it_sent_and_comes_back(tff_worker, pacf
     assert not back.flags.moved_in.any()
 
 
+def test_who_has_left_counts_nowhere_for_a_signal(tff_worker, pacfl, clients):
+    method = pacfl(regroup_on={"signal": "signature", "bound": 5.0, "share": 0.5})
+    state, after = method.initialize(clients), with_data_of(clients, [1, 0, 3, 2, 4, 5])
+    state, _ = method.next(state, cohort_of(clients, EVERYONE, 1))
+    state, metrics = method.next(state, cohort_of(after, [2, 3], 2))
+    assert dict(metrics.scalars) == {"change_flags": 2, "formed_anew": 0}
+    _, metrics = method.next(state, cohort_of(after.restricted([0, 1, 4, 5]), [0], 3))  # who raised flags has left
+    assert dict(metrics.scalars) == {"change_flags": 1, "formed_anew": 0}
+    _, metrics = method.next(state, cohort_of(after.restricted([0, 2, 3, 4]), [0], 3))
+    assert dict(metrics.scalars) == {"change_flags": 3, "formed_anew": 1}
+    _, metrics = method.next(state, cohort_of(after.restricted([2, 3, 4]), [4], 3))
+    assert dict(metrics.scalars) == {"change_flags": 2, "formed_anew": 1}  # two of three
+
+
 @pytest.mark.parametrize("how", [{"when": 1}, {"regroup_on": {"signal": "loss", "bound": 0.1}, "when": "as_they_join"}])
 def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
     method = pacfl(regroup_every=2, **how)

@@ -77,6 +77,19 @@ def test_fedem_is_the_papers_in_numpy(tff_worker, regression, population, by_han
     assert np.ptp(state.mixture, axis=1).max() > 0.2  # they are no longer equal
 
 
+def test_what_a_bound_cuts_off_of_numbers_of_labels_is_told_later(tff_worker, regression, digit_clients):
+    """Who has fewer examples than before takes more back than a secure sum lets it for each of them."""
+    secure = tffcl.aggregation("secure_sum", min_cluster_size=2)
+    method = build_fedrc(regression, TRAINING, FedRCParameters(num_clusters=2), seed=5, aggregation=secure)
+    state = train(method, digit_clients([120] * 5), [range(5)])
+    few = digit_clients([4] * 5)
+    for number in range(2, 8):
+        state, _ = method.next(state, cohort_of(few, range(5), number))
+        told = kept_of(state, few, "labels").sum(axis=0)
+        np.testing.assert_allclose(state.server["labels"], told, atol=0.02)
+    np.testing.assert_allclose(told.sum(), 20, rtol=1e-3)
+
+
 def kept_of(state, population, name):
     return np.array([value[name] for value in state.kept.of(population.client_ids)])
 
@@ -201,10 +214,22 @@ def test_newcomers_of_a_soft_composition_get_weights_and_change_nobodys(tff_work
     joined = method.admit(state, newcomers)
     np.testing.assert_array_equal(joined.mixture[[0, 2, 4]], state.mixture)
     np.testing.assert_allclose(joined.mixture.sum(axis=1), 1, rtol=1e-6)
-    founding = composed(model, grouping="soft", num_clusters=None, threshold=1e-6)
-    joined = founding.admit(founding.initialize(known), newcomers)
+
+
+def test_newcomers_of_a_soft_composition_found_clusters_of_which_all_keep_an_optimizer(tff_worker, model, population):
+    known, newcomers = split(population, [1, 3])
+    adam = dataclasses.replace(TRAINING, optimizer="adam", optimizer_state="kept", learning_rate=0.003, momentum=0)
+    how = ComposedParameters(signature="label_histogram", metric="euclidean", grouping="soft", threshold=1e-6)
+    founding = build_composed(model, adam, how)
+    state = train(founding, known, [(0, 2)])
+    joined = founding.admit(state, newcomers)
     np.testing.assert_array_equal(joined.mixture[[1, 3], 3:], np.eye(2))
-    train(founding, population, state=joined)
+    of_0, before = joined.optimizers.value(0), state.optimizers.value(0)
+    assert list(of_0) == [f"model_{number}" for number in range(5)]
+    tf.nest.map_structure(np.testing.assert_array_equal, {name: of_0[name] for name in before}, dict(before))
+    assert joined.optimizers.has(range(5)).tolist() == [True, False, True, False, False]
+    after = train(founding, population, state=joined)
+    assert after.optimizers.has(range(5)).all()
 
 
 @pytest.mark.parametrize("wrong, message", [

@@ -69,6 +69,10 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         """Returns the factory for uploads whose scalar weights are all 1, or 0."""
         return self if self.is_plain else self._of(self._inner.with_equal_weights())
 
+    def clipped(self, value):
+        """Returns what a client's values (a tensor) count as, by bounds that the client knows."""
+        return self._inner.clipped(value)
+
     def deployed(self) -> "SoftMeanFactory":
         """Returns the factory with its aggregation as that is deployed."""
         inner = self._inner.deployed()

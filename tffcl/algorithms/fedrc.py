@@ -57,25 +57,28 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
     """
     all_losses, train = build_all_losses(model), build_train_mixture(model, training, num_models)
 
+    hidden = traits(keyed_factory(aggregation)).hides_uploads
+    beside = aggregated_beside(aggregation, ClusteredMeanFactory(), bound=1.0) if hidden else None
+    uploads = {"update": SoftMeanFactory(num_models, aggregation), "labels": SoftMeanFactory(num_models, beside)}
+
     def compute(received, client):
         models, kept, local = received["models"], client["kept"], stack(client["examples"])
         losses, prior = all_losses(models, local["x"], local["y"]), label_prior(received["labels"], local["y"])
         shares, mixture = responsibilities(losses, kept["mixture"], prior)
         trained, report = train(models, shares, mixture, client)
         labels, examples = label_counts(shares, local["y"], model.num_classes), tf.cast(report["examples"], tf.float32)
-        told = {"update": trained - models, "labels": tf.math.divide_no_nan(labels - kept["labels"], examples)}
-        uploads = {
-            name: collections.OrderedDict(weights=tf.ones([num_models]), value=value) for name, value in told.items()
+        changed = uploads["labels"].clipped(tf.math.divide_no_nan(labels - kept["labels"], examples))
+        told = {
+            name: collections.OrderedDict(weights=tf.ones([num_models]), value=value)
+            for name, value in {"update": trained - models, "labels": changed}.items()
         }
-        renewed = collections.OrderedDict(mixture=mixture, labels=labels)
+        # What a bound has cut off is told in a later round.
+        renewed = collections.OrderedDict(mixture=mixture, labels=kept["labels"] + examples * changed)
         renewed = tf.nest.map_structure(lambda new, old: tf.where(report["finite"], new, old), renewed, kept)
-        return ClientResult(uploads, report, renewed)
+        return ClientResult(told, report, renewed)
 
     kept = arrays_type(first_kept(model, num_models))
     work = training_work(model, training, compute, kept=kept, models=model_names(num_models))
-    hidden = traits(keyed_factory(aggregation)).hides_uploads
-    beside = aggregated_beside(aggregation, ClusteredMeanFactory(), bound=1.0) if hidden else None
-    uploads = {"update": SoftMeanFactory(num_models, aggregation), "labels": SoftMeanFactory(num_models, beside)}
     return compose(work, uploads, Server(_values_type(model, num_models), all_values, move))
 
 

@@ -67,7 +67,8 @@ class GroupedInTime(Method):
     model; so has a cluster that newcomers found. Where Poisson sampling draws fewer clients than the first clusters
     need, nobody is asked for anything: the next round is the first.
 
-    Who has left is grouped with the others by the signature that it sent when it was there.
+    Who has left is grouped with the others by the signature that it sent when it was there, and counts nowhere for the
+    signal on which they are.
     """
 
     state_class = GroupedState
@@ -132,9 +133,10 @@ class GroupedInTime(Method):
         state, fresh = self._met(state, cohort.population, cohort.client_ids, number - 1)
         exchanged += self.joining * fresh
         if self._triggers:
-            state, standing, asked = self._flagged(state, cohort)
-            due = self._triggers.due(standing, number - 1, int(state.flags.formed_in), len(state.met.client_ids))
+            state, asked = self._flagged(state, cohort)
             there = np.intersect1d(state.met.client_ids, cohort.population.client_ids)
+            standing = int(state.flags.raised[state.met.index(there)].sum())
+            due = self._triggers.due(standing, number - 1, int(state.flags.formed_in), len(there))
             due = due and not self._too_few(len(there))  # else it stays due
             scalars = {"change_flags": standing, "formed_anew": int(due)}
             state, signed = self._formed_anew(state, cohort.population, number - 1) if due else (state, 0)
@@ -156,12 +158,12 @@ class GroupedInTime(Method):
         members = {"client_ids": there.client_ids, "assignment": labels}
         return self._first(state, OneShotState(**{**vars(warm), **members, **carried, **formed}), there, round_number)
 
-    def _flagged(self, state: GroupedState, cohort: Cohort) -> tuple[GroupedState, int, int]:
-        """The state when the clients of a cohort have looked whether their data have changed; how many flags stand, and
-        how many were asked. Nobody is in the round before which all have signed."""
+    def _flagged(self, state: GroupedState, cohort: Cohort) -> tuple[GroupedState, int]:
+        """The state when the clients of a cohort have looked whether their data have changed, and how many were asked.
+        Nobody is in the round before which all have signed."""
         just_formed = cohort.seed[1] - 1 <= state.flags.formed_in
         if not self._signal or just_formed or not len(cohort.client_ids):
-            return state, int(state.flags.raised.sum()), 0
+            return state, 0
         met, ids = state.met, np.sort(cohort.client_ids)
         where, population, bound = met.index(ids), cohort.population.restricted(ids), self._signal.bound
         if self._signal.signal == LOSS:
@@ -174,7 +176,7 @@ class GroupedInTime(Method):
             then = {name: rows[where] for name, rows in met.signatures.items()}
             changed = np.diagonal(self._inner.clustering.distances(then, now)) > bound
         flags = state.flags.with_changed(where[changed], cohort.seed[1])
-        return dataclasses.replace(state, flags=flags), int(flags.raised.sum()), len(ids)
+        return dataclasses.replace(state, flags=flags), len(ids)
 
     def _losses(self, met: OneShotState, population: Population) -> np.ndarray:
         """Each client's loss `float32 [m]` under its model before it trains."""

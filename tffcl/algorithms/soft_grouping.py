@@ -16,6 +16,7 @@ from tffcl.client_work.client_work import ClientResult
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.mixture import build_train_mixture, model_names
 from tffcl.client_work.training import training_work
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
 from tffcl.clustering.soft import memberships
@@ -125,7 +126,15 @@ class SoftGrouping(OneShot):
         founded = labels >= len(state.models)
         found[founded] = np.eye(found.shape[1], dtype=np.float32)[labels[founded]]
         found[:old] = np.pad(state.mixture, [[0, 0], [0, found.shape[1] - state.mixture.shape[1]]])
-        return dataclasses.replace(joined, mixture=found[order])
+        return dataclasses.replace(joined, mixture=found[order], optimizers=self._optimizers(joined))
+
+    def _optimizers(self, state: SoftGroupedState) -> KeptStates | None:
+        """What clients keep of their optimizers, with the first state of one for each model that newcomers founded."""
+        if state.optimizers is None:
+            return None
+        first = self._round(len(state.models)).work.optimizer
+        ids = state.client_ids[state.optimizers.has(state.client_ids)]
+        return KeptStates(first).updated(ids, [{**first, **kept} for kept in state.optimizers.of(ids)])
 
     def views(self, state: SoftGroupedState) -> Views:
         return dataclasses.replace(super().views(state), mixture=state.mixture if len(state.models) > 1 else None)
