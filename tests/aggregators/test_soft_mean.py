@@ -111,6 +111,11 @@ def test_traffic_and_forms(tff_worker):
     assert SoftMeanFactory(K).uploaded_type(TYPE) == TYPE
     secure = SoftMeanFactory(K, tffcl.aggregation("secure_sum"))
     assert len(secure.uploaded_type(TYPE)) == K and secure.members_needed == 2
+    numbers = K * (type_bytes(TYPE["value"]) // K + 4)  # and the weight of each mean, in place of the client's own
+    robust = SoftMeanFactory(K, tffcl.aggregation("robust"))
+    assert type_bytes(robust.uploaded_type(TYPE)) == numbers + 4 * K  # keys
+    assert type_bytes(secure.uploaded_type(TYPE)) == numbers + 4 * K  # counts
+    assert SoftMeanFactory(K).sends_weight and not robust.sends_weight and not secure.sends_weight
 
     def form_of():
         next_fn = SoftMeanFactory(K).create(TYPE, tff.TensorType(np.float32)).next

@@ -11,7 +11,17 @@ import tffcl
 from tests.algorithms.conftest import PULL
 from tests.oracles import soft_clusters as oracle
 from tests.own_data import CROSS_ENTROPY, sequential
-from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, models_of, split, train
+from tests.short_runs import (
+    COHORTS,
+    TRAINING,
+    assert_close,
+    batch_rows,
+    cohort_of,
+    deployed_inputs,
+    models_of,
+    split,
+    train,
+)
 from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedem import build_fedem
 from tffcl.algorithms.fedrc import build_fedrc
@@ -249,6 +259,37 @@ def test_a_round_sends_all_models_each_way(tff_worker, regression, population):
     size = 4 * regression.size
     reports = 4 + 4 + 1 + 4 + 4  # examples, loss, finite, weight and ID of a client
     assert (metrics.traffic.down, metrics.traffic.up) == (2 * K * size, 2 * (K * (size + 4) + reports))
+
+
+@pytest.mark.parametrize("name", ["fedem", "fedrc", "fedsoft", "composed"])
+def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population, name):
+    builders = {"fedem": build_fedem, "fedrc": build_fedrc, "fedsoft": build_fedsoft}
+    method = builders[name](regression, TRAINING) if name in builders else composed(regression, grouping="soft")
+    state, cohort = train(method, population, FIVE[:1]), cohort_of(population, (0, 2, 4), 2)
+    after, _ = method.next(state, cohort)
+    if name in builders:
+        values, fields = method.values(state), {**method.fields(cohort), "kept": state.kept.of(cohort.client_ids)}
+    else:
+        values, fields = {"models": state.models}, {"weights": state.mixture[list(cohort.client_ids)]}
+    summed = method.exports().summed(len(state.models))
+    found, told = summed(values, deployed_inputs(cohort, **fields))
+    assert np.abs(after.models - state.models).max() > 1e-3
+    np.testing.assert_allclose(found["models"], after.models, rtol=0, atol=2e-6)
+    assert told["clients"].tolist() == [3] * len(state.models)
+    if name == "fedrc":
+        np.testing.assert_allclose(found["labels"], after.server["labels"], atol=1e-4)
+
+
+def test_a_client_whose_model_is_not_finite_is_silenced_in_a_sum(tff_worker, regression, population):
+    method = fedem(regression)
+    state, cohort = method.initialize(population), cohort_of(population, (0, 1), 1)
+    one, two = deployed_inputs(cohort, kept=state.kept.of(cohort.client_ids))
+    two["kept"] = np.full(K, np.nan, np.float32)
+    summed = method.exports().summed(K)
+    found, told = summed(method.values(state), [one, two])
+    alone, _ = summed(method.values(state), [one])
+    np.testing.assert_array_equal(found["models"], alone["models"])
+    assert told["clients"].tolist() == [1] * K
 
 
 def test_weighted_examples_of_any_loss(regression, data):

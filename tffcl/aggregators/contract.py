@@ -34,6 +34,7 @@ class FactoryTraits:
       noise_seed: What the noise follows from, in simulations that are to be repeated; None where it is drawn anew.
       num_clusters: K; None where the keys of a round decide it, or where it is not known yet.
       waits_for_clusters: Whether it must be told the number of clusters before it can be created.
+      sends_weight: Whether clients send their weight beside the upload, which else is a part of `uploaded_type`.
       takes_client_ids: Whether an upload comes as `<client_id=int32, upload=T>`, as only simulations allow.
       by_parts: `(state) -> mixing`, what takes a cohort's uploads part by part outside of TFF and gives what the
         process gives, up to the order of sums: for simulations of cohorts whose values together are too large for a
@@ -52,6 +53,7 @@ class FactoryTraits:
     noise_seed: int | None = None
     num_clusters: int | None = None
     waits_for_clusters: bool = False
+    sends_weight: bool = True
     takes_client_ids: bool = False
     by_parts: Callable | None = None
     key: tuple | None = None

@@ -32,7 +32,7 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     control variates, FedNova's steps) is summed securely, too, see `beside`.
     """
 
-    hides_uploads = True
+    hides_uploads, sends_weight = True, False
 
     def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int | None = None):
         """Makes the factory.

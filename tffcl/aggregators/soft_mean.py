@@ -81,11 +81,22 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
     def _of(self, aggregation) -> "SoftMeanFactory":
         return SoftMeanFactory(self._num_models, aggregation, shared=self._shared)
 
+    def rows_of(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns a client's values with a row for each mean, or one row for all of them."""
+        return value[tf.newaxis] if self._shared else value
+
+    @property
+    def sends_weight(self) -> bool:
+        """Whether a client sends its scalar weight: in other aggregations it sends that of each mean instead."""
+        return self.is_plain
+
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value of a type; of other aggregations the sum of theirs."""
+        """Returns the type of what a client sends for a value of a type; of other aggregations all of theirs."""
         if self.is_plain:
             return value_type
-        return tff.to_type([self._inner.uploaded_type(self._keyed_type(value_type))] * self._num_models)
+        own = self._inner.uploaded_type(self._keyed_type(value_type))
+        weighted = isinstance(self._inner, tff.aggregators.WeightedAggregationFactory) and self._inner.sends_weight
+        return tff.to_type([(own, np.float32) if weighted else own] * self._num_models)
 
     def _own(self, value_type: tff.Type) -> tff.Type:
         return value_type["upload"] if self.takes_client_ids else value_type
@@ -125,9 +136,9 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             raise TypeError(f"expected a scalar weight, found {weight_type}")
 
     def _create_plain(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
-        count, shared, value = self._num_models, self._shared, self._own(value_type)["value"]
+        count, value = self._num_models, self._own(value_type)["value"]
         rows_type = tff.types.structure_from_tensor_type_tree(
-            lambda leaf: tff.TensorType(leaf.dtype, [count, *leaf.shape] if shared else leaf.shape), value
+            lambda leaf: tff.TensorType(leaf.dtype, [count, *leaf.shape] if self._shared else leaf.shape), value
         )
         totals_type = tff.to_type(
             collections.OrderedDict(
@@ -144,7 +155,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             weights = client["upload"]["weights"] * tf.cast(client["weight"], tf.float32)
 
             def add(total, leaf):
-                rows = leaf[tf.newaxis] if shared else leaf
+                rows = self.rows_of(leaf)
                 # A weight of 0 silences the client, also one whose value is not finite.
                 return total + tf.math.multiply_no_nan(rows, by_row(weights, rows))
 

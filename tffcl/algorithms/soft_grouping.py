@@ -27,6 +27,7 @@ from tffcl.rounds.client_queries import build_collection
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import all_values, models_type, move_rows
 from tffcl.rounds.simulation import run_round
+from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.trace_cache import built_once
 
@@ -148,6 +149,7 @@ class SoftGrouping(OneShot):
         return Exports(
             lambda: build_for({"models": self.engine.first_models(self.clustering.num_clusters or 1)}),
             server_values=lambda state: {"models": state.models},
+            summed=summed_form(self._round(1)) and (lambda clusters: summed_form(self._round(clusters))(clusters)),
             clustering=self.clustering.described(),
             build_for=build_for,
             members_needed=lambda: self._round(1).members_needed,

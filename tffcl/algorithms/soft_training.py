@@ -19,6 +19,7 @@ from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.composer import Round
 from tffcl.rounds.simulation import run_round
+from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runtime import memory
 from tffcl.validation import tell_once
@@ -152,6 +153,7 @@ class SoftMethod(Method):
         return Exports(
             lambda: round_computations(self._round, self._first),
             server_values=self.values,
+            summed=summed_form(self._round),
             members_needed=lambda: self._round.members_needed,
         )
 

@@ -223,7 +223,8 @@ class Round:
         if not self.uploads:
             return Transfer()
         result = self._result_type
-        weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
+        weighted = [traits(factory) for factory in self.uploads.values() if isinstance(factory, Weighted)]
+        weights = [result["weight"] for factory in weighted if factory.sends_weight]
         told = tff.StructType([(name, kind) for name, kind in _fields(result["report"]) if name not in LOCAL_TEST])
         reports = [result["client_id"], told] if self.reports else []
         uploads = [traits(factory).uploaded_type(result["uploads"][name]) for name, factory in self.uploads.items()]

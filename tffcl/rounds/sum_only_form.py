@@ -1,7 +1,8 @@
 """A composed round whose only aggregation is a sum, for deployments that know no other.
 
 TFF's DistributeAggregateForm, and with it secure aggregation, takes `tff.federated_sum`; TFF 0.87 can't make one of a
-`tff.federated_aggregate`. So every client uploads one row a cluster, zero but for its own.
+`tff.federated_aggregate`. So every client uploads one row a cluster, zero but for its own, or weighted where it takes
+part in several.
 """
 
 import collections
@@ -12,6 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.aggregators.per_cluster import by_row
+from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.rounds.composer import Round
 from tffcl.trace_cache import built_once
 
@@ -19,7 +22,8 @@ from tffcl.trace_cache import built_once
 def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
     """Returns `(number of clusters) -> summed round`; None if sums would not do: a result is no mean by cluster."""
     composed = composed.as_promised
-    plain = all(type(each) is ClusteredMeanFactory and each.is_plain for each in composed.uploads.values())
+    means = ClusteredMeanFactory, SoftMeanFactory
+    plain = all(type(each) in means and each.is_plain for each in composed.uploads.values())
     can = composed.uploads and plain and composed.server.step and not composed.server.private
     return functools.partial(build_summed_round, composed) if can else None
 
@@ -52,18 +56,22 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
         result = client_update(values, client)
         sums, weights, counts = collections.OrderedDict(), collections.OrderedDict(), collections.OrderedDict()
         for name, upload in result["uploads"].items():
-            own, weight = tf.one_hot(upload["key"], num_clusters), result["weight"]
+            if "key" in upload:
+                own = tf.one_hot(upload["key"], num_clusters)
+                value, counts[name] = upload["value"][tf.newaxis], tf.cast(own, tf.int32)
+            else:
+                own, value = upload["weights"], composed.uploads[name].rows_of(upload["value"])
+                counts[name] = tf.cast(own * result["weight"] > 0, tf.int32)
+            weights[name] = own * result["weight"]
             # A weight of 0 silences the client, also one whose value is not finite.
-            value = tf.math.multiply_no_nan(upload["value"], weight)
-            sums[name] = tf.math.multiply_no_nan(value[tf.newaxis], own[:, tf.newaxis])
-            weights[name], counts[name] = own * weight, tf.cast(own, tf.int32)
+            sums[name] = tf.math.multiply_no_nan(value, by_row(weights[name], value))
         loss = tf.math.multiply_no_nan(result["report"]["loss"], result["weight"])
         return collections.OrderedDict(sums=sums, weights=weights, clients=counts, loss=loss)
 
     @tff.tensorflow.computation(state_type, update.type_signature.result)
     def move(values, totals):
         means = {
-            name: tf.math.divide_no_nan(sums, totals["weights"][name][:, tf.newaxis])
+            name: tf.math.divide_no_nan(sums, by_row(totals["weights"][name], sums))
             for name, sums in totals["sums"].items()
         }
         counts = {
