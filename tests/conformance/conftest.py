@@ -49,6 +49,8 @@ TASK = pathlib.Path(__file__).parent / "digits.toml"
 
 # What suits few clients, for every method that has such a parameter.
 SMALL = {"warm_up_rounds": 1, "num_clusters": 2, "num_neighbors": 3, "projection": 256}
+# What would else begin after the rounds of the suite.
+EARLY = {"flhc": {"when": 1}}
 # What the parameters say of things that a builder needs; server images are in the task, a seed is the run's.
 NEEDED = {"encoder": {"encoder": "digits", "encoder_epochs": 1, "encoder_examples": 200, "fine_tune_epochs": 1}}
 
@@ -60,7 +62,7 @@ def small_parameters(name: str) -> dict:
     values = {key: value for key, value in SMALL.items() if key in fields}
     for need in entry.takes:
         values |= NEEDED.get(need, {})
-    return values
+    return values | EARLY.get(name, {})
 
 
 def configured(name: str, **overrides) -> resolve.RunConfig:

@@ -26,7 +26,7 @@ LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 ANEW = {"clove", "rr_cluster"}
 # Methods that are known to need each client's upload, or more than a mean for each key; the server of all others does
 # with sums.
-NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedgwc", "fedem", "fedrc", "fedsoft"}
+NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedgwc"}
 
 
 @pytest.mark.parametrize(

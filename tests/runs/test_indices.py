@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from tffcl.runs.summary import agreement, mutual_information, rand_index
+from tffcl.runs.summary import agreement, mutual_information, rand_index, wasserstein_adjusted_score
 
 # Three groups of two; one client of the second is with the first.
 GROUPS, CLUSTERS = [0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 2, 2]
@@ -36,3 +36,19 @@ def test_of_nobody_there_is_no_index():
     views = types.SimpleNamespace(client_ids=np.arange(len(GROUPS)), clusters=np.array(CLUSTERS))
     assert agreement(population, views, np.zeros(len(GROUPS), bool)) is None
     assert agreement(population, views) == rand_index(GROUPS, CLUSTERS)
+
+
+def test_the_wasserstein_adjusted_score_of_four_clients():
+    """Two spread over both labels and two with one label each, whichever: distances between the sorted shares."""
+    counts, clusters = np.array([[3, 3], [2, 3], [4, 0], [0, 5]]), np.array([0, 0, 1, 1])
+    shares = [(0.5, 0.5), (0.4, 0.6), (0, 1), (0, 1)]
+    apart = [[math.dist(one, other) for other in shares] for one in shares]
+    values = []
+    for client, cluster in enumerate(clusters):
+        own = sum(apart[client][i] for i in range(4) if clusters[i] == cluster)  # one other, and itself at 0
+        others = sum(apart[client][i] for i in range(4) if clusters[i] != cluster) / 2
+        values.append((others - own) / max(own, others))
+    assert wasserstein_adjusted_score(counts, clusters) == pytest.approx(sum(values) / 4)
+    assert wasserstein_adjusted_score(counts, np.zeros(4, int)) is None
+    assert wasserstein_adjusted_score(counts, np.arange(4)) is None
+    assert wasserstein_adjusted_score(None, clusters) is None

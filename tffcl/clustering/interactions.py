@@ -60,8 +60,12 @@ def split(affinity: np.ndarray, most: int, seed: int) -> np.ndarray | None:
       seed: Where eigenvectors are searched from.
 
     Returns:
-      `int32 [n]`, the part of each client; None where no score is below 1, so that the cluster stays whole.
+      `int32 [n]`, the part of each client; None where no score is below 1 or all are alike, so that the
+      cluster stays whole.
     """
+    others = affinity[~np.eye(len(affinity), dtype=bool)]
+    if np.ptp(others) < 1e-9:  # all alike: every embedding is as good, and which one is found is a matter of rounding
+        return None
     best, found = 1.0, None
     for parts in range(2, min(most, len(affinity) - 1) + 1):
         options = {"n_components": parts, "affinity": "precomputed", "random_state": seed % 2**32}
