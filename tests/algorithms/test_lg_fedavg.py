@@ -18,9 +18,9 @@ from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg, local_names
 from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
-from tffcl.client_work.partly_shared import layer_parts
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_lenet5, build_mlp, build_resnet9
+from tffcl.models.layer_parts import layer_parts
 from tffcl.rounds.traffic import Traffic
 
 HIDDEN = slice(0, 64 * 16 + 16)  # the first layer of the fixture `model`

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, own_part
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.client_work.evaluation import FEW, build_choose, build_losses, build_score
 from tffcl.client_work.local_sgd import LocalTraining
@@ -21,6 +21,7 @@ from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.server import models_type
@@ -169,24 +170,38 @@ class Choosing(Method):
 
     def __init__(self, model: FlatModel, choose_by: str):
         self.model, self.choose_by, self.criterion = model, choose_by, _CRITERIA[choose_by]
-        self._choice = build_choice(model, self.criterion)
 
-    def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
-        """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
+    def chosen_rows(self, models: np.ndarray, population: Population, state=None) -> np.ndarray:
+        """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`; with what it
+        keeps of its model, where a state is given."""
+        found = self._chosen_rows(self.model, models, population)
+        own, states = self.model.own, None if state is None else self.own_states(state)
+        if own is None or states is None:
+            return found
+        for place in np.flatnonzero(states.has(population.client_ids)):
+            client = population.client_ids[place]
+            whole = own.parts.joined(own_part(states.value(client)), models)
+            found[place] = self._chosen_rows(own.whole, whole, population.restricted([client]))[0]
+        return found
+
+    def _chosen_rows(self, model: FlatModel, models: np.ndarray, population: Population) -> np.ndarray:
         examples, found = self._examples_of(population), np.zeros(len(population), np.int32)
         if len(models) == 1:
             return found
         few = np.zeros(len(population), bool)
         if self.criterion == "loss":
-            few, losses = losses_of_few(self.model, models, population, examples)
+            few, losses = losses_of_few(model, models, population, examples)
             found[few] = losses.argmin(axis=1)
         if not few.all():
-            found[~few] = self.asked_rows(models, population.restricted(population.client_ids[~few]))
+            found[~few] = self.asked_rows(models, population.restricted(population.client_ids[~few]), model)
         return found
 
-    def asked_rows(self, models: np.ndarray, population: Population, **release) -> np.ndarray:
+    def asked_rows(
+        self, models: np.ndarray, population: Population, model: FlatModel | None = None, **release
+    ) -> np.ndarray:
         """As `chosen_rows`, of devices in a round and not for an evaluation; `release` as in `ask_all`."""
-        return ask_all(self._choice, models, population, self._examples_of(population), **release)
+        choice = build_choice(model or self.model, self.criterion)
+        return ask_all(choice, models, population, self._examples_of(population), **release)
 
     def _examples_of(self, population: Population) -> Callable[[int], ClientExamples]:
         """Client ID to the examples that it chooses on."""
@@ -196,7 +211,7 @@ class Choosing(Method):
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
         assignment = state.assignment.copy()
-        assignment[state.index(population.client_ids)] = self.chosen_rows(state.models, population)
+        assignment[state.index(population.client_ids)] = self.chosen_rows(state.models, population, state)
         return dataclasses.replace(state, assignment=assignment)
 
     def without_choices(self, state: ClusteredState) -> ClusteredState:
@@ -251,6 +266,7 @@ class TryingMethod(EngineMethod):
         """Makes the method; `when` says for the manifest when clients are asked and what comes of it, `criterion` is as
         in `build_trying`."""
         super().__init__(name, engine)
+        require_shared(self.model, f"{name} asks clients for their losses under all models before they train")
         self._when, self._criterion = when, criterion
 
     def tried(self, state: ClusteredState, population: Population, *, released: bool = True) -> np.ndarray:

@@ -235,6 +235,10 @@ class ClusteredTraining:
         were drawn."""
         return np.repeat(self.initial[np.newaxis], count, axis=0) if self.draw is None else self.draw(count)
 
+    def own_states(self, state: ClusteredState) -> KeptStates | None:
+        """See `Method.own_states`."""
+        return state.optimizers
+
     def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
         """See `Method.models_for`; an engine whose clients have more than their row of `models` says so here."""
         return state.models, state.clusters(client_ids)
@@ -265,6 +269,9 @@ class EngineMethod(Method):
 
     def models_for(self, state: ClusteredState, client_ids):
         return self.engine.models_for(state, client_ids)
+
+    def own_states(self, state: ClusteredState) -> KeptStates | None:
+        return self.engine.own_states(state)
 
     def hides_empty_rounds(self, state: ClusteredState) -> bool:
         return all_noised(self.engine.round_for(len(state.models)).uploads)

@@ -13,6 +13,7 @@ from tffcl.algorithms.method import ClusteredState, Exports, Views
 from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import rows_with_own
@@ -55,6 +56,9 @@ class PersonalTraining(ClusteredTraining):
         metrics = dataclasses.replace(result.metrics(cohort, clusters), traffic=sent.traffic)
         own = {"personal": result.optimizers, "shared": after.optimizers} if result.optimizers is not None else None
         return dataclasses.replace(after, kept=result.kept, optimizers=own), metrics
+
+    def own_states(self, state: ClusteredState) -> KeptStates | None:
+        return (state.optimizers or {}).get("personal")
 
     def models_for(self, state: ClusteredState, client_ids):
         """The client's own model, or that of its cluster if it has not trained yet."""

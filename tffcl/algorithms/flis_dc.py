@@ -19,13 +19,14 @@ from tffcl.algorithms.choosing_method import Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
-from tffcl.client_work.client_work import ClientResult
+from tffcl.client_work.client_work import OPTIMIZER, ClientResult
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
 from tffcl.clustering import inference_similarity as inference
 from tffcl.models.flat import FlatModel
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
@@ -65,6 +66,7 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images) ->
             context_type=context_type,
             context=context,
         )
+    require_shared(model, "answered_by 'server' is by the models that clients send")
     answer = build_answer(model, soft=parameters.soft)
     kind = answers_type(model, num_images(images), soft=parameters.soft)
 
@@ -95,13 +97,14 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
     """
     soft = parameters.soft
     choose_and_train, fields = build_chooser(model, training, parameters.choose_by)
-    answer, kind = build_answer(model, soft=soft), answers_type(model, num_images(images), soft=soft)
+    answer, kind = build_answer(model.whole, soft=soft), answers_type(model, num_images(images), soft=soft)
 
     def compute(received, client):
         _, trained, report = choose_and_train(received["models"], client)
         upload = collections.OrderedDict(key=client["key"])
+        whole = model.with_own(trained, report.get(OPTIMIZER))
         if parameters.answered_by == "clients":
-            upload["descriptor"] = tf.ensure_shape(answer(trained, received["images"]), kind.shape)
+            upload["descriptor"] = tf.ensure_shape(answer(whole, received["images"]), kind.shape)
         upload["value"] = trained
         return ClientResult({"trained": upload}, report)
 

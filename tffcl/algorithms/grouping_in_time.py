@@ -25,6 +25,7 @@ from tffcl.choices import GAP, SELF
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, index_of, joined_order
 from tffcl.clients.simulation_context import current
@@ -180,13 +181,13 @@ class GroupedInTime(Method):
 
     def _losses(self, met: OneShotState, population: Population) -> np.ndarray:
         """Each client's loss `float32 [m]` under its model before it trains."""
-        models, rows = self._inner.models_for(met, population.client_ids)
+        models, rows = self._inner.used_models(met, population.client_ids)
         losses = np.empty(len(rows), np.float32)
         told = privacy_releases.of_all("the losses by which clients see that their data have changed", population)
         current().release(told)  # once, whatever the number of models
         for row in np.unique(rows):
             members = population.restricted(population.client_ids[rows == row])
-            losses[rows == row] = ask_all(_build_losses(self.model), models[row], members)
+            losses[rows == row] = ask_all(_build_losses(self.model.whole), models[row], members)
         return losses
 
     def _formed_anew(self, state: GroupedState, population: Population, round_number: int) -> tuple[GroupedState, int]:
@@ -253,6 +254,10 @@ class GroupedInTime(Method):
     def hides_empty_rounds(self, state: GroupedState) -> bool:
         inside = self._inside(state)
         return inside is not None and self._inner.hides_empty_rounds(inside)
+
+    def own_states(self, state: GroupedState) -> KeptStates | None:
+        inside = self._inside(state)
+        return None if inside is None else self._inner.own_states(inside)
 
     def models_for(self, state: GroupedState, client_ids):
         inside, known = self._inside(state), self._known(state, client_ids)

@@ -13,15 +13,15 @@ from tffcl.aggregators.per_cluster import rearranged_rows
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.method import ClusteredState, Exports, ended_within
-from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, STATISTICS, LGFedAvgParameters
+from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, LGFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work, layer_parts
+from tffcl.client_work.partly_shared import build_partly_shared_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.models.layer_weights import STATISTIC
+from tffcl.models.layer_parts import LayerParts, layer_parts
 from tffcl.models.model_rows import ModelRows, rows_with_own
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import keyed_server, models_type, own_row
@@ -33,22 +33,13 @@ def local_names(model: FlatModel, asked: int | list[str] | str | None) -> list[s
     """Returns the names of layers and weights that clients keep; `asked` as in `LGFedAvgParameters`.
 
     Raises:
-      UserError: If there are fewer layers than are asked for, or none that has statistics.
+      UserError: If there are fewer layers than are asked for.
     """
     layers = list(model.layer_slices())
     if asked is None:
         return layers[: max(len(layers) - 2, min(1, len(layers) - 1))]
     if asked == ALL_BUT_FOUR:
         return [weight.name for weight in model.weights[:-4]]
-    if asked == STATISTICS:
-        found = dict.fromkeys(weight.name.split("/")[0] for weight in model.weights if weight.kind == STATISTIC)
-        if not found:
-            raise UserError(
-                f"local_layers is {STATISTICS}; {model.name} has none, as a Keras model with such layers has by "
-                'from_keras(statistics="global")',
-                key="local_layers",
-            )
-        return list(found)
     if isinstance(asked, list):
         return asked
     if asked > len(layers):

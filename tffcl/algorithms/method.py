@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.aggregators.contract import traits
-from tffcl.algorithms.training_parameters import STATISTICS
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
@@ -21,7 +20,7 @@ from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
-from tffcl.models.model_rows import assigned
+from tffcl.models.model_rows import ModelRows, assigned
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.validation import Parameters, check_kind
 
@@ -279,6 +278,28 @@ class Method(abc.ABC):
         training; or `(models float32 [K, P], weights float32 [n, K])` where a client uses a mixture of them, whose
         weights sum to one: the weighted mean of their probabilities, or of the numbers that they give."""
 
+    def own_states(self, state) -> KeptStates | None:
+        """Returns what clients keep of training the models of `models_for`, see `ClusteredState.optimizers`."""
+        return state.optimizers
+
+    def used_models(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what `models_for` does with what each client keeps of its model (`FlatModel.own`): models of
+        `FlatModel.whole`; who has not trained yet has the first values."""
+        models, given = self.models_for(state, client_ids)
+        own = self.model.own
+        if own is None:
+            return models, given
+        states, rows = self.own_states(state), assigned(given).rows
+        has = np.zeros(len(rows), bool) if states is None else states.has(client_ids)
+        used = np.stack([rows, np.where(has, client_ids, -1)], axis=1)
+        used, place = np.unique(used, axis=0, return_inverse=True)
+
+        def joined(number: int) -> np.ndarray:
+            row, client = used[number]
+            return own.parts.joined(own.initial if client < 0 else own_part(states.value(client)), models[row])[0]
+
+        return ModelRows(len(used), own.whole.size, joined), place.reshape(-1)
+
     def admit(self, state, newcomers: Population):
         """Returns the state after clients that did not take part joined; a method that does not say how takes none.
 
@@ -365,7 +386,7 @@ def method_builder(build: Build) -> Build:
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             check_declared(name, value, signature.parameters[name].annotation)
-        _check_statistics(**bound.arguments)
+        _check_statistics(bound.arguments["model"], bound.arguments.get("aggregation"))
         method, given = build(*args, **kwargs), dict(bound.arguments)
         del given["model"]
         method.training, method.parameters, method.options = given.pop("training"), given.pop("parameters", None), given
@@ -374,16 +395,20 @@ def method_builder(build: Build) -> Build:
     return built  # type: ignore[return-value]
 
 
-def _check_statistics(model: FlatModel, aggregation=None, parameters: Parameters | None = None, **others):
+def own_part(kept) -> np.ndarray:
+    """Returns a client's own part of its model `float32 [L]`, of what it keeps of its training; of two models that it
+    trains that of the one called "model"."""
+    return (kept["model"] if isinstance(kept, Mapping) else kept)[0]
+
+
+def _check_statistics(model: FlatModel, aggregation):
     """Raises UserError for an aggregation that goes by the length of updates in which clients share statistics: these
     are in the unit of the data, and would decide it."""
-    del others
-    local = getattr(parameters, "local_layers", None) == STATISTICS
-    if aggregation is not None and model.has_statistics and not local and traits(aggregation).by_length:
+    if aggregation is not None and model.has_statistics and traits(aggregation).by_length:
         raise UserError(
             f"the aggregation clips or compares updates by their length, and {model.name} has statistics in the unit "
             'of the data among its weights, which would decide it; take FlatModel.from_keras(..., statistics="reset"), '
-            'or build_lg_fedavg with local_layers="statistics"'
+            '"local" or "fedbn"'
         )
 
 
@@ -408,8 +433,9 @@ class ClusteredState(Shown):
       aggregators: States of the aggregation processes, by upload name.
       server: What else the server has for each model (the state of its optimizer), by name, rows by model.
       kept: What clients keep between rounds; None where they keep nothing.
-      optimizers: What they keep of their optimizers, see `LocalTraining.optimizer_state`; None where they keep nothing
-        of them, or have not trained yet. Of a method that trains in several rounds, by the name of each.
+      optimizers: What they keep of their training, see `LocalTraining.optimizer_state` and `FlatModel.own`; None where
+        they keep nothing of it, or have not trained yet. Of a method that trains in several rounds, by the name of
+        each.
     """
 
     client_ids: np.ndarray

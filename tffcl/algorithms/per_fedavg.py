@@ -26,7 +26,7 @@ def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerF
     training.require_sgd("Per-FedAvg", *TRAININGS["per_fedavg"].sgd)
     beta = training.learning_rate if p.beta is None else p.beta
     steps = MetaSteps(p.alpha, beta, p.delta, p.gradient, p.velocity)
-    adapt = build_adapt(model, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
+    adapt = build_adapt(model.whole, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
     work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, steps), adapt=adapt)
     return compose(
         work, {"update": keyed_factory(aggregation)}, keyed_server(model.size), weighting=WEIGHTINGS[p.weighting]

@@ -18,6 +18,7 @@ from tffcl.clients.population import Population
 from tffcl.clustering.rebalancing import moving_shares, rebalanced, sizes_before
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 
 _MEMORY = 0.8  # of the sizes of clusters in the rounds before, which noise hides
@@ -34,6 +35,11 @@ class RRCluster(IFCA):
     """RR-Cluster, see `build_rr_cluster`."""
 
     name, state_class, fields = "rr_cluster", RRClusterState, ("forced", "moves")
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: RRClusterParameters, seed, aggregation):
+        super().__init__(model, training, parameters, seed, aggregation)
+        if parameters.rebalance_by == "choices":
+            require_shared(model, "by rebalance_by 'choices' clients tell their choices before they train")
 
     def initialize(self, population: Population) -> RRClusterState:
         sizes = np.full(self._parameters.num_clusters, np.nan)

@@ -33,6 +33,7 @@ from tffcl.clustering.stochastic import KnownClients
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type
@@ -241,6 +242,8 @@ class StoCFL(Method):
         fedprox = parameters.global_objective == "fedprox"
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
         self._chain = SequentialGlobal(model, plain) if parameters.global_order == "sequential" else None
+        if self._chain:
+            require_shared(model, "global_order 'sequential' sends one model from client to client")
         if self._chain and training.keeps_state:
             raise UserError(
                 "global_order 'sequential' sends one model from client to client: optimizer_state must be 'reset'"

@@ -73,11 +73,8 @@ class DittoParameters(Parameters):
 
 
 ALL_BUT_FOUR = "all_but_four_tensors"
-STATISTICS = "statistics"
-_ALLOWED = f"a whole number from 0, a list of names of layers, {ALL_BUT_FOUR} or {STATISTICS}"
-LocalLayers = Annotated[
-    Whole | list[str] | one_of([ALL_BUT_FOUR, STATISTICS]) | None, msgspec.Meta(description=_ALLOWED)
-]
+_ALLOWED = f"a whole number from 0, a list of names of layers or {ALL_BUT_FOUR}"
+LocalLayers = Annotated[Whole | list[str] | one_of([ALL_BUT_FOUR]) | None, msgspec.Meta(description=_ALLOWED)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +83,8 @@ class LGFedAvgParameters(Parameters):
 
     Attributes:
       local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the
-        first on, or all_but_four_tensors, as the code of PACFL and FLIS has it, or statistics: the layers that renew
-        statistics, with their scales and shifts, which is FedBN (Li et al., ICLR 2021, arXiv:2102.07623). Default: all
-        but the last two, and the first of two; that is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's
-        Table 13.
+        first on, or all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the
+        first of two; that is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
       weighting: Of clients in the mean: by examples as in the paper, or uniform as in its authors' code.
       fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code
         starts from a model that was trained so, the paper and PACFL from the initial one.

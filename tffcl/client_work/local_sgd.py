@@ -47,18 +47,44 @@ def own_options(training: LocalTraining, client) -> dict:
     options = own_steps(training, client)
     if not training.decay.is_constant:
         options["rate_scale"] = rate_factor(training.decay, client[ROUND])
-    if training.keeps_state:
+    if OPTIMIZER in client:
         options["state"] = client[OPTIMIZER]
     return options
 
 
 def kept_state(model: FlatModel, training: LocalTraining) -> list[np.ndarray] | None:
-    """Returns what a client has of its optimizer before its first round, a list of arrays; None if it keeps nothing."""
+    """Returns what a client has of its training before its first round, a list of arrays; None if it keeps nothing:
+    its own part of the model, if there is one, and the state of its optimizer, if it is kept."""
+    own = [] if model.own is None else [model.own.initial]
     if not training.keeps_state:
-        return None
+        return own or None
     with tf.init_scope():
-        parts, _ = _build_parting(model, training)[0](tf.zeros([model.size]))
-        return [np.asarray(leaf) for leaf in tf.nest.flatten(first_state(training, parts))]
+        parts, _ = _build_parting(model.whole, training)[0](tf.zeros([model.whole.size]))
+        return [*own, *(np.asarray(leaf) for leaf in tf.nest.flatten(first_state(training, parts)))]
+
+
+def of_shared(model: FlatModel, local_sgd):
+    """Makes of a training of `model.whole`, as `build_local_sgd` builds it, one of the part that is shared.
+
+    A client goes on with its own part, the first array of the state that comes and goes (see `kept_state`). No
+    correction touches it, and the centre of a proximal term is what it was at first.
+    """
+    own = model.own
+    if own is None:
+        return local_sgd
+
+    def of_part(vector, x, y, seed, centre=None, *, correction=None, state=None, **more):
+        mine, *state = [own.initial] if state is None else tf.nest.flatten(state)
+        centre = None if centre is None else own.parts.join(mine, centre)
+        if correction is not None:
+            more["correction"] = own.parts.join(tf.zeros_like(mine), correction)
+        if state:
+            more["state"] = state
+        trained, loss, *kept = local_sgd(own.parts.join(mine, vector), x, y, seed, centre, **more)
+        mine, shared = own.parts.split(trained)
+        return shared, loss, [mine, *tf.nest.flatten(kept)]
+
+    return of_part
 
 
 def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
@@ -103,7 +129,10 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
       scale. Epochs and batch size are those of the training unless others are given. A training that keeps its state
       takes and gives it in the form of `kept_state`, a fresh one unless it is given. The loss of each example is
       multiplied by its weight, if there are weights. With n = 0 the vector comes back as it went in, with loss 0.
+      Of a model of which clients keep a part P is what they share, see `of_shared`, and a state comes back.
     """
+    if model.own is not None:
+        return of_shared(model, build_local_sgd(model.whole, training, by_epoch=by_epoch))
     most = max(training.epochs, *(own.get("epochs", 0) for own in (training.clients or {}).values()), 1)
     split, tensors_of, join = _build_parting(model, training)
     descent = _build_descent(model, training, tensors_of)
@@ -185,12 +214,17 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     """Builds the gradient of a client's whole loss, with its weight decay, as a tf.function.
 
     Returns:
-      A tf.function `(vector float32[P], x [n, ...], y [n, ...]) -> float32[P]`; zero with n = 0. It goes through the
-      examples in batches of `training.batch_size`.
+      A tf.function `(vector float32[P], x [n, ...], y [n, ...], state) -> float32[P]`; zero with n = 0. It goes through
+      the examples in batches of `training.batch_size`. The state, as of `kept_state`, has the client's own part of the
+      model.
     """
+    if model.own is not None:
+        of_whole, parts = build_full_gradient(model.whole, training), model.own.parts
+        return lambda vector, x, y, state: parts.split(of_whole(model.with_own(vector, state), x, y))[1]
 
     @tf.function(autograph=False)
-    def full_gradient(vector, x, y):
+    def full_gradient(vector, x, y, state=None):
+        del state
         n = tf.shape(y)[0]
         size = batch_size_of(training, n)
 

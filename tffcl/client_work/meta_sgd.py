@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tffcl.choices import GRADIENTS
 from tffcl.client_work.client_work import rows_of, visiting_order
-from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, of_shared
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import traced_once
@@ -95,6 +95,8 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     """
     if training.proximal_weight:
         raise UserError(f"proximal_weight is {training.proximal_weight:g}; it must be 0 where meta-steps train")
+    if model.own is not None:
+        return of_shared(model, build_meta_sgd(model.whole, training, how))
     needed = GRADIENTS[how.gradient]
     step = _build_step(model, _build_gradient(model, training.weight_decay), how, training.momentum)
 

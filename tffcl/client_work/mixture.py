@@ -12,6 +12,7 @@ from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
+from tffcl.models.layer_parts import require_shared
 from tffcl.models.objectives import CLASSES, LEAST
 from tffcl.trace_cache import built_once
 
@@ -62,6 +63,7 @@ def model_names(num_models: int) -> list[str]:
 def build_all_losses(model: FlatModel):
     """Builds `(models float32[K, P], x [n, ...], y [n, ...]) -> float32[K, n]`, the loss of each example under each of
     the models."""
+    require_shared(model, "a client compares its losses under all models of a mixture")
     losses = build_losses(model)
 
     @tf.function(autograph=False)
@@ -154,6 +156,7 @@ def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: i
       the report is that of `build_train_and_report`: the loss is the sum of the models' weighted mean losses, and the
       local test is of the mixture of the trained models. A single model is trained without weights.
     """
+    require_shared(model, "a client trains all models of a mixture")
     names, alone = model_names(num_models), num_models == 1
     local_sgd, mixed = build_local_sgd(model, training), build_mixed_outputs(model)
     local_test = build_local_test(model, None if alone else lambda own, x: mixed(*own, x))

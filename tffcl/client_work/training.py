@@ -37,19 +37,20 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     Args:
       local_sgd: Trains in the place of `build_local_sgd(model, training)`, with its first five arguments,
         and the same results.
-      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its trained model with its
-        training examples before it tests it; None for nothing.
+      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its whole trained model
+        with its training examples before it tests it; None for nothing.
 
     Returns:
       A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client`
       as in `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
       `<examples=int32,loss=float32,finite=bool[,LOCAL_TEST][,changed=int32]>`: training
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the
-      client brings test examples, its flag of change if it brings one, and its optimizer's state if it keeps it.
+      client brings test examples, its flag of change if it brings one, and the state of its training if it keeps some,
+      as `kept_state`.
     """
     local_sgd = converted(local_sgd or build_local_sgd(model, training))
     adapt = converted(adapt) if adapt is not None else None
-    local_test = build_local_test(model)
+    local_test = build_local_test(model.whole)
 
     def tested(vector, local, test, seed):
         """The model that the local test is of; where nothing is tested nobody waits for an adaptation."""
@@ -62,11 +63,12 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
         local = stack(client["examples"])
         more = own_options(training, client) | ({} if correction is None else {"correction": correction})
         trained, loss, *kept = local_sgd(vector, local["x"], local["y"], client["seed"], centre, **more)
-        finite = tf.reduce_all(tf.math.is_finite(trained))
+        whole = model.with_own(trained, kept)
+        finite = tf.reduce_all(tf.math.is_finite(whole))
         report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=loss, finite=finite)
         if "test_examples" in client:
             test = stack(client["test_examples"])
-            own = tested(trained, local, test, client["seed"])
+            own = tested(whole, local, test, client["seed"])
             report.update(local_test(own, test["x"], test["y"]))
         if "changed" in client:
             report["changed"] = client["changed"]
@@ -239,7 +241,8 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
         moved, _, *kept = global_sgd(global_model, local["x"], local["y"], client["seed"], **more)
         for state in kept:
             report[OPTIMIZER] = collections.OrderedDict(zip(_TWO, (report[OPTIMIZER], state)))
-        report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(moved)))
+        whole = model.with_own(moved, kept)
+        report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(whole)))
         uploads = {"update": keyed(client["key"], trained - start), "global_update": moved - global_model}
         return ClientResult(uploads, report)
 
@@ -260,14 +263,14 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
       one; the report is that of `build_train_and_report` and `choice=int32`, the row that it trained.
     """
     train_and_report = build_train_and_report(model, training)
-    choose = build_choose(model, criterion)
+    choose = build_choose(model.whole, criterion)
 
     @tf.function(autograph=False)
     def choose_and_train(models, client):
         examples = stack(client[tried])
 
         def best():
-            return choose(models, examples["x"], examples["y"])[0]
+            return choose(model.with_own(models, client.get(OPTIMIZER)), examples["x"], examples["y"])[0]
 
         choice = tf.cond(client["forced"] < 0, best, lambda: tf.identity(client["forced"]))
         if "moves" in client:
@@ -340,7 +343,7 @@ def build_controlled_work(
         trained, report = train_and_report(start, client, correction=control - own)
         if option == "gradient":
             local = stack(client["examples"])
-            renewed = full_gradient(start, local["x"], local["y"])
+            renewed = full_gradient(start, local["x"], local["y"], client.get(OPTIMIZER))
         else:
             scale = own_options(training, client).get("rate_scale", 1.0)
             gone = training.learning_rate * scale * step_weight(report["examples"], **own_steps(training, client))

@@ -30,7 +30,8 @@ _OF_CLIENTS = {
     "batch_size": "its own number of examples a step, 0 is all",
     "changed": "1 if its data have changed since it told about them, else 0",
     "kept": "what it has kept of its last round, or in its first one what the method starts from",
-    "optimizer": "the state of its optimizer after its last round, which the device keeps; in its first one that of "
+    "optimizer": "its own part of the model, if it has one, and the state of its optimizer, if that is kept, after its "
+    "last round, which the device keeps; in its first one those of "
     "the clients in check/",
 }
 _OF_SERVER = {

@@ -76,10 +76,10 @@ def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, st
 
 def check_learned(directory: pathlib.Path, method: Method, state):
     """Compares assignments and models with the library's of the state; yields a line for each."""
-    models, _ = method.models_for(state, method.views(state).client_ids)
+    models, _ = method.used_models(state, method.views(state).client_ids)
     saved = loaded(directory / MODELS)
     # clients that keep models have rows of their own, which no export can make again
-    whole = np.shape(models) == saved.shape
+    whole = np.shape(models) == saved.shape and method.model.own is None
     if whole:
         yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
     if (directory / ASSIGNMENTS).is_file():

@@ -232,19 +232,19 @@ def _is_row(leaf) -> bool:
 
 
 def _write_models(directory: pathlib.Path, trained: Trained):
-    models, given = trained.method.models_for(trained.state, trained.population.client_ids)
+    models, given = trained.method.used_models(trained.state, trained.population.client_ids)
     models, used = np.asarray(models), assigned(given)
-    save_models(directory / SAVED_MODEL, trained.method.model, models, mixes=used.weights is not None)
+    save_models(directory / SAVED_MODEL, trained.method.model.whole, models, mixes=used.weights is not None)
     (directory / "state").mkdir(exist_ok=True)
     np.save(directory / MODELS, models)
 
 
 def _describe_model(trained: Trained) -> dict:
-    model, start, tensors = trained.method.model, 0, []
+    model, start, tensors = trained.method.model.whole, 0, []
     for weight in model.weights:
         tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
         start += weight.size
-    rows, _ = trained.method.models_for(trained.state, trained.population.client_ids)
+    rows, _ = trained.method.used_models(trained.state, trained.population.client_ids)
     return {
         "name": model.name,
         "parameters": model.size,
@@ -282,7 +282,7 @@ def assignments(method: Method, state, called: Callable[[int], str]) -> list[lis
     """Returns the rows of the assignment table: of every client what it is `called`, its cluster, the row of its model,
     and the weights of all models where it uses a mixture of them."""
     views = method.views(state)
-    used = assigned(method.models_for(state, views.client_ids)[1])
+    used = assigned(method.used_models(state, views.client_ids)[1])
     columns = {"client_id": map(called, views.client_ids.tolist()), "cluster": np.asarray(views.clusters).tolist()}
     columns["model"] = used.rows.tolist()
     if used.weights is not None:

@@ -23,6 +23,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, one_array
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.composer import Round, by_examples, compose, uniform
 from tffcl.rounds.server import all_values, initial_optimizer_state, keyed_server
 from tffcl.validation import Count, Whole, check_value
@@ -108,6 +109,7 @@ def build_clustered_fed_avg(
     """
     for name, value, kind in (("model", model, FlatModel), ("training", training, LocalTraining)):
         check_declared(name, value, kind)
+    require_shared(model, "this process tells clients no more than a seed and their examples")
     how = IFCAParameters(num_clusters=num_clusters)
     seed = check_value("seed", seed, Whole)
     spec = check_element_spec(model, element_spec)

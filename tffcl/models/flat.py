@@ -14,6 +14,7 @@ from tffcl.errors import UserError
 from tffcl.models import from_keras
 from tffcl.models.graph_function import converted
 from tffcl.models.keras_function import KerasFunction
+from tffcl.models.layer_parts import OwnPart, layer_parts
 from tffcl.models.layer_weights import STATISTIC, TRAINED, Weight, initialize
 from tffcl.models.metrics import ACCURACY, AnswerMetric, chosen
 from tffcl.models.objectives import CLASSES, NUMBERS, LossFacts, Objective
@@ -124,6 +125,8 @@ class FlatModel(FlatWeights, Shown):
         other. None for a model that is like no other.
       keras: The Keras model that it was made of, and what that computes; None for all others. A run does not start if
         the Keras model has got other weights since.
+      own: What clients keep of it to themselves, and is not in the vector: of it the model has the first values. None
+        for nothing.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -135,6 +138,17 @@ class FlatModel(FlatWeights, Shown):
     initialization: str | None = None
     key: tuple | None = None
     keras: KerasFunction | None = None
+    own: OwnPart | None = None
+
+    @property
+    def whole(self) -> "FlatModel":
+        """The model with what clients keep of it, which they train and use; itself where they keep nothing."""
+        return self if self.own is None else self.own.whole
+
+    def with_own(self, vectors, state) -> tf.Tensor:
+        """Puts what a client keeps of the model to vectors `[..., P]`, which gives some of `whole`; `state` is of
+        `local_sgd.kept_state`. Where clients keep nothing the vectors are as they were."""
+        return vectors if self.own is None else self.own.parts.join(tf.nest.flatten(state)[0], vectors)
 
     def facts(self):
         """How large it is, and from what to what it goes."""
@@ -182,7 +196,8 @@ class FlatModel(FlatWeights, Shown):
         """Returns the same model with other metrics, names or functions as of `from_keras`; UserError if one is not for
         its labels."""
         found = chosen(metrics, self.objective.label_kind, self.name)
-        changed = dataclasses.replace(self, metrics=found)
+        own = self.own and dataclasses.replace(self.own, whole=self.own.whole.with_metrics(metrics))
+        changed = dataclasses.replace(self, metrics=found, own=own)
         if self.key is None or not changed.metrics_of_outputs:
             return changed
         return dataclasses.replace(changed, key=(*self.key, ("metrics", ", ".join(each.name for each in found))))
@@ -347,18 +362,24 @@ class FlatModel(FlatWeights, Shown):
             the probabilities `[n, classes]`, or the numbers, larger being better unless the function's name ends in
             "error", "loss" or "distance". Default: the accuracy; of numbers all three.
           statistics: What becomes of those that the model renews itself, as batch normalization its moving means and
-            variances: "global", they are averaged like weights; "reset", each training starts from those that the model
-            has now, and nothing of them is kept or sent. Clients keep their own, with the scales and shifts beside
-            them (FedBN), by `LGFedAvgParameters(local_layers="statistics")`.
+            variances: "global", they are averaged like weights; "local", each client goes on with its own, which are
+            never sent (SiloBN, Andreux et al. 2020, arXiv:2008.07424); "fedbn", with the scales and shifts beside
+            them, all weights of these layers (FedBN, Li et al., ICLR 2021, arXiv:2102.07623); "reset", each training
+            starts from those that the model has now, and nothing of them is kept or sent. Who has not trained yet, as a
+            newcomer, has those that the model has now.
 
         Raises:
           UserError: If the model is not built, cannot be built again or called, outputs and labels do not fit each
             other, or the loss takes logits where the outputs are probabilities, or the other way round.
         """
-        fields = from_keras.from_keras(
+        fields, of_whole = from_keras.from_keras(
             keras_model, loss, input_spec, name, objective=objective, class_weight=class_weight, statistics=statistics
         )
         made = cls(**fields)
+        if of_whole is not None:
+            whole, shared = cls(**of_whole), {weight.name for weight in made.weights}
+            parts = layer_parts(whole, [each.name for each in whole.weights if each.name not in shared])
+            made = dataclasses.replace(made, own=OwnPart(whole, parts))
         return made.with_metrics(metrics or made.objective.usual_metrics)
 
 

@@ -10,17 +10,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.errors import UserError
-from tffcl.models.keras_function import KerasFunction, keras_function
+from tffcl.errors import UserError, unknown
+from tffcl.models.keras_function import GLOBAL, OWN, STATISTICS, KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
 from tffcl.models.objectives import RECONSTRUCTION, LossFacts, find_objective, objective_of_loss, of_batch
 from tffcl.runtime import check_process
 
 if TYPE_CHECKING:  # which makes one of these fields
     from tffcl.models.flat import FlatModel
-
-
-GLOBAL, RESET = "global", "reset"  # what becomes of a model's statistics
 
 
 def from_functional(
@@ -87,14 +84,12 @@ def from_keras(
     objective: str | None = None,
     class_weight: Mapping[int, float] | None = None,
     statistics: str = GLOBAL,
-) -> dict:
-    """Returns the fields of a `FlatModel` of a Keras model; arguments and errors as of `FlatModel.from_keras`."""
+) -> tuple[dict, dict | None]:
+    """Returns the fields of a `FlatModel` of a Keras model, and where clients keep something of it those of the whole;
+    arguments and errors as of `FlatModel.from_keras`."""
     check_process()
-    if statistics not in (GLOBAL, RESET):
-        own = (
-            ' Clients keep their own by LGFedAvgParameters(local_layers="statistics")' if statistics == "local" else ""
-        )
-        raise UserError(f"statistics is {statistics!r}; it must be {GLOBAL} or {RESET}.{own}")
+    if statistics not in STATISTICS:
+        raise unknown("statistics", statistics, STATISTICS)
     input_spec = batched(input_spec)
     x, label = _example_specs(input_spec, objective)
     if objective == RECONSTRUCTION:  # also of clients with other labels
@@ -109,7 +104,7 @@ def from_keras(
             "SparseCategoricalCrossentropy(from_logits=True), BinaryCrossentropy(), MeanSquaredError() or a subclass "
             "of your own with call(labels, outputs)"
         )
-    function = keras_function(name, keras_model, rebuild, batched(x), averaged=statistics == GLOBAL)
+    function = keras_function(name, keras_model, rebuild, batched(x))
     config = loss.get_config()
     ignored = config.get("ignore_class")  # None: none is
     facts = LossFacts(
@@ -122,16 +117,20 @@ def from_keras(
         keras=True,
         weighs=type(loss).__module__.split(".")[0] == "keras",
     )
-    functional = _functional(function, loss, input_spec)
-    made = from_functional(functional, name, weight_names=function.names, facts=facts)
-    kinds = zip(made["weights"], function.kinds, strict=True)
-    weights = tuple(dataclasses.replace(weight, kind=kind) for weight, kind in kinds)
-    return {
-        **made,
-        "weights": weights,
-        "logits": lambda tensors, features, seed: function.forward(tensors, features, seed)[0],
-        "keras": function,
-    }
+
+    def fields_of(function: KerasFunction) -> dict:
+        functional = _functional(function, loss, input_spec)
+        made = from_functional(functional, name, weight_names=function.names, facts=facts)
+        kinds = zip(made["weights"], function.kinds, strict=True)
+        weights = tuple(dataclasses.replace(weight, kind=kind) for weight, kind in kinds)
+        return {
+            **made,
+            "weights": weights,
+            "logits": lambda tensors, features, seed: function.forward(tensors, features, seed)[0],
+            "keras": function,
+        }
+
+    return fields_of(function.sharing(statistics)), fields_of(function) if statistics in OWN else None
 
 
 def check_start(model: "FlatModel"):

@@ -20,6 +20,9 @@ from tffcl.models.graph_function import converted
 from tffcl.models.layer_weights import STATISTIC, TRAINED
 from tffcl.models.objectives import one_line
 
+GLOBAL, OWN, RESET = "global", ("local", "fedbn"), "reset"  # what becomes of a model's statistics
+STATISTICS = (GLOBAL, *OWN, RESET)
+
 # Operations that draw by a state of their own; those that a seed decides are called Stateless....
 _DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
@@ -55,6 +58,41 @@ class KerasFunction:
     def initial(self) -> tuple[np.ndarray, ...]:
         """The initial values of the weights that travel, `float32`."""
         return tuple(self.values[place].astype(np.float32) for place in self.places)
+
+    def sharing(self, statistics: str) -> "KerasFunction":
+        """Returns the function of what travels of the weights where this becomes of statistics, a name in `STATISTICS`:
+        all; all but statistics; or, with "fedbn", all but the weights of their layers. The others have their first
+        values.
+
+        Raises:
+          UserError: If there are no statistics that clients could keep, or nothing that they could share.
+        """
+        layer_of = [name.rpartition("/")[0] for name in self.names]
+        renewed = [kind == STATISTIC for kind in self.kinds]
+        beside = set(itertools.compress(layer_of, renewed)) if statistics == "fedbn" else set()
+        travels = [statistics == GLOBAL or not (renews or layer in beside) for renews, layer in zip(renewed, layer_of)]
+        if statistics in OWN and not any(renewed):
+            raise UserError(f"statistics is {statistics!r}; the Keras model {self.model.name} has none that it renews")
+        if not any(travels):
+            raise UserError(
+                f"statistics is {statistics!r}; {self.model.name} has no trained weights but in layers with statistics"
+            )
+        if all(travels):
+            return self
+
+        def forward(tensors, x, seed):
+            left = iter(tensors)
+            whole = [next(left) if goes else first for goes, first in zip(travels, self.initial)]
+            outputs, penalty, _ = self.forward(whole, x, seed)
+            return outputs, penalty, []
+
+        trained = itertools.compress(travels, (not each for each in renewed))
+        return dataclasses.replace(
+            self, places=tuple(itertools.compress(self.places, travels)),
+            names=tuple(itertools.compress(self.names, travels)),
+            kinds=tuple(itertools.compress(self.kinds, travels)), forward=forward,
+            constraints=tuple(itertools.compress(self.constraints, trained)),
+        )  # fmt: skip
 
     def with_weights(self, tensors) -> tf.keras.Model:
         """Returns a new Keras model with other values of the weights that travel."""
@@ -135,7 +173,7 @@ def _eagerly():
 
 
 def keras_function(
-    name: str, keras_model: tf.keras.Model, rebuild: Callable[[], tf.keras.Model], x_spec, *, averaged: bool = True
+    name: str, keras_model: tf.keras.Model, rebuild: Callable[[], tf.keras.Model], x_spec
 ) -> KerasFunction:
     """Traces a Keras model.
 
@@ -144,7 +182,6 @@ def keras_function(
       keras_model: Whose weights are the initial ones; which of them are trained, its layers say.
       rebuild: Builds the same model with other weights.
       x_spec: `tf.TensorSpec` of a batch, or a structure of them.
-      averaged: Whether statistics travel; else they stay those of the model.
 
     Raises:
       UserError: If it cannot be built again, with the same weights, or called on such a batch, or none is trained; if
@@ -175,7 +212,7 @@ def keras_function(
     training, inference = (_with_constants(name, each, layers) for each in (training, inference))
     names = _weight_names(keras_model)
     layer_of = [each.rpartition("/")[0] for each in names]
-    travels = (number for number in range(len(weights)) if is_trained[number] or averaged and changed[number])
+    travels = (number for number in range(len(weights)) if is_trained[number] or changed[number])
     # A layer that contains others has their trained weights before their statistics.
     places = tuple(sorted(travels, key=lambda number: (layer_of.index(layer_of[number]), number)))
     statistics = [number for number in places if not is_trained[number]]

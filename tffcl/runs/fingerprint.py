@@ -102,6 +102,8 @@ def of_method(method: Method) -> dict:
 
 def _model(model: FlatModel) -> dict:
     """What a model is, whatever Keras has called it: it counts the models of a process in their names."""
+    if model.own is not None:
+        return _model(model.whole) | {"shared": model.size}
     known = {"parameters": model.size, "examples": model.examples, "classes": model.num_classes}
     if model.key is None:
         if model.metrics_of_outputs:

@@ -69,11 +69,11 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
 
 
 def _optimizer_bytes(method) -> int:
-    """What a client keeps of its optimizer for the models that it trains; 0 of a method whose training is not known."""
+    """What a client keeps of its training for the models that it trains; 0 of a method whose training is not known."""
     training = getattr(method, "training", None)
-    if not isinstance(training, LocalTraining) or not training.keeps_state:
+    if not isinstance(training, LocalTraining):
         return 0
-    return method.trained_models * sum(leaf.nbytes for leaf in kept_state(method.model, training))
+    return method.trained_models * sum(leaf.nbytes for leaf in kept_state(method.model, training) or ())
 
 
 def check_state(method, state, client_ids: np.ndarray):

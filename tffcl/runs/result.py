@@ -59,7 +59,7 @@ class Trained(Shown):
         """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a
         single model unless the method mixes them; UserError if the client did not take part."""
         own: Any = np.array([self.population.id_of(client)], np.int32)
-        models, given = self.method.models_for(self.state, own)
+        models, given = self.method.used_models(self.state, own)
         rows, weights = assigned(given).of(0)
         return models[rows], weights
 
@@ -90,7 +90,7 @@ class Trained(Shown):
         """
         models, weights = self.mixture_of(client)
         return (
-            keras_with(self.method.model, models[0])
+            keras_with(self.method.model.whole, models[0])
             if len(models) == 1
             else keras_mixture(self.method.model, models, weights)
         )
@@ -114,7 +114,7 @@ class Trained(Shown):
         models, weights = self.mixture_of(client)
         own = (models[0],) if len(models) == 1 else (models, weights)
         try:
-            return _predictor(self.method.model, probabilities, len(own) > 1)(*own, x).numpy()
+            return _predictor(self.method.model.whole, probabilities, len(own) > 1)(*own, x).numpy()
         except tf.errors.InvalidArgumentError as error:
             raise not_taken(self.method.model, "one of the examples", error) from None
 

@@ -207,7 +207,7 @@ def check_fits(
         check_tokens(method.model, each)
     method_checks.check_own_settings(method.training, (population, *later.values()))
     check_metrics(method.model, population)
-    stages = Stages(method.model, population, later)
+    stages = Stages(method.model.whole, population, later)
     if stages.starts[-1] > protocol.rounds:
         raise UserError(
             f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run "

@@ -48,10 +48,12 @@ def evaluate(run: Run):
         method, population, stage = run.method, run.population, run.stage
         run.state = method.choose(run.state, population)
         placed = method.place(run.state, population) if run.protocol.place_unseen else run.state
-        models, rows = method.models_for(placed, population.client_ids)
-        method_checks.check_models(method.name, models, rows, len(population), method.model.size)
+        models, rows = method.used_models(placed, population.client_ids)
+        method_checks.check_models(method.name, models, rows, len(population), method.model.whole.size)
         views = method.views(placed).of(population.client_ids)
-        everyones, clusters = views.global_model, np.asarray(views.clusters)
+        # A model for everyone has nothing of what clients keep of theirs.
+        everyones = views.global_model if method.model.own is None else None
+        clusters = np.asarray(views.clusters)
         used = assigned(rows)
         if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
             everyones = models[used.rows[0]]

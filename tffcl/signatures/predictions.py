@@ -85,7 +85,7 @@ def build_inference(
       UserError: If the images are not what the model takes.
     """
     images = check_images(model, images)
-    local_sgd, answer = build_local_sgd(model, training), build_answer(model, soft=soft)
+    local_sgd, answer = build_local_sgd(model, training), build_answer(model.whole, soft=soft)
     value_type = answers_type(model, num_images(images), soft=soft)
     context_type = tff.to_type(
         collections.OrderedDict(
@@ -99,8 +99,8 @@ def build_inference(
     @tf.function(autograph=False)
     def train_and_answer(context, examples):
         local = stack(examples)
-        trained, *_ = local_sgd(context["model"], local["x"], local["y"], context[OWN_SEED])
-        return tf.ensure_shape(answer(trained, context["images"]), value_type.shape)
+        trained, _, *kept = local_sgd(context["model"], local["x"], local["y"], context[OWN_SEED])
+        return tf.ensure_shape(answer(model.with_own(trained, kept), context["images"]), value_type.shape)
 
     key = None if model.key is None else (model.key, training, soft)
     return build_signature(

@@ -132,14 +132,14 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     )
     with simulating(ledger=trained.ledger):
         admitted = method.admit(trained.state, arrivals)
-    models, rows = method.models_for(admitted, ids)
+    models, rows = method.used_models(admitted, ids)
     views = method.views(admitted)
     clusters = views.clusters[everyone.index(ids)]
     local = np.full(len(ids), np.nan)
     if config.newcomers.epochs:
         local = _personalised(trained, arrivals, models, assigned(rows).rows, show_progress)
     founded = ~np.isin(clusters, method.views(trained.state).clusters)
-    accuracy = Evaluator(method.model, arrivals).cluster_accuracy(models, rows)
+    accuracy = Evaluator(method.model.whole, arrivals).cluster_accuracy(models, rows)
     return _Joined(ids, clusters, founded, accuracy, local, everyone, views)
 
 
@@ -150,7 +150,7 @@ def _personalised(
     after that, `float [B]`."""
     config = trained.config
     training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
-    own_round = build_own_round(trained.method.model, training)
+    own_round = build_own_round(trained.method.model.whole, training)
     # As if in the round after the last: no cohort of the run has this seed.
     seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
     accuracies = []

@@ -148,7 +148,7 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
     lines += check_learned(directory, method, state)
     return [
         *lines,
-        _check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES])),
+        _check_saved_model(directory, method.model.whole, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES])),
     ]
 
 
