@@ -239,6 +239,6 @@ def test_layers_that_the_model_has_not_are_refused(model, asked, message):
 @pytest.mark.parametrize("asked", [-1, "conv1", 1.5, [1]])
 def test_what_is_no_layers_is_refused(asked):
     with pytest.raises(
-        UserError, match="local_layers is .*; it must be a whole number from 0, a list of names of layers, all_but"
+        UserError, match="local_layers is .*; it must be a whole number from 0, a list of names of layers or all_but"
     ):
         LGFedAvgParameters(local_layers=asked)

@@ -139,9 +139,13 @@ def test_a_mistake_is_found(built_by, clients, formed_once, mistaken, check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "pacfl", "ifca", "ditto", "lg_fedavg"])
-def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(method, data_dir, clients, two_workers):
-    """Of each kind of method one: one model, groups once, a choice among models, and what clients keep."""
+@pytest.mark.parametrize("statistics", ["global", "local", "fedbn"])
+@pytest.mark.parametrize("method", ["fedavg", "pacfl", "ifca", "ditto", "lg_fedavg", "flis_dc", "stocfl"])
+def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(
+    method, statistics, data_dir, clients, two_workers
+):
+    """Of each kind of method one: one model, groups once, a choice among models, what clients keep, joint clusters and
+    two models a client."""
     settings = configured(method)
     data = build.load_data(settings, data_dir)
     tf.keras.utils.set_random_seed(1)
@@ -152,7 +156,7 @@ def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(method, 
     ])  # fmt: skip
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     spec = tf.TensorSpec(data.train.x.shape[1:], data.train.x.dtype), tf.TensorSpec([], tf.int32)
-    model = FlatModel.from_keras(keras, loss, spec)
+    model = FlatModel.from_keras(keras, loss, spec, statistics=statistics)
     checks.check_method_conforms(
         functools.partial(build.build_method, settings, model, data, data_dir), *clients, two_workers=two_workers
     )

@@ -194,13 +194,17 @@ def test_so_it_is_in_a_training_of_ones_own(tff_worker, digit_clients, model):
     assert 0.005 < np.abs(trained).max() <= 0.01 < np.abs(model.initial).max()
 
 
-def keras_rounds(keras, population, cohorts):
-    """FedAvg by hand: SGD in Keras on every client's batches, then the mean of the weights by number of examples."""
-    weights = keras.get_weights()
+def keras_rounds(keras, population, cohorts, kept=frozenset(), own=None):
+    """FedAvg by hand: SGD in Keras on every client's batches, then the mean of the weights by number of examples.
+
+    Clients go on with their own weights at the places `kept`; `own` gets what each of them trained last."""
+    first, own = keras.get_weights(), {} if own is None else own
+    weights = first
     for number, clients in enumerate(cohorts, 1):
         cohort, trained = cohort_of(population, clients, number), []
         for client in clients:
-            keras.set_weights(weights)
+            mine = own.get(client, first)
+            keras.set_weights([mine[place] if place in kept else each for place, each in enumerate(weights)])
             optimizer = tf.keras.optimizers.legacy.SGD(TRAINING.learning_rate, TRAINING.momentum)
             for x, y in batches_of(population, cohort, client):
                 with tf.GradientTape() as tape:
@@ -208,7 +212,8 @@ def keras_rounds(keras, population, cohorts):
                 optimizer.apply_gradients(
                     zip(tape.gradient(loss, keras.trainable_variables), keras.trainable_variables, strict=True)
                 )
-            trained.append(keras.get_weights())
+            own[client] = keras.get_weights()
+            trained.append(own[client])
         weights = [np.average(same, axis=0, weights=cohort.sizes) for same in zip(*trained)]
     return weights
 

@@ -11,7 +11,7 @@ import tffcl
 from tests import own_data
 from tests.models.test_from_keras import keras_rounds
 from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
-from tests.short_runs import TRAINING, cohort_of, models_of, train
+from tests.short_runs import TRAINING, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
@@ -196,28 +196,6 @@ def test_no_step_of_a_server_touches_the_mean_of_statistics(tff_worker):
         assert any(np.any(np.abs(mine - theirs) > 1e-4) for mine, theirs in zip(other, trained, strict=True))
 
 
-def test_clients_keep_their_own_statistics_as_fedbn_does(tff_worker):
-    """The first round: what is kept is what each has trained; what is sent is the mean of the others."""
-    keras = sequential(layers.BatchNormalization(momentum=0.5, input_shape=(30,), name="norm"), layers.Dense(2))
-    model, population = made_of(keras), tffcl.Population.from_arrays(*own_data.clinics())
-    build, parameters = tffcl.algorithms.build_lg_fedavg, tffcl.algorithms.LGFedAvgParameters(local_layers="statistics")
-    method = build(model, TRAINING, parameters)
-    state = train(method, population, [(0, 3, 5)])
-    cohort, trained = cohort_of(population, (0, 3, 5), 1), []
-    for client, mine in zip((0, 3, 5), models_of(method, state, population)[[0, 3, 5]], strict=True):
-        local = population.train(client)
-        own = build_local_sgd(model, TRAINING)(model.initial, local.x, local.y, cohort.client_seed(client))[0].numpy()
-        np.testing.assert_allclose(mine[: 4 * 30], own[: 4 * 30], atol=1e-6)
-        trained.append(own)
-    assert [weight.name for weight in model.weights[:4]] == [
-        f"norm/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")
-    ]
-    shared = np.average(trained, axis=0, weights=cohort.sizes)[4 * 30 :]
-    np.testing.assert_allclose(state.models[0], shared, atol=1e-6)
-    with pytest.raises(UserError, match="local_layers is statistics; .* has none"):
-        build(own_data.perceptron(), TRAINING, parameters)
-
-
 def test_statistics_that_are_reset_do_not_travel():
     keras = frozen_base()
     model, whole = made_of(keras, statistics="reset"), made_of(keras)
@@ -228,10 +206,6 @@ def test_statistics_that_are_reset_do_not_travel():
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
     answers = model.keras.with_weights(model.unravel(one))
     np.testing.assert_array_equal(answers.layers[3].moving_mean, keras.layers[3].moving_mean)
-    with pytest.raises(
-        UserError, match="statistics is 'local'; it must be global or reset. Clients keep their own by LG"
-    ):
-        made_of(keras, statistics="local")
 
 
 @pytest.mark.parametrize("name, is_noted", [("secure_sum", True), ("uniform_mean", False)])

@@ -8,14 +8,12 @@ import tensorflow as tf
 
 import tffcl
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.lg_fedavg import build_lg_fedavg
-from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.runs import fingerprint
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
 
 
-def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None):
+def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global"):
     tf.keras.utils.set_random_seed(1)
     layers, penalties = tf.keras.layers, tf.keras.regularizers
     base, last = layers.Dense(4, trainable=False), layers.Dense(3, kernel_regularizer=penalties.L2(penalty))
@@ -23,7 +21,7 @@ def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None):
     base.set_weights([base.get_weights()[0] + frozen, base.get_weights()[1]])
     last.set_weights([last.get_weights()[0] + moved, last.get_weights()[1] + 0.3 * moved * np.arange(3)])
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return tffcl.FlatModel.from_keras(network, loss, SPEC, class_weight=class_weight)
+    return tffcl.FlatModel.from_keras(network, loss, SPEC, class_weight=class_weight, statistics=statistics)
 
 
 def noted(of):
@@ -33,6 +31,7 @@ def noted(of):
 def test_models_of_equal_shapes_that_compute_something_else_are_others():
     weights = {0: 9.0, 1: 1.0, 2: 1.0}
     others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]
+    others += [{"statistics": each} for each in ("reset", "local", "fedbn")]
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)
@@ -53,6 +52,6 @@ def test_statistics_do_not_go_through_what_measures_updates():
     for name, options in (("dp", {}), ("robust", {"rule": "clipping"}), ("robust", {"rule": "multi_krum"})):
         with pytest.raises(tffcl.UserError, match='clips or compares .* statistics="reset"'):
             build_fedavg(shown, training, aggregation=tffcl.aggregation(name, **options))
-    kept = LGFedAvgParameters(local_layers="statistics")
-    build_lg_fedavg(shown, training, kept, aggregation=tffcl.aggregation("dp"))
+    for statistics in ("reset", "local", "fedbn"):
+        build_fedavg(model(statistics=statistics), training, aggregation=tffcl.aggregation("dp"))
     build_fedavg(shown, training, aggregation=tffcl.aggregation("robust", rule="median"))

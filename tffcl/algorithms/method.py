@@ -279,8 +279,9 @@ class Method(abc.ABC):
         weights sum to one: the weighted mean of their probabilities, or of the numbers that they give."""
 
     def own_states(self, state) -> KeptStates | None:
-        """Returns what clients keep of training the models of `models_for`, see `ClusteredState.optimizers`."""
-        return state.optimizers
+        """Returns what clients keep of training the models of `models_for`, see `ClusteredState.optimizers`; None
+        before the first round."""
+        return getattr(state, "optimizers", None)
 
     def used_models(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Returns what `models_for` does with what each client keeps of its model (`FlatModel.own`): models of

@@ -68,6 +68,15 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     check_models(method.name, *method.models_for(state, client_ids), len(client_ids), size)
 
 
+def check_own(method: Method, state):
+    """Raises UserError if clients keep a part of the model, and the method has lost it after a round."""
+    if method.model.own is not None and method.own_states(state) is None:
+        raise UserError(
+            f"{method.name}: its state has no optimizers after a round, in which clients keep their part of "
+            f'{method.model.name}; take statistics="global" or "reset", or keep RoundResult.optimizers'
+        )
+
+
 def check_models(name: str, models, rows, clients: int, size: int):
     """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])` or
     `(float32 [K, P], float32 [n, K])`; Diverged if not finite.

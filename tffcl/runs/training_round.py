@@ -114,6 +114,8 @@ def _train(run: Run, number: int) -> dict:
         return _row(run)
     with run.timed(TRAINING), accounted(run.population):
         run.state, metrics = run.method.next(run.state, cohort)
+    if len(metrics.client_ids):
+        method_checks.check_own(run.method, run.state)
     where, totals = run.population.index(metrics.client_ids), run.totals
     totals.releases = run.ledger.as_array()
     totals.rounds_trained[where] += 1
