@@ -14,6 +14,7 @@ from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.clients.simulation_context import simulating
 from tffcl.export import deployment_forms
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.lab.tasks import build, resolve
@@ -67,12 +68,17 @@ def test_a_deployed_round_gives_the_models_of_the_simulated_one(tff_worker, mode
     state = {"models": models, "aggregators": composed.initial_aggregators}
     deployed = composed.deployed(state, deployed_inputs(cohort, key=keys))[0]["models"]
     np.testing.assert_allclose(deployed, simulated, atol=1e-2 if label == "compression" else 2e-5)
+    with simulating(shards=2):
+        sharded = run_round(composed, cohort, {"models": models}, composed.initial_aggregators, key=keys)
+    np.testing.assert_allclose(sharded.values["models"], simulated, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("label", RULES)
 def test_every_rule_can_be_cut_into_blocks(tff_worker, model, label):
-    """TFF finds no form of a round whose aggregations cannot be merged."""
-    assert isinstance(blocks.BlockForm(round_of(model, label)).mergeable, tff.framework.MergeableCompForm), label
+    """Also into blocks whose clients are in shards, with sums of their own; a round whose aggregations cannot be merged
+    has no such form."""
+    partial = blocks.BlockForm(round_of(model, label)).sharded_block.type_signature.result["partial"]
+    assert partial.placement is tff.SERVER, label
 
 
 def test_what_is_loaded_of_a_run_has_fresh_noise_and_nobody_malicious(tff_worker):
@@ -169,12 +175,15 @@ def models_after(composed, model, population, clients=(0, 1, 2, 3, 4)):
 def test_blocks_release_what_the_whole_does(tff_worker, model, population, label):
     """The noise is drawn once, of the sums of all blocks; attackers that know everybody know those of other blocks.
 
-    Of no cluster two members are in the same block: a cluster is large enough by all blocks together."""
+    Of no cluster two members are in the same block: a cluster is large enough by all blocks together. It is the same
+    where clients are put into shards."""
     composed = attacked_round(model, label)
     whole = models_after(composed, model, population)
-    with mock.patch.object(blocks, "plan", lambda *_: blocks.Plan(blocks=3, in_flight=2)):
-        parts = models_after(composed, model, population)
-    np.testing.assert_allclose(parts.values["models"], whole.values["models"], rtol=0, atol=3e-6)
+    for plan in (blocks.Plan(blocks=3, in_flight=2), blocks.Plan(blocks=2, in_flight=2, shards=2)):
+        with mock.patch.object(blocks, "plan", lambda *_: plan):
+            parts = models_after(composed, model, population)
+        np.testing.assert_allclose(parts.values["models"], whole.values["models"], rtol=0, atol=3e-6)
+        np.testing.assert_equal(parts.measurements.keys(), whole.measurements.keys())
     assert np.abs(whole.values["models"] - model.initial).max() > 0.01
 
 

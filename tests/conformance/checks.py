@@ -132,13 +132,16 @@ def check_two_workers(subject: Subject):
 
 
 def check_blocks(subject: Subject):
-    """Rounds whose clients compute in blocks are the same rounds, up to the order of sums."""
+    """Rounds whose clients compute in blocks are the same rounds, up to the order of sums; also those whose blocks'
+    clients are put into shards, as the first one's here."""
     cut = []
 
     def in_pairs(composed, cohort, values):
         del composed, values
         cut.append(-(-len(cohort.client_ids) // 2))
-        return blocks.Plan(blocks=cut[-1], in_flight=2)
+        if len(cohort.client_ids) < len(subject.population):
+            return blocks.Plan(blocks=cut[-1], in_flight=2)
+        return blocks.Plan(blocks=2, in_flight=2, shards=3)
 
     with mock.patch.object(blocks, "plan", in_pairs):
         _, together = _rounds_anew(subject, 2)

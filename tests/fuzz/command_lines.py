@@ -106,6 +106,7 @@ _WRONG = {
     "--algorithms": ["nosuch", "pacfl,,fedavg", "pacfl,pacfl", "\0"],
     "--set": ["rounds", "=", "train.=1", ".a=1", "a.b.c.d=1", "train=1", "nosuch.key=1", "train.rounds.a=1", "x\n=1"],
     "--memory": ["lots", "0", "-1GB", "1e3", "nan", "", "9" * 30],
+    "--shards": ["x", "-1", "1.5", "nan", ""],
     "--workers": ["host", "host:0", "host:99999", ":1", "a:1,a:1", "a:1,", "a:x", " "],
     "--worker-timeout": ["0", "-1", "nan", "x", ""],
     "--over": ["rounds", "nosuch=1", "threshold=", "threshold=x", "=1,2", "threshold=nan", "threshold=-1,-2"],

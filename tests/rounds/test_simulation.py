@@ -16,7 +16,7 @@ from tffcl.client_work.evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
-from tffcl.rounds import blocks
+from tffcl.rounds import blocks, shards
 from tffcl.runtime import memory
 
 
@@ -77,11 +77,35 @@ def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build
         parts, again = method.next(method.initialize(population), cohort)
     assert lines and all("4 clients of a round compute in" in line for line in lines)
     assert moved[-1] == (4, 4) and len(moved) > 1
-    assert_close(parts.models, whole.models)
-    for ours, theirs in zip(parts.kept.of(cohort.client_ids), whole.kept.of(cohort.client_ids)):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same_round(parts, again, whole, told, cohort)
+
+
+def assert_same_round(ours, metrics, theirs, others, cohort):
+    assert_close(ours.models, theirs.models)
+    for one, other in zip(ours.kept.of(cohort.client_ids), theirs.kept.of(cohort.client_ids)):
+        np.testing.assert_array_equal(one, other)
     for name in ("test_examples", "test_correct", "losses", "examples"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(told, name))
+        np.testing.assert_array_equal(getattr(metrics, name), getattr(others, name))
+
+
+def test_small_clients_compute_in_shards_where_they_are_many(tff_worker, model, population, monkeypatch):
+    monkeypatch.setattr(blocks, "_MANY_CLIENTS", 4)
+    monkeypatch.setattr(shards, "_SHARD_CLIENTS", 3)
+    method, lines = build_solo(model, TRAINING), []
+    cohort = cohort_of(population, [3, 0, 4, 1], 1, local_test=np.array([True, False, True, True]))
+    start = method.initialize(population)
+    with simulating(shards=0, on_plan=lines.append):
+        whole = method.next(start, cohort)
+    assert not lines
+    monkeypatch.setattr(shards, "_FEW_EXAMPLES", max(cohort.sizes))
+    with simulating(on_plan=lines.append):
+        assert_same_round(*method.next(start, cohort), *whole, cohort)
+        method.next(start, cohort_of(population, [3, 0, 4], 1))
+    assert lines == ["4 clients of a round compute in 2 shards of 2"]
+    monkeypatch.setattr(shards, "_FEW_EXAMPLES", min(cohort.sizes) - 1)
+    with simulating(on_plan=lines.append):
+        method.next(start, cohort)
+    assert len(lines) == 1
 
 
 def test_a_budget_below_one_client_is_refused(tff_worker, model, population):

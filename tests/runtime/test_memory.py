@@ -24,6 +24,8 @@ def test_what_is_no_size_is_one_line(text):
 def test_the_command_line_refuses_it_before_anything_else(capsys):
     assert main(["run", "demo_digits", "--algorithm", "fedavg", "--memory", "lots"]) == 2
     assert capsys.readouterr().err == "tffcl: memory is 'lots'; it is written 4GB, 500MB or 2GiB\n"
+    assert main(["run", "demo_digits", "--algorithm", "fedavg", "--shards", "-1"]) == 2
+    assert capsys.readouterr().err == "tffcl: --shards is -1; it must be 0 or more\n"
 
 
 def test_by_default_it_is_a_power_of_two_up_to_half_of_what_is_free(monkeypatch):

@@ -19,9 +19,11 @@ class Simulation:
     Attributes:
       memory: Bytes that the clients that compute at a time may take; not set: see `memory_bytes`.
       client_states: The files of client states, and where large matrices have theirs; None for temporary ones.
+      shards: Into how many shards the clients of a round are put that compute together (see `rounds.shards`); 0: none;
+        None: as many as pay, of many small clients.
       ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`)
         and raises UserError where that is not allowed; None counts nothing.
-      on_plan: Called with a line that says how a cohort is cut into blocks.
+      on_plan: Called with a line that says how a cohort is cut into blocks and shards.
       on_progress: Called with how many clients are done, and how many compute in all.
       on_reading: Called when examples of clients are read outside of rounds and queries: who reads them has them as
         they are.
@@ -29,6 +31,7 @@ class Simulation:
 
     memory: int | None = None
     client_states: "KeptStore | None" = None
+    shards: int | None = None
     ledger: object = None
     on_plan: Callable[[str], None] = lambda line: None
     on_progress: Callable[[int, int], None] = lambda done, clients: None

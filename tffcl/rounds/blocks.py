@@ -24,6 +24,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
+from tffcl.rounds import shards
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.server import Replacing
 from tffcl.rounds.traffic import type_bytes
@@ -36,6 +37,8 @@ _INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
 _HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to be merged there
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
+_MANY_CLIENTS = 100  # of few examples are put into shards
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -44,14 +47,17 @@ class Plan:
     Attributes:
       blocks: Into how many blocks; None runs the round as it is, in one piece.
       in_flight: How many of them are under way at a time.
+      shards: Into how many shards the clients of a block are put, see `rounds.shards`; 0 for none.
     """
 
     blocks: int | None = None
     in_flight: int = 1
+    shards: int = 0
 
 
 def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
-    """Cuts a cohort by the memory budget (see `clients.simulation_context`), and into a block for each worker at least.
+    """Cuts a cohort by the memory budget (see `clients.simulation_context`), and into a block for each worker at least;
+    the clients of a block are put into shards where they are many and small.
 
     Args:
       composed: The round.
@@ -78,7 +84,11 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
         and shared + clients * each <= min(budget / _INPUT_COPIES, _MESSAGE_ROOM)
         and clients * most + shared <= budget
     ):
-        return Plan()
+        sharded = _shards(composed, cohort, 1)
+        if not sharded:
+            return Plan()
+        current().on_plan(f"{clients} clients of a round compute in {sharded} shards of {-(-clients // sharded)}")
+        return Plan(1, 1, sharded)
     if shared * _INPUT_COPIES + most > budget:
         needed, given = memory.shown(shared * _INPUT_COPIES + most), memory.shown(budget)
         raise UserError(
@@ -90,11 +100,28 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     room = budget / in_flight - shared * _INPUT_COPIES
     size = max(1, int(min(room / most, (_MESSAGE_ROOM - shared) / each)))
     blocks = min(clients, max(-(-clients // size), parts))
+    sharded = _shards(composed, cohort, blocks)
     current().on_plan(
         f"{clients} clients of a round compute in {blocks} blocks of {-(-clients // blocks)}, "
         f"{in_flight} blocks at a time, within {memory.shown(budget)} of memory"
+        + (f"; each block in {sharded} shards" if sharded else "")
     )
-    return Plan(blocks, in_flight)
+    return Plan(blocks, in_flight, sharded)
+
+
+def _shards(composed: Round, cohort: Cohort, blocks: int) -> int:
+    """Into how many shards the clients of each block are put."""
+    wanted = shards.wanted(cohort.sizes, _MANY_CLIENTS) // blocks
+    if current().shards:
+        wanted = max(wanted, 1)
+    if not wanted:
+        return 0
+    try:
+        block_form(composed).sharded_block
+    except (TypeError, UserError) as error:
+        current().on_plan(f"the clients of a round are not put into shards: {str(error).splitlines()[0]}")
+        return 0
+    return wanted
 
 
 def _check_rows(composed: Round, clients: int):
@@ -156,8 +183,8 @@ class BlockForm:
         return tuple(name for name in self._round.aggregators if name not in self.in_parts)
 
     @functools.cached_property
-    def mergeable(self):
-        """The aggregation processes together, cut before and after their sums; None where there is nothing to merge.
+    def sums(self) -> tff.backends.mapreduce.MapReduceForm | None:
+        """The aggregation processes together, cut before and after their sums; None where there is nothing to sum.
 
         Raises:
           UserError: If an aggregation needs the result of another one: then no part of the cohort can go first.
@@ -165,26 +192,22 @@ class BlockForm:
         if not self.merged:
             return None
         result = self._round.simulated_update.type_signature.result
+        uploaded = tff.to_type(collections.OrderedDict(uploads=result["uploads"], weight=result["weight"]))
 
         @tff.federated_computation(
-            tff.FederatedType(self._states_type, tff.SERVER),
-            tff.FederatedType(result["uploads"], tff.CLIENTS),
-            tff.FederatedType(result["weight"], tff.CLIENTS),
+            tff.FederatedType(self._states_type, tff.SERVER), tff.FederatedType(uploaded, tff.CLIENTS)
         )
-        def aggregate(states, uploads, weight):
-            updated = {"uploads": uploads, "weight": weight}
-            outputs = collections.OrderedDict()
+        def aggregate(states, updated):
+            moved, outputs = collections.OrderedDict(), collections.OrderedDict()
             for name in self.merged:
                 output = self._round.aggregate(name, self._round.simulated_aggregations[name], states[name], updated)
-                parts = collections.OrderedDict(
-                    state=output.state, result=output.result, measurements=output.measurements
-                )
-                outputs[name] = tff.federated_zip(parts)
-            return tff.federated_zip(outputs)
+                parts = collections.OrderedDict(result=output.result, measurements=output.measurements)
+                moved[name], outputs[name] = output.state, tff.federated_zip(parts)
+            return tff.federated_zip(moved), tff.federated_zip(outputs)
 
         try:
-            return tff.backends.native.compile_to_mergeable_comp_form(aggregate)
-        except ValueError as error:
+            return tff.backends.mapreduce.get_map_reduce_form_for_computation(aggregate, shards.AS_IT_IS)
+        except (TypeError, ValueError) as error:
             told = str(error).splitlines()[0]
             raise UserError(
                 "the clients of a round do not fit into memory together, and this aggregation can't be taken in parts "
@@ -200,24 +223,36 @@ class BlockForm:
             )
         )
 
+    @property
+    def _server_type(self) -> tff.Type:
+        values_type, _ = self._round.simulated_update.type_signature.parameter
+        return tff.to_type(collections.OrderedDict(values=values_type, states=self._states_type))
+
+    def _rows(self, updated) -> collections.OrderedDict:
+        """What of a client's results, or of their type, comes back as it is."""
+        names = [name for name in self._round.uploads if name not in self.merged]
+        rows = collections.OrderedDict(report=updated["report"], weight=updated["weight"])
+        rows.update((name, updated["uploads"][name]) for name in names)
+        return rows
+
     @functools.cached_property
     def block(self) -> tff.Computation:
         """`(<values, states>@SERVER, clients@CLIENTS) -> <rows@SERVER[, partial@SERVER][, kept@CLIENTS]>`."""
-        composed, form = self._round, self.mergeable
-        values_type, client_type = composed.simulated_update.type_signature.parameter
-        server_type = tff.to_type(collections.OrderedDict(values=values_type, states=self._states_type))
-        in_rows = [name for name in composed.uploads if name not in self.merged]
+        composed, sums = self._round, self.sums
+        _, client_type = composed.simulated_update.type_signature.parameter
 
         @tff.federated_computation(
-            tff.FederatedType(server_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
+            tff.FederatedType(self._server_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
         )
         def block(server, clients):
             updated = tff.federated_map(composed.simulated_update, (tff.federated_broadcast(server["values"]), clients))
-            row = collections.OrderedDict(report=updated["report"], weight=updated["weight"])
-            row.update((name, updated["uploads"][name]) for name in in_rows)
-            outputs = collections.OrderedDict(rows=collect(updated["client_id"], tff.federated_zip(row)))
-            if form is not None:
-                outputs["partial"] = form.up_to_merge(server["states"], updated["uploads"], updated["weight"])
+            rows = collect(updated["client_id"], tff.federated_zip(self._rows(updated)))
+            outputs = collections.OrderedDict(rows=rows)
+            if sums is not None:
+                prepared = tff.federated_broadcast(tff.federated_map(sums.prepare, server["states"]))
+                uploaded = collections.OrderedDict(uploads=updated["uploads"], weight=updated["weight"])
+                given = tff.federated_map(sums.work, (tff.federated_zip(uploaded), prepared))[0]
+                outputs["partial"] = _summed(sums, given, sums.accumulate)
             if composed.work.keeps:
                 kept = collections.OrderedDict((name, updated[name]) for name in ("client_id", *composed.work.keeps))
                 outputs["kept"] = tff.federated_zip(kept)
@@ -225,19 +260,58 @@ class BlockForm:
 
         return block
 
+    @functools.cached_property
+    def sharded_block(self) -> tff.Computation:
+        """`(<values, states>@SERVER, shards@CLIENTS) -> <rows@CLIENTS[, partial@SERVER]>`, of clients in shards (see
+        `rounds.shards`); their rows have what they keep, too.
+
+        Raises:
+          TypeError: If something in it has no place in shards.
+          UserError: As `sums`.
+        """
+        composed, sums = self._round, self.sums
+
+        def rows(updated):
+            kept = collections.OrderedDict((name, updated[name]) for name in composed.work.keeps)
+            value = collections.OrderedDict(told=self._rows(updated), kept=kept)
+            return collections.OrderedDict(client_id=updated["client_id"], value=value)
+
+        update = shards.build_update(composed.simulated_update, rows, sums)
+
+        @tff.federated_computation(
+            tff.FederatedType(self._server_type, tff.SERVER),
+            tff.FederatedType(update.type_signature.parameter[2], tff.CLIENTS),
+        )
+        def sharded_block(server, given):
+            prepared = tff.federated_value((), tff.SERVER)
+            if sums is not None:
+                prepared = tff.federated_map(sums.prepare, server["states"])
+            values, prepared = tff.federated_broadcast(server["values"]), tff.federated_broadcast(prepared)
+            computed = tff.federated_map(update, (values, prepared, given))
+            outputs = collections.OrderedDict(rows=computed["rows"])
+            if sums is not None:
+                outputs["partial"] = _summed(sums, computed["totals"], sums.merge)
+            return outputs
+
+        return sharded_block
+
     def _build_finishing(self, parts: int) -> tff.Computation:
         """What follows the sums, from so many partial sums: merged and finished in one call, which sends each once."""
-        form = self.mergeable
-        argument_type, _ = form.after_merge.type_signature.parameter
-        partials_type = tff.StructWithPythonType([form.merge.type_signature.result] * parts, list)
+        sums = self.sums
+        partials_type = tff.StructWithPythonType([sums.merge.type_signature.result] * parts, list)
 
         @tff.federated_computation(partials_type)
-        def merge(partials):
-            return functools.reduce(form.merge, [partials[part] for part in range(parts)])
+        def total(partials):
+            return sums.report(functools.reduce(sums.merge, [partials[part] for part in range(parts)]))
 
-        @tff.federated_computation(argument_type, tff.FederatedType(partials_type, tff.SERVER))
-        def finish(argument, partials):
-            return form.after_merge(argument, tff.federated_map(merge, partials))
+        @tff.federated_computation(
+            tff.FederatedType(self._states_type, tff.SERVER), tff.FederatedType(partials_type, tff.SERVER)
+        )
+        def finish(states, partials):
+            # In a simulation there are no secure sums, of three kinds.
+            nothing = tff.federated_value((), tff.SERVER)
+            totals = tff.federated_zip((tff.federated_map(total, partials), nothing, nothing, nothing))
+            return tff.federated_map(sums.update, (states, totals))
 
         return finish
 
@@ -259,6 +333,16 @@ class BlockForm:
             states=collections.OrderedDict((name, states[name]) for name in self.merged),
         )
         return server, cohort.inputs(**{name: fields[name] for name in names})
+
+
+def _summed(sums: tff.backends.mapreduce.MapReduceForm, values, add: tff.Computation):
+    """The partial sums of values at clients, not yet reported."""
+
+    @tff.federated_computation(sums.merge.type_signature.result)
+    def as_they_are(totals):
+        return totals
+
+    return tff.federated_aggregate(values, sums.zero(), add, sums.merge, as_they_are)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,31 +391,49 @@ def run_in_blocks(
       keep: Called with client IDs and what these hand out of what they keep, a block at a time.
     """
     form = block_form(composed)
+    _, client_type = composed.simulated_update.type_signature.parameter
     order = np.argsort(-cohort.sizes, kind="stable")  # dealt out, so that blocks take the same time
     places = [order[block :: chosen.blocks] for block in range(chosen.blocks)]
     cohorts = [cohort.chosen(where) for where in places]
 
     def arguments():
         for where, few in zip(places, cohorts):
-            yield form.inputs(few, values, states, {name: [given[i] for i in where] for name, given in fields.items()})
+            own = {name: [given[i] for i in where] for name, given in fields.items()}
+            server, clients = form.inputs(few, values, states, own)
+            yield server, shards.pack(clients, client_type, chosen.shards) if chosen.shards else clients
 
     mixings = {name: traits(composed.uploads[name]).by_parts(states[name]) for name in form.in_parts}
     together, partials, done = None, [], 0
-    for where, few, out in zip(places, cohorts, in_lanes(form.block, arguments(), chosen.in_flight)):
+    computation = form.sharded_block if chosen.shards else form.block
+    for where, few, out in zip(places, cohorts, in_lanes(computation, arguments(), chosen.in_flight)):
+        if chosen.shards:
+            out = {**out, **_of_shards(out["rows"])}
         told = by_client(out["rows"], few.client_ids)
         for name, mixing in mixings.items():
             mixing.add(told.pop(name), told["weight"])
         together = _with_rows(together, told, where, len(order))
-        if form.mergeable is not None:
+        if form.sums is not None:
             partials.append(out["partial"])
             if len(partials) > _HELD_PARTIALS:
-                partials = [functools.reduce(form.mergeable.merge, partials)]
+                partials = [functools.reduce(form.sums.merge, partials)]
         if "kept" in out:
             keep(few.client_ids, out["kept"])
         done += len(few.client_ids)
         current().on_progress(done, len(cohort.client_ids))
     together.pop("weight")
     return _finish(form, composed, partials, mixings, values, states, together)
+
+
+def _of_shards(rows: Sequence) -> dict:
+    """What the shards of a block tell, as a block without shards tells it."""
+    rows = shards.joined(rows)
+    ids, kept = rows["client_id"], rows["value"]["kept"]
+    told = {"rows": {"client_id": ids, "value": rows["value"]["told"]}}
+    if kept:
+        # Copies: a client's row would hold those of all others in memory.
+        own = [tf.nest.map_structure(lambda leaf: leaf[place].copy(), kept) for place in range(len(ids))]
+        told["kept"] = [{"client_id": client, **each} for client, each in zip(ids, own)]
+    return told
 
 
 def _with_rows(together, told, where: np.ndarray, clients: int):
@@ -355,9 +457,10 @@ def _finish(
     outputs = {
         name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()
     }
-    if form.mergeable is not None:
-        argument = collections.OrderedDict((name, states[name]) for name in form.merged), [], []
-        outputs.update(form.finishing(len(partials))(argument, partials))
+    if form.sums is not None:
+        before = collections.OrderedDict((name, states[name]) for name in form.merged)
+        moved, found = form.finishing(len(partials))(before, partials)
+        outputs.update((name, {**found[name], "state": moved[name]}) for name in form.merged)
     outputs = {name: outputs[name] for name in composed.aggregators}
     results, measurements, aggregators = (
         collections.OrderedDict((name, output[part]) for name, output in outputs.items())

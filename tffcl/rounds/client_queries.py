@@ -12,13 +12,15 @@ from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, on_devices
-from tffcl.rounds import privacy_releases
+from tffcl.rounds import privacy_releases, shards
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, own_noise, without_noise_seed
 from tffcl.trace_cache import built_once
 
 # At a time: bounds the data in flight; round numbers keep the runtime's executors few.
 _CLIENTS, _FEW_CLIENTS = 50, 10
+_SHARDED_CLIENTS = 256  # of few examples each, see `rounds.shards`, where there are many
+_MANY_CLIENTS = 1000  # fewer do not pay for another trace
 _LONG = 2.0  # seconds; where a few clients take so long, the others are asked a few at a time too, so that one sees it
 
 
@@ -91,20 +93,52 @@ def ask_all(
     """
     if release is not None:
         current().release(release)
-    examples, taken = examples or population.train, asking.type_signature.parameter[1].member["examples"]
-    form = "dataset" if isinstance(taken, tff.SequenceType) else "stacked"
+    examples, taken = examples or population.train, asking.type_signature.parameter[1].member
+    form = "dataset" if isinstance(taken["examples"], tff.SequenceType) else "stacked"
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
+    in_shards = shards.wanted(population.sizes, _MANY_CLIENTS) if form == "stacked" else 0
+    sharded, most = (_build_sharded(asking), _SHARDED_CLIENTS) if in_shards else (None, _CLIENTS)
     while done < everyone:
         ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
         with on_devices():
             held = [getattr(examples(client), form) for client in ids.tolist()]
         clients = [collections.OrderedDict(examples=each, client_id=client) for each, client in zip(held, ids)]
-        parts.append(by_client(asking(context, clients)[1], ids))
+        if sharded is None:
+            answers = asking(context, clients)[1]
+        else:
+            count = -(-len(ids) * in_shards // everyone)
+            answers = shards.joined(sharded(context, shards.pack(clients, taken, count)))
+        parts.append(by_client(answers, ids))
         done += len(ids)
-        at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else _CLIENTS
+        at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else most
         if len(ids) < everyone:
             current().on_progress(done, everyone)
     return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
+
+
+@built_once
+def _build_sharded(asking: tff.Computation) -> tff.Computation | None:
+    """Builds `(C@SERVER, shards@CLIENTS) -> rows@CLIENTS`, the same of clients in shards; None where these have no
+    place for what clients bring or answer."""
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(asking, shards.AS_IT_IS)
+    context, clients = asking.type_signature.parameter
+
+    @tff.tensorflow.computation(form.prepare.type_signature.result, clients.member)
+    def answer(prepared, client):
+        return form.work(client, prepared)[0][0]
+
+    try:
+        update = shards.build_update(answer, lambda answered: answered)
+    except TypeError:
+        return None
+
+    @tff.federated_computation(context, tff.FederatedType(update.type_signature.parameter[2], tff.CLIENTS))
+    def ask(context, given):
+        prepared = tff.federated_broadcast(tff.federated_map(form.prepare, context))
+        nothing = tff.federated_broadcast(tff.federated_value((), tff.SERVER))
+        return tff.federated_map(update, (prepared, nothing, given))["rows"]
+
+    return ask
 
 
 def build_collection(signature: Signature) -> tff.Computation:

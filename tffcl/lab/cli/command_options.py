@@ -77,6 +77,12 @@ def add_worker_options(parser):
         help="what the clients of a round may take at a time (default: up to half of what is free)",
     )
     parser.add_argument(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="put the clients of a round into N shards that compute together, 0 for none (default: many small clients)",
+    )
+    parser.add_argument(
         "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
     )
     parser.add_argument(

@@ -1,7 +1,6 @@
 """The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
 
 import argparse
-import contextlib
 import io
 import os
 import pathlib
@@ -195,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _check_no_nul(options)
         command_options.parse_formats(getattr(options, "format", ""))
-        with _memory(options):
+        with _simulation(options):
             return options.function(options) or 0
     except ModuleNotFoundError as error:
         from tffcl.lab.cli import doctor
@@ -240,9 +239,14 @@ def _check_no_nul(options):
                 raise UserError(f"{name} is {text[:100]!r}; a NUL character is not allowed")
 
 
-def _memory(options):
-    given = getattr(options, "memory", None)
-    return contextlib.nullcontext() if given is None else simulating(memory=memory.parse_bytes(given))
+def _simulation(options):
+    given = {name: getattr(options, name, None) for name in ("memory", "shards")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given.get("shards", 0) < 0:
+        raise UserError(f"--shards is {given['shards']}; it must be 0 or more")
+    if "memory" in given:
+        given["memory"] = memory.parse_bytes(given["memory"])
+    return simulating(**given)
 
 
 def _export(options):

@@ -1,0 +1,227 @@
+"""Many small clients in one: a shard is some clients of a round that the runtime takes for a single one.
+
+The runtime spends about a millisecond on every client, whatever it computes. The graph of a shard goes through its
+clients, so that this is paid once a shard: each of them computes what it always does, its uploads are added to the
+shard's sums by the aggregations' own `accumulate`, and what is told of each client comes back in rows. It is made from
+types, for the round of any method. Nothing that is exported knows of shards.
+
+The numbers are those of clients apart, up to rounding: sums are taken client by client within a shard, largest first,
+then shard by shard; and a kernel may add up a client's rows in another order where they begin within a tensor.
+
+Inside of a loop values are lists of tensors, in the order of their types.
+"""
+
+import collections
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.clients.simulation_context import current
+
+# Clients of so few examples, on average, are put into shards: what the runtime spends on each of them is much of what
+# they take. How many are in one depends on no machine, since that decides how sums are ordered.
+_FEW_EXAMPLES, _SHARD_CLIENTS = 100, 16
+AS_IT_IS = tf.compat.v1.ConfigProto()  # what TFF compiles without another look at the graph
+AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
+
+
+def wanted(sizes: np.ndarray, many: int) -> int:
+    """Returns into how many shards clients with so many examples are put, 0 for none; see `Simulation.shards`.
+
+    Args:
+      sizes: The number of examples of each.
+      many: How many small clients are enough to pay for another trace.
+    """
+    given, clients = current().shards, len(sizes)
+    if given is None:
+        return -(-clients // _SHARD_CLIENTS) if clients >= many and np.mean(sizes) <= _FEW_EXAMPLES else 0
+    return min(given, clients)
+
+
+def shard_type(client_type: tff.Type) -> tff.Type:
+    """Returns the type of several clients' inputs together: `<columns, ends=int32[?,R]>`.
+
+    `columns` has one tensor for each of a client's. Values of known shapes are stacked; of the R others, as of
+    examples, the rows of all clients stand behind each other, and `ends` says where those of each client end.
+
+    Raises:
+      TypeError: If clients bring something else than tensors of which at most the number of rows is unknown.
+    """
+
+    def together(leaf):
+        if leaf.shape is None or None in leaf.shape[1:]:
+            raise TypeError(f"a shard has no place for {leaf}")
+        return leaf if _has_rows(leaf) else tff.TensorType(leaf.dtype, [None, *leaf.shape])
+
+    leaves = _leaves(client_type)
+    ends = tff.TensorType(np.int32, [None, sum(map(_has_rows, leaves))])
+    return tff.to_type(collections.OrderedDict(columns=tuple(map(together, leaves)), ends=ends))
+
+
+def _has_rows(leaf: tff.TensorType) -> bool:
+    return bool(leaf.shape) and leaf.shape[0] is None
+
+
+def _leaves(kind: tff.Type) -> list[tff.TensorType]:
+    leaves = tff.structure.flatten(kind)
+    for leaf in leaves:
+        if not isinstance(leaf, tff.TensorType):
+            raise TypeError(f"a shard has no place for {leaf}")
+    return leaves
+
+
+def _flat(value) -> list:
+    """The leaves of a value in the order of its type."""
+    return tff.structure.flatten(tff.structure.from_container([value], recursive=True))
+
+
+def pack(clients: Sequence, client_type: tff.Type, shards: int) -> list:
+    """Deals clients out to shards.
+
+    Args:
+      clients: Their inputs of `client_type`, largest first, so that shards take the same time.
+      client_type: See `shard_type`.
+      shards: Into how many, none of them empty.
+
+    Returns:
+      A structure of `shard_type` for each shard.
+    """
+    in_rows = [_has_rows(leaf) for leaf in _leaves(client_type)]
+    flat = [_flat(client) for client in clients]
+
+    def packed(dealt):
+        columns = list(zip(in_rows, zip(*dealt), strict=True))
+        lengths = [[len(each) for each in values] for rows, values in columns if rows]
+        return collections.OrderedDict(
+            columns=tuple(np.concatenate(values) if rows else np.stack(values) for rows, values in columns),
+            ends=np.array(lengths, np.int32).reshape(-1, len(dealt)).T.cumsum(axis=0, dtype=np.int32),
+        )
+
+    return [packed(flat[shard::shards]) for shard in range(shards)]
+
+
+def _client_of(shard, client_type: tff.Type, place) -> list:
+    """The input of one of a shard's clients, in TensorFlow."""
+    ends = shard["ends"][place]
+    begins = tf.where(place > 0, shard["ends"][tf.maximum(place - 1, 0)], tf.zeros_like(ends))
+    own, in_rows = [], 0
+    for leaf, value in zip(_leaves(client_type), shard["columns"], strict=True):
+        own.append(value[begins[in_rows] : ends[in_rows]] if _has_rows(leaf) else value[place])
+        in_rows += _has_rows(leaf)
+    return own
+
+
+def as_function(computation: tff.Computation) -> Callable[..., list]:
+    """Returns a TensorFlow computation of TFF's as `(*tensors) -> tensors`, to be called inside of a loop.
+
+    TFF itself takes one into the graph of another one, but not into that of a loop in it.
+
+    Raises:
+      TypeError: If it takes or gives other things than tensors, or has variables.
+    """
+    proto = tff.framework.serialize_computation(computation).tensorflow
+    if proto.initialize_op:
+        raise TypeError("a shard has no place for variables")
+    definition = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(definition)
+    given, taken = list(_names(proto.parameter)), list(_names(proto.result))
+
+    def call(*tensors):
+        # Copies: a graph is imported onto tensors of the loop itself, and not of what is around it.
+        inputs = {name: tf.identity(tensor) for name, tensor in zip(given, tensors, strict=True)}
+        return tf.graph_util.import_graph_def(definition, input_map=inputs, return_elements=taken, name="")
+
+    return call
+
+
+def _names(binding):
+    """The names of a binding's tensors."""
+    kind = binding.WhichOneof("binding")
+    if kind == "struct":
+        for element in binding.struct.element:
+            yield from _names(element)
+    elif kind == "tensor":
+        yield binding.tensor.tensor_name
+    elif kind is not None:
+        raise TypeError(f"a shard has no place for a {kind}")
+
+
+def build_update(
+    client_update: tff.Computation,
+    rows: Callable[[Mapping], Mapping],
+    sums: tff.backends.mapreduce.MapReduceForm | None = None,
+) -> tff.Computation:
+    """Builds what a shard computes.
+
+    Args:
+      client_update: `(<values, client> -> updated)`, see `Round.client_update`.
+      rows: `(updated) -> {name: value}`, what of a client comes back as it is.
+      sums: Of the aggregations of `<uploads, weight>`; None where nothing is summed.
+
+    Returns:
+      `(<values, prepared, shard> -> <rows, totals>)`: rows `[m, ...]` in the order of the shard's clients, and what
+      `sums.accumulate` makes of their uploads one after the other.
+
+    Raises:
+      TypeError: If something in it has no place in a shard.
+    """
+    values_type, client_type = client_update.type_signature.parameter
+    updated_type = client_update.type_signature.result
+    update = as_function(client_update)
+    places = itertools.count()
+    numbered = tff.types.structure_from_tensor_type_tree(lambda leaf: next(places), updated_type)
+    told = _flat(rows(numbered))
+    specs = [_row_spec(_leaves(updated_type)[place]) for place in told]
+    totals_type = prepared_type = tff.StructType([])
+    if sums is not None:
+        summed = _flat((numbered["uploads"], numbered["weight"]))
+        prepared_type, totals_type = sums.prepare.type_signature.result, sums.merge.type_signature.result
+        work, zero, accumulate = map(as_function, (sums.work, sums.zero, sums.accumulate))
+        given = len(_leaves(sums.accumulate.type_signature.parameter[1]))  # the rest of it is for secure sums
+    totals_leaves = _leaves(totals_type)
+
+    def of_type(totals):
+        # The loop may know no more of their shapes than their type says: there are more rows after the next client.
+        return [tf.compat.v1.placeholder_with_default(leaf, kind.shape) for leaf, kind in zip(totals, totals_leaves)]
+
+    @tf.function(autograph=False)
+    def through_clients(values, prepared, shard):
+        clients = tf.shape(shard["ends"])[0]
+
+        def one(place, totals, arrays):
+            updated = update(*values, *_client_of(shard, client_type, place))
+            if sums is not None:
+                uploaded = work(*(updated[place] for place in summed), *prepared)
+                totals = of_type(accumulate(*totals, *uploaded[:given]))
+            return place + 1, totals, [array.write(place, updated[each]) for array, each in zip(arrays, told)]
+
+        arrays = [tf.TensorArray(spec.dtype, clients, element_shape=spec.shape) for spec in specs]
+        first = [] if sums is None else of_type(zero())
+        _, totals, arrays = tf.while_loop(
+            lambda place, *_: place < clients, one, (0, first, arrays), parallel_iterations=1
+        )
+        return [array.stack() for array in arrays], totals
+
+    @tff.tensorflow.computation(values_type, prepared_type, shard_type(client_type))
+    def shard_update(values, prepared, shard):
+        found, totals = through_clients(_flat(values), _flat(prepared), shard)
+        return collections.OrderedDict(
+            rows=tff.structure.pack_sequence_as(tff.structure.from_container(rows(numbered), recursive=True), found),
+            totals=tff.structure.pack_sequence_as(totals_type, totals),
+        )
+
+    return shard_update
+
+
+def _row_spec(leaf: tff.TensorType) -> tf.TensorSpec:
+    if leaf.shape is None or None in leaf.shape:
+        raise TypeError(f"a shard has no place for rows of {leaf}")
+    return tf.TensorSpec(leaf.shape, leaf.dtype)
+
+
+def joined(rows: Sequence[Mapping]) -> Mapping:
+    """Returns the rows of several shards as one's."""
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
