@@ -80,17 +80,16 @@ class FedGWC(TryingMethod):
         if labels is None:
             return dataclasses.replace(state, changes=changes, settled=settled)
         count, more = len(state.models), labels.max()
-        founded = np.arange(count, count + more)
         assignment = state.assignment.copy()
         assignment[members[labels > 0]] = count - 1 + labels[labels > 0]
-        rows = [np.array([[number, cluster, new]], np.int32) for new in founded]
+        founded = np.array([[number, cluster, new] for new in range(count, count + more)], np.int32)
         return dataclasses.replace(
             state,
             **self.engine.rearranged(state, np.append(np.arange(count), np.full(more, cluster))),
             assignment=assignment,
             changes=np.append(changes, np.ones(more)),
             settled=np.append(settled, np.zeros(more, np.int32)),
-            splits=np.concatenate([state.splits, *rows]),
+            splits=np.concatenate([state.splits, founded]),
         )
 
     def admit(self, state: FedGWCState, newcomers: Population) -> FedGWCState:

@@ -61,13 +61,11 @@ def build_fedsoft_round(model: FlatModel, training: LocalTraining, how: FedSoftP
 
         importance, when = tf.cond(due, estimated, lambda: (kept["importance"], kept["estimated"]))
         centre = mean_model(models, importance)
-        goes_on = "model" in kept
-        start = tf.where(kept["estimated"] > 0, kept["model"], centre) if goes_on else centre
+        start = tf.where(kept["estimated"] > 0, kept["model"], centre) if how.start == "own" else centre
         trained, report = train(start, client, centre)
         told = collections.OrderedDict(weights=importance, value=trained - tf.reduce_mean(models, axis=0))
-        renewed = collections.OrderedDict(
-            importance=importance, estimated=when, **({"model": trained} if goes_on else {})
-        )
+        own = {"model": trained} if how.start == "own" else {}
+        renewed = collections.OrderedDict(importance=importance, estimated=when, **own)
         renewed = tf.nest.map_structure(lambda new, old: tf.where(report["finite"], new, old), renewed, kept)
         return ClientResult({"update": told}, report, renewed)
 
