@@ -7,11 +7,16 @@ import functools
 import numpy as np
 import pytest
 
+import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, train
 from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.each_round_parameters import FedDriftParameters, IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.parameters import ComposedParameters, FLHCParameters, PACFLParameters
+from tffcl.algorithms.feddrift import build_feddrift
+from tffcl.algorithms.grouping_in_time import in_time
+from tffcl.algorithms.parameters import ComposedParameters, FLHCParameters, PACFLParameters, WhenParameters
 from tffcl.algorithms.presets import build_flhc, build_pacfl
+from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
@@ -241,17 +246,27 @@ def test_times_that_there_are_not(values, message):
         ComposedParameters(**values)
 
 
+def test_a_method_that_forms_no_groups_of_signatures_has_no_signal():
+    with pytest.raises(UserError, match="unknown parameter of IFCAParameters 'regroup_on'"):
+        IFCAParameters(regroup_on={"signal": "loss"})
+
+
 def test_noised_signatures_tell_no_change(pacfl):
     with pytest.raises(UserError, match="signatures have noise: two of a client differ by it"):
         pacfl(signature_noise_multiplier=1.0, regroup_on={"signal": "signature"})
 
 
 def test_control_variates_are_not_grouped_after_training(model):
-    for when in ({"regroup_every": 2}, {"when": 2}):
-        how = ComposedParameters(signature="label_histogram", num_clusters=2, training="scaffold", **when)
+    """Which is known before anything is built; of a method of one's own, when it is."""
+    how = {"signature": "label_histogram", "num_clusters": 2, "training": "scaffold"}
+    joined = build_composed(model, TRAINING, ComposedParameters(when="as_they_join", **how))
+    alone = build_composed(model, TRAINING, ComposedParameters(**how))
+    for when in ({"regroup_every": 2}, {"when": 2}, {"regroup_on": {"signal": "loss"}, "when": "as_they_join"}):
         with pytest.raises(UserError, match="keeps sums over the members of each cluster"):
-            build_composed(model, TRAINING, how)
-    build_composed(model, TRAINING, dataclasses.replace(how, when="as_they_join"))
+            ComposedParameters(**how, **when)
+        with pytest.raises(UserError, match="keeps sums over the members of each cluster"):
+            in_time(alone, WhenParameters(**when))
+    assert joined.name == alone.name
 
 
 def test_where_too_few_are_there_to_be_grouped_the_grouping_waits(tff_worker, pacfl, clients):
@@ -262,3 +277,31 @@ def test_where_too_few_are_there_to_be_grouped_the_grouping_waits(tff_worker, pa
     assert metrics.scalars["formed_anew"] == 0
     _, metrics = method.next(state, cohort_of(clients, EVERYONE, 3))
     assert metrics.scalars["formed_anew"] == 1
+
+
+@pytest.mark.slow
+def test_after_a_sudden_swap_who_groups_again_recovers_and_pacfl_without_does_not(
+    tff_worker, model, digit_clients, tmp_path
+):
+    """Of eight clients, half upright and half upside down, four hold the others' examples from round 9 on: FedDrift,
+    whose clients have merged to both groups by then, and PACFL that groups again on a signal come back."""
+    before = digit_clients([120] * 8, turns=[0, 2] * 4)
+    after, local = with_data_of(before, [1, 0, 3, 2, 4, 5, 6, 7]), LocalTraining(3, batch_size=10, learning_rate=0.1)
+    groups = {"num_vectors": 3, "num_clusters": 2}
+    methods = {
+        "alone": build_pacfl(model, local, PACFLParameters(**groups)),
+        "signature": build_pacfl(model, local, PACFLParameters(regroup_on={"bound": 5.0, "share": 0.3}, **groups)),
+        "loss": build_pacfl(model, local, PACFLParameters(regroup_on={"signal": "loss", "bound": 0.5}, **groups)),
+        "feddrift": build_feddrift(model, local, FedDriftParameters(start="each")),
+    }
+    ended = {}
+    for name, method in methods.items():
+        run = tffcl.train(
+            method, before, rounds=20, clients_per_round=6, later={9: after}, seed=4, evaluate_every=20,
+            out=tmp_path / name, show_progress=False,
+        )  # fmt: skip
+        ended[name] = run.summary["accuracy"]["cluster"]["mean"], run.summary["clusters"]["count"]
+    print(ended)
+    alone = ended.pop("alone")[0]
+    assert all(accuracy > alone + 0.05 for accuracy, _ in ended.values())
+    assert all(count == 2 for _, count in ended.values())

@@ -61,3 +61,43 @@ def test_fedrc_parts_clients_by_what_labels_mean_and_not_by_which_they_have(digi
     assert rand["fedrc"] == [1, 1] and min(rand["fedem"]) < 1
     assert min(found["fedrc"]) > min(found["fedem"]) + 0.05
     assert all(np.array(found["fedrc"]) > np.array(found["ifca"]) + 0.05)
+
+
+def two_turns(digits, seed: int) -> Population:
+    """Ten clients of whose digits none, a quarter, half, three quarters or all lie on their side."""
+    x, y = digits
+    rng = np.random.default_rng(seed)
+    held = {}, {}, {}
+    for each, rows, count in zip(held, np.split(rng.permutation(len(x)), [1100, 1400]), (100, 150, 150)):
+        for client in range(10):
+            own, aside = rng.choice(rows, count, replace=False), rng.random(count) < client % 5 / 4
+            images = x[own].copy()
+            images[aside] = np.rot90(images[aside], 1, (1, 2))
+            each[client] = images, y[own]
+    train, validation, test = held
+    chosen_by = Population.from_arrays(train, validation).test_examples
+    return dataclasses.replace(Population.from_arrays(train, test), validation_examples=chosen_by)
+
+
+@pytest.mark.slow
+def test_fedem_serves_clients_that_are_mixtures_of_two_rotations_better_than_ifca(digits, tmp_path):
+    """Each with the learning rate that is best on validation examples; no test example has a say in it."""
+    gained = []
+    for seed in (0, 1):
+        population, found = two_turns(digits, seed), {}
+        model = build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=seed)
+        for rate in (0.15, 0.3):
+            local = LocalTraining(epochs=2, batch_size=20, learning_rate=rate)
+            for method in (
+                build_ifca(model, local, IFCAParameters(num_clusters=2), seed=seed),
+                build_fedem(model, local, FedEMParameters(num_clusters=2), seed=seed),
+            ):
+                run = tffcl.train(
+                    method, population, rounds=60, clients_per_round=10, seed=seed, evaluate_every=60,
+                    out=tmp_path / f"{method.name}-{rate}-{seed}", show_progress=False,
+                )  # fmt: skip
+                by, tested = (run.summary[each]["cluster"]["mean"] for each in ("validation", "accuracy"))
+                found.setdefault(method.name, []).append((by, tested))
+        print(seed, found)
+        gained.append(max(found["fedem"])[1] - max(found["ifca"])[1])
+    assert min(gained) > 0.005 and np.mean(gained) > 0.015, gained

@@ -95,13 +95,7 @@ class GroupedInTime(Method):
                 'or not its data have changed; take signal = "loss", or regroup_every',
                 key="regroup_on",
             )
-        if one_shot.engine.counts_members and (self._triggers or isinstance(how.when, int)):
-            raise UserError(
-                "the local training keeps sums over the members of each cluster, as scaffold's control variates are, "
-                "and these are wrong when clusters are formed after rounds of training; take when = "
-                f"{BEFORE!r} or {AS_THEY_JOIN!r} without regroup_every and regroup_on, or another training",
-                key="training",
-            )
+        how.check_engine(one_shot.engine.counts_members)
 
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)

@@ -112,6 +112,16 @@ class WhenParameters(Parameters):
         """Whether clients are grouped once, before training."""
         return self.when == BEFORE and self.regroup_every is None and self.regroup_on is None
 
+    def check_engine(self, counts_members: bool):
+        """Raises UserError for local training that counts the members of clusters, if these form after rounds of it."""
+        again = self.regroup_every is not None or self.regroup_on is not None
+        if counts_members and (again or isinstance(self.when, int)):
+            raise UserError(
+                "the local training keeps sums over the members of each cluster, as scaffold's control variates are, "
+                "which are wrong when clusters form after rounds of it; leave when = N and regroup_* out, or training",
+                key="training",
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class PACFLParameters(_NoisedSignature, WhenParameters, CutParameters, SubspaceParameters):
@@ -384,7 +394,8 @@ class ComposedParameters(WhenParameters):
         if self.metric is not None and self.metric not in metrics:
             raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")
         self._check_grouping(name, self.metric or next(iter(metrics)))
-        training_of(self.training)
+        _, parameters = training_of(self.training)
+        self.check_engine(any(getattr(each, "counts_members", False) for each in parameters))
 
     def _check_grouping(self, signature: str, metric: str):
         reason = why_not(signature, metric, self.grouping)

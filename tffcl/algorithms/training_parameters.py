@@ -3,7 +3,7 @@ Imports nothing heavy."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -48,12 +48,15 @@ class ScaffoldParameters(Parameters):
     """How control variates are made, and how the server steps.
 
     Attributes:
+      counts_members: As of the engine, `clustered_training.ClusteredTraining`.
       option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take)
         or "gradient" (Option I: a pass more over the local data).
       weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged
         uniformly.
       server_learning_rate: η_g (the paper's experiments: 1).
     """
+
+    counts_members: ClassVar = True
 
     option: one_of(CONTROL_VARIATES) = "difference"
     weighting: one_of(WEIGHTINGS) = "uniform"

@@ -1,12 +1,16 @@
 """Every signature with every local training: one table of a task file each, on real digits."""
 
+import itertools
 import pathlib
+import random
 
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from tests.short_runs import cohort_of
+from tffcl.algorithms.parameters import metrics_of
+from tffcl.choices import GROUPINGS, WITH_WARD
 from tffcl.errors import UserError
 from tffcl.lab.cli import explain
 from tffcl.lab.tasks import build as prepare
@@ -94,6 +98,58 @@ def test_what_goes_together_is_listed_and_why_something_does_not():
     assert vectors.startswith("  not gaussian_mixture by smallest_angle, angle_sum, trace, smallest_entry: ")
     assert not any(line.startswith("  not ") for line in explain.explain("signatures", "label_histogram"))
     assert len(explain.explain("groupings", "kmeans")) == 3
+    *_, controls, once, plain, _ = itertools.takewhile(
+        lambda line: line != "[train]", explain.explain("algorithms", "composed")
+    )
+    assert controls.startswith("  not hierarchical with scaffold with when = N or regroup_every or regroup_on: ")
+    assert once.startswith("  not soft with sgd with as_they_join or when = N or") and "formed once" in once
+    assert plain.startswith("  not soft with proximal or fednova or scaffold or ditto or lg_fedavg or per_fedavg with")
+
+
+def _drawn(rng: random.Random) -> dict:
+    """A table of a composed method whose parts need not go together."""
+    signature = rng.choice(list(SIGNATURES))
+    metrics = [*metrics_of(signature)] * 3 + [metric for each in SIGNATURES for metric in metrics_of(each)]
+    options = {
+        "metric": (0.5, metrics),
+        "linkage": (0.2, list(WITH_WARD)),
+        "threshold": (0.2, [0.0, 0.5, 20.0, "self", "gap"]),
+        "num_clusters": (0.6, [1, 2, 2, 3, 3, 50]),
+        "temperature": (0.15, [1e-6, 1.0]),
+        "when": (0.4, ["as_they_join", "before_training", 1, 2, 0]),
+        "regroup_every": (0.3, [1, 2]),
+        "regroup_on": (0.3, [{"signal": "loss"}, {"signal": "signature", "bound": 0.01}, {"signal": "none"}]),
+        "training": (0.5, list(TRAININGS)),
+    }
+    drawn = {key: rng.choice(values) for key, (often, values) in options.items() if rng.random() < often}
+    table = {"method": "composed", "signature": {"name": signature, **SMALL.get(signature, {})}}
+    return {**table, "grouping": rng.choice(list(GROUPINGS)), **drawn}
+
+
+@pytest.mark.slow
+def test_compositions_by_chance_run_or_are_refused_in_one_line(tff_worker_of_module, tmp_path):
+    rng, ran = random.Random(1), []
+    for number in range(40):
+        table = _drawn(rng)
+        try:
+            asked = resolve.resolve(TASK, "mixed", overrides={"algorithms": {"mixed": table}})
+            federated = prepare.load_data(asked, str(tmp_path))
+            method = prepare.build_method(asked, prepare.build_model(asked, federated), federated, str(tmp_path))
+            clients = build_population(federated)
+            state = method.initialize(clients)
+            before, _ = method.models_for(state, clients.client_ids)
+            for round_number in (1, 2, 3):
+                state, metrics = method.next(state, cohort_of(clients, clients.client_ids[:8], round_number))
+        except UserError as error:
+            print(number, "refused:", table, error)
+            assert len(str(error).splitlines()) == 1 and len(str(error)) > 20
+            continue
+        models, _ = method.models_for(state, clients.client_ids)
+        print(number, "ran:", table, method.views(state).notes)
+        assert np.isfinite(models).all() and np.isfinite(metrics.losses).all() and len(metrics.losses) == 8
+        assert not any(np.array_equal(each, before[0]) for each in models[:1])
+        ran.append(number)
+    assert 8 <= len(ran) <= 32
 
 
 @pytest.mark.slow

@@ -2,20 +2,29 @@
 
 import dataclasses
 import inspect
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
 import docstring_parser
 
 from tffcl import registry
-from tffcl.algorithms.parameters import metrics_of, why_not
-from tffcl.choices import GROUPINGS
+from tffcl.algorithms.parameters import ComposedParameters, metrics_of, why_not
+from tffcl.choices import GROUPINGS, SOFT, TREE
+from tffcl.errors import UserError
 from tffcl.lab.batches import study_file
 from tffcl.lab.datasets import federated
 from tffcl.lab.tasks import resolve, task_file
 from tffcl.lab.tasks.encoder_data import ENCODERS, training_sets
 from tffcl.validation import describe, keys_of, types_of
 
+_TIMES = {
+    "before_training": {},
+    "as_they_join": {"when": "as_they_join"},
+    "when = N": {"when": 1},
+    "regroup_every": {"regroup_every": 1},
+    "regroup_on": {"regroup_on": {}},
+}
 _NEEDED = (inspect.Parameter.empty, dataclasses.MISSING)
 _GIVEN = ("dataset",)  # a partition's first parameter
 
@@ -55,6 +64,8 @@ def _algorithm(name: str) -> Iterator[str]:
         yield "What goes together, by signature: metrics, with the groupings that take them:"
         for signature in registry.rows("signatures"):
             yield f"  {signature}: {_composed(signature)}"
+        yield f"All of these at any time, {', '.join(_TIMES)}, with any training, but:"
+        yield from _not_at_that_time()
     yield "It may also have its own values of [train]'s keys:"
     yield from _settings("train", resolve.TrainSettings)
 
@@ -95,6 +106,20 @@ def _compositions(signature: str) -> Mapping[tuple[str, ...], list[str]]:
         able = tuple(grouping for grouping in GROUPINGS if not why_not(signature, metric, grouping))
         found.setdefault(able, []).append(metric)
     return found
+
+
+def _not_at_that_time() -> Iterator[str]:
+    """What `ComposedParameters` say of groupings, trainings and times that do not go together, a line a reason."""
+    refused: dict[str, list[str]] = {}
+    for grouping, training in itertools.product((TREE, SOFT), registry.rows("trainings")):
+        for time, keys in _TIMES.items():
+            try:
+                ComposedParameters(signature="label_histogram", grouping=grouping, training=training, **keys)
+            except UserError as error:
+                refused.setdefault(str(error), []).append(f"{grouping}, {training}, {time}")
+    for reason, cases in refused.items():
+        parts = (dict.fromkeys(each) for each in zip(*(case.split(", ") for case in cases)))
+        yield f"  not {' with '.join(' or '.join(each) for each in parts)}: {reason}"
 
 
 def _composed(signature: str) -> str:
