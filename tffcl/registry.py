@@ -72,6 +72,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("rr_cluster", "RRClusterParameters", "RR-Cluster: IFCA whose clusters have a least size by random moves, "
             "for dp (2025)",
             of=_OF_EACH_ROUND, takes=("seed",)),
+    _method("r_dpcfl", "RDPCFLParameters", "R-DPCFL: a Gaussian mixture of noised updates draws each client's cluster, "
+            "until losses decide (TMLR 2025)",
+            of=_OF_EACH_ROUND, takes=("seed", "noise_seed")),
     _method("flt", "FLTParameters", "FLT: clients related by what an encoder makes of their data, joint or disjoint "
             "clusters (TNNLS 2022)",
             takes=("encoder", "seed", "noise_seed"), clusters=True,

@@ -14,6 +14,7 @@ from tffcl.algorithms.each_round_parameters import FedSEMParameters as FedSEMPar
 from tffcl.algorithms.each_round_parameters import FLISDCParameters as FLISDCParameters
 from tffcl.algorithms.each_round_parameters import FLUXParameters as FLUXParameters
 from tffcl.algorithms.each_round_parameters import IFCAParameters as IFCAParameters
+from tffcl.algorithms.each_round_parameters import RDPCFLParameters as RDPCFLParameters
 from tffcl.algorithms.each_round_parameters import RRClusterParameters as RRClusterParameters
 from tffcl.algorithms.each_round_parameters import StoCFLParameters as StoCFLParameters
 from tffcl.algorithms.emd_cfl import build_emd_cfl as build_emd_cfl
@@ -61,6 +62,7 @@ from tffcl.algorithms.presets import build_flhc as build_flhc
 from tffcl.algorithms.presets import build_flis_hc as build_flis_hc
 from tffcl.algorithms.presets import build_pacfl as build_pacfl
 from tffcl.algorithms.presets import build_pca_km_hc as build_pca_km_hc
+from tffcl.algorithms.r_dpcfl import build_r_dpcfl as build_r_dpcfl
 from tffcl.algorithms.related_training import build_related_training as build_related_training
 from tffcl.algorithms.rr_cluster import build_rr_cluster as build_rr_cluster
 from tffcl.algorithms.scaffold import build_scaffold as build_scaffold

@@ -281,3 +281,25 @@ class RRClusterParameters(IFCAParameters):
 
     least_clients: Whole = 10
     rebalance_by: one_of(REBALANCED_BY) = "choices"
+
+
+@dataclasses.dataclass(frozen=True)
+class RDPCFLParameters(Parameters):
+    """How R-DPCFL groups clients by their updates, and for how long.
+
+    Attributes:
+      num_clusters: M, the number of models.
+      soft_rounds: For so many rounds at most clients are in a cluster by chance, as likely as their updates are of it
+        (paper: half of all rounds); fewer as clusters overlap, and then each takes the model of least loss.
+      pre_training_epochs: Epochs in which a client trains the initial model, all its examples being one batch.
+      projection: Dimensions that each client projects its update to; 0 is none.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's update private; 0 is none, and no clip.
+      signature_clip: The largest norm of an update with it.
+    """
+
+    num_clusters: Count = 2
+    soft_rounds: Count = 20
+    pre_training_epochs: Count = 1
+    projection: Whole = 4096
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0

@@ -3,6 +3,8 @@
 import dataclasses
 
 import numpy as np
+from scipy.spatial import distance
+from scipy.stats import norm
 from sklearn.mixture import GaussianMixture
 
 from tffcl.clustering.model_kmeans import without_dimensions
@@ -51,3 +53,22 @@ def fit_mixture(points: np.ndarray, num_components: int, seed: int = 0) -> Mixtu
     with single_thread():
         probabilities = mixture.fit(axes / np.sqrt(spread)).predict_proba(axes / np.sqrt(spread))
     return Mixture(probabilities.argmax(axis=1).astype(np.int32), probabilities, mixture.covariances_ * spread)
+
+
+def largest_overlap(points: np.ndarray, mixture: Mixture) -> float:
+    """Returns by how much the two components overlap that overlap most, from 0 for none to 1.
+
+    It is 2 Q(d / (2 σ)) of two components whose means are d apart, σ the larger standard deviation and Q the tail of
+    the standard normal distribution (the MPO of R-DPCFL, Malekmohammadi et al., TMLR 2025).
+
+    Args:
+      points: Numbers `[N, d]`, those that the mixture was fitted to.
+      mixture: From `fit_mixture`; one of a single component overlaps nothing.
+    """
+    shares = mixture.probabilities / np.maximum(mixture.probabilities.sum(axis=0), np.finfo(float).tiny)
+    apart = distance.pdist(shares.T @ points)
+    if not len(apart):
+        return 0.0
+    spreads = np.sqrt(mixture.variances)
+    larger = np.maximum.outer(spreads, spreads)[np.triu_indices(len(spreads), 1)]
+    return float(2 * norm.sf(apart / (2 * larger)).max())

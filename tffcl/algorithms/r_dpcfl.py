@@ -1,0 +1,131 @@
+"""R-DPCFL: a mixture of Gaussians on noised updates draws the clusters of clients, until their losses decide
+(Malekmohammadi, Taik and Farnadi, TMLR 09/2025, OpenReview JSsko0a4yr)."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.choosing_method import Choosing
+from tffcl.algorithms.each_round_parameters import IFCAParameters, RDPCFLParameters
+from tffcl.algorithms.ifca import IFCA, IFCAState
+from tffcl.algorithms.method import Exports, Method, Views, method_builder
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population, joined_order
+from tffcl.clustering.mixtures import fit_mixture, largest_overlap
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
+from tffcl.rounds.traffic import Traffic
+from tffcl.signatures.anchor_gradient import build_anchor_gradient
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RDPCFLState(IFCAState):
+    """Adds how likely each client's update is of each cluster, `float64 [N, K]`; by how much clusters overlap,
+    `float64`; and for how many rounds they are still drawn, `int64`."""
+
+    probabilities: np.ndarray | None = None
+    overlap: np.ndarray | None = None
+    soft_rounds: np.ndarray | None = None
+
+
+class RDPCFL(IFCA):
+    """R-DPCFL, see `build_r_dpcfl`."""
+
+    name, state_class = "r_dpcfl", RDPCFLState
+
+    def __init__(self, model: FlatModel, training: LocalTraining, how: RDPCFLParameters, seed, noise_seed, aggregation):
+        super().__init__(model, training, IFCAParameters(num_clusters=how.num_clusters), seed, aggregation)
+        self._how, self._drawn = how, np.repeat(model.initial[np.newaxis], how.num_clusters, axis=0)
+        self._signature = build_anchor_gradient(
+            model, form="displacement", projection=how.projection, seed=seed,
+            local=dataclasses.replace(training, epochs=how.pre_training_epochs, batch_size=0),
+            noise_multiplier=how.signature_noise_multiplier, clip=how.signature_clip, noise_seed=noise_seed,
+        )  # fmt: skip
+        self._sign, self.joining = build_signing(self._signature), Traffic.of(signature_transfer(self._signature))
+
+    def initialize(self, population: Population) -> RDPCFLState:
+        clusters, clients = self._how.num_clusters, len(population)
+        if clusters > clients:
+            raise UserError(f"num_clusters is {clusters}; it must be from 1 to the number of clients, {clients}")
+        updates = self._sign(population)
+        mixture = fit_mixture(updates, clusters, self._seed)
+        found, overlap = np.zeros([clients, clusters]), largest_overlap(updates, mixture)
+        found[:, : mixture.probabilities.shape[1]] = mixture.probabilities
+        start = {**vars(super().initialize(population)), "assignment": found.argmax(axis=1).astype(np.int32)}
+        # Before the models differ nobody can choose among them.
+        rounds = max(1, int((1 - overlap) * self._how.soft_rounds))
+        return RDPCFLState(**start, probabilities=found, overlap=np.float64(overlap), soft_rounds=np.int64(rounds))
+
+    def _choose_and_train(self, state: RDPCFLState, cohort: Cohort):
+        if not state.soft_rounds:
+            return super()._choose_and_train(state, cohort)
+        rng, likely = np.random.default_rng([self._seed, cohort.seed[1]]), state.probabilities
+        drawn = [rng.choice(len(row), p=row) for row in likely[state.index(cohort.client_ids)]]
+        after, metrics, _ = self.train_rows(state, cohort, forced=np.array(drawn, np.int32))
+        return dataclasses.replace(after, assignment=state.assignment, soft_rounds=state.soft_rounds - 1), metrics
+
+    def choose(self, state: RDPCFLState, population: Population) -> RDPCFLState:
+        """While clusters are drawn a client has the model of the likeliest."""
+        return state if state.soft_rounds else super().choose(state, population)
+
+    def without_choices(self, state: RDPCFLState) -> RDPCFLState:
+        return state if state.soft_rounds else super().without_choices(state)
+
+    def admit(self, state: RDPCFLState, newcomers: Population) -> RDPCFLState:
+        """Newcomers take the model of least loss, and while clusters are drawn stay with it."""
+        joined = super().admit(state, newcomers)
+        chosen = np.eye(self._how.num_clusters)[joined.clusters(newcomers.client_ids)]
+        found = np.concatenate([state.probabilities, chosen])[joined_order(state, newcomers)]
+        return dataclasses.replace(joined, probabilities=found)
+
+    def joined_traffic(self, before: RDPCFLState | None, after: RDPCFLState) -> Traffic:
+        return self.joining * len(after.client_ids) if before is None else Traffic()
+
+    def views(self, state: RDPCFLState) -> Views:
+        said = f"the clusters of updates overlap by {state.overlap:.2g}; drawn for {state.soft_rounds} more rounds"
+        return dataclasses.replace(Choosing.views(self, state), notes=(said, *self._notes_of_waiting(state)))
+
+    def exports(self) -> Exports:
+        found = super().exports()
+        draws = (
+            f"at first, for {self._how.soft_rounds} rounds at most, the coordinator draws each client's row (`forced`) "
+            "by a mixture of Gaussians that it fits to the signatures; then clients choose"
+        )
+        return dataclasses.replace(
+            found,
+            build=lambda: {"signature": build_collection(self._signature), **found.build()},
+            when={"training": draws},
+            sign=self._sign,
+        )
+
+
+@method_builder
+def build_r_dpcfl(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: RDPCFLParameters = RDPCFLParameters(),
+    *,
+    seed: int = 0,
+    noise_seed: int | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds R-DPCFL; with one cluster it is FedAvg.
+
+    Read were the abstract, a summary of the paper by others and the authors' code; not readable were its text and
+    proofs. From these: clients train the common initial model on one batch of all their examples, so that noise counts
+    least, and send the noised update; spherical Gaussians are fitted to these; in (1 - MPO) of at most so many rounds,
+    MPO the largest overlap of two, each client trains a cluster drawn by its posterior probabilities; then clients
+    choose. Ours: noise hides clients, not examples, on the clipped and projected update and by `aggregation`; the code
+    fits two principal components, with equal weights; choices are IFCA's, by training loss, in every round and hidden
+    as its are, where the code's are noised accuracies in a tenth of the rounds; all models start from the initial one,
+    and at least one round is drawn; M is given (the paper can take the one of least MPO); newcomers, see `admit`.
+
+    Args:
+      parameters: How many clusters, for how long they are drawn, and what clients send.
+      seed: Of the order of examples, the mixture, and who is drawn.
+      noise_seed: Of private updates, for simulations that are to be repeated; None draws anew.
+    """
+    return RDPCFL(model, training, parameters, seed, noise_seed, aggregation)
