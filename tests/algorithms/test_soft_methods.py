@@ -211,6 +211,17 @@ def test_fedem_with_one_hot_mixtures_trains_the_given_groups(tff_worker, model, 
     assert np.abs(moved.models - apart.models).max(axis=1).min() > 0.05
 
 
+def test_a_model_whose_clients_are_not_there_stays_nearly_as_it_is(tff_worker, model, population):
+    method = composed(model, grouping="soft", temperature=0.02)
+    state = method.initialize(population)
+    own = np.argsort(state.mixture[:, 1])[:2]
+    far = state.mixture[own, 1].sum()
+    assert 1e-9 < far < 0.1
+    after, _ = method.next(state, cohort_of(population, own, 1))
+    moved = np.abs(after.models - state.models).max(axis=1)
+    assert 0 < moved[1] < 2 * far * moved[0] and moved[0] > 0.01
+
+
 def test_a_soft_composition_of_one_cluster_is_fedavg(tff_worker, model, population, reference):
     method = composed(model, grouping="soft", num_clusters=1)
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
@@ -270,7 +281,8 @@ def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population,
     if name in builders:
         values, fields = method.values(state), {**method.fields(cohort), "kept": state.kept.of(cohort.client_ids)}
     else:
-        values, fields = {"models": state.models}, {"weights": state.mixture[list(cohort.client_ids)]}
+        weights = state.mixture[list(cohort.client_ids)]
+        values, fields = {"models": state.models}, {"weights": weights, "moves": np.tile(np.minimum(weights.sum(axis=0), 1), (3, 1))}
     summed = method.exports().summed(len(state.models))
     found, told = summed(values, deployed_inputs(cohort, **fields))
     assert np.abs(after.models - state.models).max() > 1e-3

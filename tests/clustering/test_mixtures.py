@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tffcl.clustering.mixtures import fit_mixture
+from tffcl.clustering.mixtures import Mixture, fit_mixture, largest_overlap
 
 
 def _points(dimensions, scale):
@@ -27,3 +27,11 @@ def test_points_that_do_not_differ_are_one_component():
     assert found.labels.tolist() == [0] * 5 and found.probabilities.shape == (5, 1)
     two = fit_mixture(np.repeat([[0.0, 0.0], [3.0, 1.0]], 3, axis=0), 4)
     assert two.labels[0] != two.labels[3] and two.probabilities.shape == (6, 2)
+
+
+def test_the_largest_overlap_is_that_of_the_two_nearest_components():
+    points = np.array([[0.0, 0], [0, 0], [4, 0], [4, 0], [4, 9], [4, 9]])
+    mixture = Mixture(np.repeat([0, 1, 2], 2), np.repeat(np.eye(3), 2, axis=0), np.array([1.0, 4.0, 0.25]))
+    np.testing.assert_allclose(largest_overlap(points, mixture), 0.3173105, rtol=1e-6)  # beyond one deviation of 2
+    one = fit_mixture(points, 1)
+    assert largest_overlap(points, one) == 0

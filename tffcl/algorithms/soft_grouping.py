@@ -4,6 +4,7 @@ import collections
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
@@ -31,22 +32,27 @@ from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.trace_cache import built_once
 
-_TOLD = "the coordinator gives each client the weights of its mixture (`weights`), from the distances of signatures"
+_TOLD = (
+    "the coordinator gives each client the weights of its mixture (`weights`), from the distances of signatures, and "
+    "by how much the round moves each model (`moves`): the sum of its clients' weights in it, 1 at most"
+)
 
 
 @built_once
 def build_soft_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
     """Builds a round in which clients train all models `float32[K,P]`; an upload moves each by the client's `weights
-    float32[K]` and its number of examples."""
+    float32[K]` and its number of examples, and by `moves float32[K]` of the round, so that one of which only clients
+    far from it are there stays nearly as it is."""
     train = build_train_mixture(model, training, num_models, weighted=False)
 
     def compute(received, client):
         trained, report = train(received["models"], None, client["weights"], client)
-        update = collections.OrderedDict(weights=client["weights"], value=trained - received["models"])
+        moved = client["moves"][:, tf.newaxis] * (trained - received["models"])
+        update = collections.OrderedDict(weights=client["weights"], value=moved)
         return ClientResult({"update": update}, report)
 
     weights = tff.TensorType(np.float32, [num_models])
-    work = training_work(model, training, compute, models=model_names(num_models), weights=weights)
+    work = training_work(model, training, compute, models=model_names(num_models), weights=weights, moves=weights)
     server = Server({"models": models_type(model.size, num_models)}, all_values, move_rows)
     return compose(work, {"update": SoftMeanFactory(num_models, aggregation)}, server)
 
@@ -105,7 +111,9 @@ class SoftGrouping(OneShot):
         composed, where = self._round(len(state.models)), state.index(cohort.client_ids)
         if len(where) < composed.members_needed and not self.hides_empty_rounds(state):
             return state, RoundMetrics.of_nobody()
-        fields = {"optimizers": state.optimizers, "weights": state.mixture[where]}
+        weights = state.mixture[where]
+        moves = np.broadcast_to(np.minimum(weights.sum(axis=0), 1), weights.shape)
+        fields = {"optimizers": state.optimizers, "weights": weights, "moves": moves}
         result = run_round(composed, cohort, {"models": state.models}, state.aggregators, **fields)
         changes = {"models": result.values["models"], "aggregators": result.aggregators}
         after = dataclasses.replace(state, **changes, optimizers=result.optimizers)
