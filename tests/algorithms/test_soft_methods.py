@@ -282,7 +282,8 @@ def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population,
         values, fields = method.values(state), {**method.fields(cohort), "kept": state.kept.of(cohort.client_ids)}
     else:
         weights = state.mixture[list(cohort.client_ids)]
-        values, fields = {"models": state.models}, {"weights": weights, "moves": np.tile(np.minimum(weights.sum(axis=0), 1), (3, 1))}
+        moves = np.tile(np.minimum(weights.sum(axis=0), 1), (3, 1))
+        values, fields = {"models": state.models}, {"weights": weights, "moves": moves}
     summed = method.exports().summed(len(state.models))
     found, told = summed(values, deployed_inputs(cohort, **fields))
     assert np.abs(after.models - state.models).max() > 1e-3
@@ -364,3 +365,38 @@ def test_a_soft_grouping_takes_means_by_weights_alone(model, name):
 def test_fedsoft_takes_no_secure_sums(model):
     with pytest.raises(UserError, match="one client weighs nearly all is its upload"):
         build_fedsoft(model, TRAINING, aggregation=tffcl.aggregation("secure_sum"))
+
+
+SUMS = [("fedem", "dp"), ("fedem", "secure_sum"), ("fedrc", "secure_sum"), ("fedsoft", None)]
+SUMS = [("composed", None), *(pytest.param(*each, marks=pytest.mark.slow) for each in SUMS)]
+
+
+@pytest.mark.parametrize("name, kind", SUMS)
+def test_clients_join_leave_and_come_back_in_a_run_that_was_killed(
+    tff_worker, regression, population, tmp_path, name, kind
+):
+    """With every aggregation that the method takes."""
+    options = {"dp": {"noise_multiplier": 0.3, "seed": 4}, "secure_sum": {"min_cluster_size": 2}}.get(kind, {})
+    aggregation = kind and tffcl.aggregation(kind, **options)
+    builders = {"fedem": build_fedem, "fedrc": build_fedrc, "fedsoft": build_fedsoft}
+    first, later = population.restricted([0, 1, 2, 3]), {2: population.restricted([0, 1, 4]), 3: population}
+
+    def run(out, **more):
+        method = composed(regression, grouping="soft")
+        if name in builders:
+            method = builders[name](regression, TRAINING, aggregation=aggregation)
+        return tffcl.train(
+            method, first, rounds=3, clients_per_round=3, later=later, seed=1, out=tmp_path / out,
+            show_progress=False, **more,
+        )  # fmt: skip
+
+    whole, _ = run("whole"), run("killed", until=2)
+    again = run("killed", resume=True)
+    found, expected = again.trained.state, whole.trained.state
+    np.testing.assert_array_equal(found.models, expected.models)
+    np.testing.assert_array_equal(found.mixture, expected.mixture)
+    assert found.client_ids.tolist() == [0, 1, 2, 3, 4] and again.summary["notes"] == whole.summary["notes"]
+    np.testing.assert_allclose(found.mixture.sum(axis=1), 1, rtol=1e-6)
+    assert np.isfinite(found.models).all()
+    assert bool(again.summary.get("privacy", {}).get("epsilon")) == (kind == "dp")
+    tffcl.export_result(again, tmp_path / "export")
