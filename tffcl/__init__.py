@@ -24,6 +24,7 @@ _PLACES = {
     "run": "tffcl.lab.batches.run",
     "compare": "tffcl.lab.batches.compare",
     "sweep": "tffcl.lab.batches.sweep",
+    "search": "tffcl.lab.batches.search",
     "load_run": "tffcl.lab.tasks.load_run",
     "join_newcomers": "tffcl.lab.batches.newcomers",
     "export_result": "tffcl.export.writer",

@@ -10,6 +10,7 @@ from tffcl.export.writer import export_result as export_result
 from tffcl.lab.batches.compare import compare as compare
 from tffcl.lab.batches.newcomers import join_newcomers as join_newcomers
 from tffcl.lab.batches.run import run as run
+from tffcl.lab.batches.search import search as search
 from tffcl.lab.batches.similarity import similarity as similarity
 from tffcl.lab.batches.sweep import sweep as sweep
 from tffcl.lab.datasets.core import Dataset as Dataset

@@ -79,6 +79,12 @@ class Table:
             raise self._wrong(name, wrong[0] + 2, self._cells(name)[wrong[0]], "a whole number")
         return np.where(np.isnan(values), empty, values).astype(np.int64)
 
+    def numbers(self, name: str) -> np.ndarray:
+        """Returns a column of numbers: whole ones if each cell is written as one, else floats with NaN for an empty
+        cell."""
+        whole = all(re.fullmatch(r"-?\d+", cell) for cell in self._cells(name))
+        return self.integers(name, empty=0) if whole else self.floats(name)
+
     def numbered(self, name: str, empty: float = np.nan) -> np.ndarray:
         """Returns the columns of numbers NAME_0, NAME_1, ..., `float [n, columns]`, with `empty` for empty cells."""
         count = sum(re.fullmatch(rf"{name}_\d+", each) is not None for each in self.names)

@@ -13,9 +13,10 @@ from tffcl.clients.client_examples import ClientExamples, CountedExamples, Poole
 from tffcl.clients.folders import read_folders
 from tffcl.clients.lazy_examples import mapped, without_empty
 from tffcl.clients.simulation_context import current
-from tffcl.clients.tables import TableRules, read_table
+from tffcl.clients.tables import TableRules, drawn, random_of, read_table
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError, unknown
+from tffcl.validation import Fraction, check_value
 
 _MOST_NAMED = 20  # clients that a message lists
 _MOST_READ = 64  # clients whose examples are read before a run where they are not in memory
@@ -169,7 +170,8 @@ class Population(Shown):
         if not found:
             raise UserError(
                 f"client {self.name_of(number)} has no validation examples; "
-                "dataset.validation = 0.1 holds out a tenth of those that clients train on"
+                "dataset.validation = 0.1, in Python with_validation(0.1), holds out a tenth of those that clients "
+                "train on"
             )
         return found
 
@@ -386,6 +388,35 @@ class Population(Shown):
         )
         found["label_names"] = found["label_names"] or self.label_names
         found["table"] = None  # whose rules do not make these features
+        return dataclasses.replace(self, **found)
+
+    def with_validation(self, share: float, *, seed: int = 0) -> "Population":
+        """Returns the population with a share of each client's training examples held out, to choose settings by.
+
+        Args:
+          share: Rounded for each client; one example at least is left for training.
+          seed: Decides which these are; who else is in the population does not.
+
+        Raises:
+          UserError: If there are validation examples already, or the share is no example of any client.
+        """
+        check_value("share", share, Fraction)
+        if self.validation_examples is not None:
+            raise UserError("the clients hold validation examples already")
+
+        def part(place: int) -> Mapping[int, ClientExamples]:
+            def of(client: int, each: ClientExamples) -> ClientExamples:
+                rows = drawn(np.arange(len(each)), share, random_of(self.name_of(client), seed))[place]
+                return ClientExamples(*each.pool, rows if each.rows is None else each.rows[rows])
+
+            return mapped(held(self.train_examples), of)
+
+        validation = without_empty(part(0))
+        if not validation:
+            raise UserError(f"share is {share:g}, which is no example of any client; give a larger one")
+        tests = without_empty(held(self.test_examples))
+        found = sources.fields(self.shown_ids.tolist(), part(1), tests, validation)
+        found["label_names"] = self.label_names
         return dataclasses.replace(self, **found)
 
     def restricted(self, client_ids) -> "Population":

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError, tell, unknown
-from tffcl.runs.metrics import DOWN, OF_ROUNDS, of_column, rows_of
+from tffcl.runs.metrics import DOWN, OF_ROUNDS, measured, of_column
 from tffcl.validation import Count, NonNegative, Parameters
 
 if TYPE_CHECKING:
     from tffcl.runs.run import Run
+
+_HOLD_OUT = "dataset.validation = 0.1, in Python clients.with_validation(0.1),"
 
 
 class Callback:
@@ -106,21 +108,19 @@ class EarlyStopping(Parameters, Callback):
         if self.metric.startswith("validation_") and run.stage.validator is None:
             raise UserError(
                 f"early stopping chooses by {self.metric}, and clients have no validation examples; "
-                f"dataset.validation = 0.1 holds some out, or choose by {self.metric.removeprefix('validation_')}"
+                f"{_HOLD_OUT} holds some out, or choose by "
+                f"{self.metric.removeprefix('validation_')}"
             )
         model = run.method.model
-        lacking = [] if model.objective.has_accuracy else [("accuracy",), ("validation",)]
-        measured = [column for column, metric in OF_ROUNDS.items() if metric.source[:1] not in lacking]
-        measured += [each.column for metric in model.metrics_of_outputs for each in rows_of(metric.name)]
-        if self.metric not in measured:
-            known = dict.fromkeys(self._with_better(measured))
-            raise unknown("metric of this run", self.metric, known, key="metric")
+        known = measured([each.name for each in model.metrics], has_accuracy=model.objective.has_accuracy)
+        if self.metric not in known:
+            raise unknown("metric of this run", self.metric, self._with_better(known), key="metric")
 
     def begin(self, run: "Run") -> str | None:
         """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
         column = self._column(run)
         if self._is_of_evaluation and not column.startswith("validation_"):
-            hint = "; with dataset.validation = 0.1 clients hold out validation data to choose by" if self._twin else ""
+            hint = f"; {_HOLD_OUT} holds out validation data to choose by" if self._twin else ""
             run.progress.say(
                 f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it "
                 f"is{hint}"

@@ -8,11 +8,11 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from tffcl.errors import unknown
+from tffcl.errors import UserError, unknown
 from tffcl.models import metrics as answer_metrics
 from tffcl.models.metrics import DOWN, UP
 
@@ -343,12 +343,43 @@ def find(column: str, known: Collection[str] = ()) -> Metric:
     return found
 
 
+def measured(names: Iterable[str], *, has_accuracy: bool = True, validation: bool = True) -> dict[str, Metric]:
+    """Returns the metrics that a run has in rounds.csv, by column.
+
+    Args:
+      names: Those of its model's answers, see `rows_of`.
+      has_accuracy: Whether the model has accuracies, as one of numbers has not.
+      validation: Whether clients hold validation examples.
+    """
+    lacking = [] if has_accuracy else [("accuracy",), ("validation",)]
+    found = {column: metric for column, metric in OF_ROUNDS.items() if metric.source[:1] not in lacking}
+    found |= {each.column: each for name in names if name != answer_metrics.ACCURACY.name for each in rows_of(name)}
+    return {name: metric for name, metric in found.items() if validation or metric.source[:1] != ("validation",)}
+
+
+def check_measured(said: str, column: str, known: Mapping[str, Metric] | None):
+    """Raises UserError if runs do not measure what is to be chosen or stopped by.
+
+    Args:
+      said: What names it, for the message.
+      column: Of rounds.csv.
+      known: What the runs measure, see `measured`; None where only they can tell.
+    """
+    if known is None or column in known:
+        return
+    name = column.removeprefix("validation_").partition("_")[2]
+    if name in answer_metrics.METRICS and name != answer_metrics.ACCURACY.name:
+        raise UserError(
+            f"{said} needs the metric: --set 'evaluation.metrics=[\"{name}\"]' of a task, "
+            f'metrics=("{name}", ...) of a model in Python'
+        )
+    raise unknown(f"metric of {said}", column, [each for each in known if known[each].better])
+
+
 def on_validation(select: str) -> Metric | None:
     """Returns the metric on validation examples by which a setting is chosen: "cluster" and "global" are accuracies,
-    else a column of rounds.csv, e.g. "cluster_auc"; None if there is no such metric on validation examples."""
-    name = f"{select}_accuracy" if select in ("cluster", "global") else select
-    known = [f"{kind}_{each}" for kind in ("cluster", "global") for each in answer_metrics.METRICS]
-    return of_column(f"validation_{name}") if name in known else None
+    else a column of rounds.csv, e.g. "cluster_auc"; None of a name that can be none."""
+    return of_column(f"validation_{select}_accuracy" if select in ("cluster", "global") else f"validation_{select}")
 
 
 def of_panel(figure: str) -> tuple[Metric, ...]:

@@ -14,6 +14,7 @@ from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
 from tffcl.clients.example_types import as_taken
 from tffcl.clients.population import Population, index_of
+from tffcl.csv_files import read_table
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -21,7 +22,10 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
+from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
+
+_NAMES = ("client_id", "true_cluster")  # columns of clients.csv that are no numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,6 +154,24 @@ class Result(Shown):
     out: pathlib.Path
     round_columns: Mapping[str, np.ndarray]
     client_columns: Mapping[str, np.ndarray]
+
+    @classmethod
+    def read(cls, trained: Trained, out: str | pathlib.Path) -> "Result":
+        """Returns the result of a run that has finished, as its files have it: accuracies of clients to six decimals.
+
+        Args:
+          trained: The method and its state after the last round.
+          out: Directory of the run's files.
+
+        Raises:
+          UserError: If a file is missing or damaged.
+        """
+        directory = RunDirectory(out)
+        rounds, clients, who = directory.rounds(), read_table(directory / CLIENTS, ["client_id"]), trained.population
+        columns: dict = {name: clients.numbers(name) for name in clients.names if name not in _NAMES}
+        columns = {"client_id": who.shown_ids, "true_cluster": who.groups, **columns}
+        by_round = {name: rounds.floats(name) for name in rounds.names}
+        return cls(directory.summary() or {}, trained, directory.path, by_round, columns)
 
     @property
     def rounds(self) -> pd.DataFrame:

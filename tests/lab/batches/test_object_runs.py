@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import tffcl
@@ -49,6 +50,9 @@ def test_runs_are_those_of_train(compared, methods, clients, tmp_path):
     alone = tffcl.train(methods["PACFL"], clients, seed=1, out=tmp_path / "alone", show_progress=False, **PROTOCOL)
     assert compared[2]["accuracy"] == alone.summary["accuracy"] and compared[2]["task"] == "clinics"
     again = compared.result("PACFL", seed=1)
+    assert again.summary == compared[2], "it is read, and not evaluated once more"
+    pd.testing.assert_frame_equal(again.clients, alone.clients, check_dtype=False, atol=1e-6)
+    pd.testing.assert_frame_equal(again.rounds.drop(columns="seconds"), alone.rounds.drop(columns="seconds"))
     for client in ("clinic_0", "clinic_5"):
         np.testing.assert_array_equal(again.model_of(client), alone.model_of(client))
     with pytest.raises(UserError, match="there is no run of PACLF, seed 7; there are PACFL, seed 0; one model, seed 0"):
@@ -235,4 +239,69 @@ def test_a_sweeps_mistakes_are_told_before_anything_is_written(
     given = {None: build, "a method": methods["PACFL"]}.get(method, method)
     with pytest.raises(UserError, match=message) as told:
         sweep(given, over, clients, tmp_path / "out", **more)
+    assert "\n" not in str(told.value) and not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def held_out(clients):
+    return clients.with_validation(0.2)
+
+
+@pytest.fixture(scope="module")
+def rates(model):
+    """A method for each learning rate, whose model measures a metric of the user's own, too."""
+
+    def surprise_error(labels, outputs):
+        return float(np.mean(1 - outputs[np.arange(len(labels)), labels]))
+
+    measuring = model.with_metrics(["log_loss", surprise_error])
+    return lambda learning_rate: build_fedavg(measuring, tffcl.LocalTraining(learning_rate=learning_rate))
+
+
+def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone(rates, held_out, tmp_path):
+    settings = {"learning_rate": [0.0001, 0.1, 1e30]}
+    how = {**PROTOCOL, "show_progress": False, "fresh_seeds": 2, "seeds": [3]}
+    found = tffcl.search(rates, settings, held_out, tmp_path, halving=2, **how)
+    assert found.picked == {"learning_rate": 0.1} and [each["seed"] for each in found] == [4, 5]
+    frame, column = found.frame, "validation_cluster_accuracy_percent"
+    assert frame["learning_rate"].tolist()[:2] == [0.1, 0.0001] and frame["rounds"].tolist() == [2, 2, 1]
+    alone = tffcl.train(rates(0.1), held_out, seed=3, out=tmp_path / "alone", show_progress=False, **PROTOCOL).summary
+    assert frame[column][0] == pytest.approx(100 * alone["validation"]["cluster"]["mean"])
+    assert np.isnan(frame[column][2])
+    tested = [100 * each["accuracy"]["cluster"]["mean"] for each in found]
+    assert found.tests["cluster_accuracy_percent"].tolist() == tested
+    assert found.result(seed=5).summary == found[1]
+    assert "picked: learning rate 0.1, on test data" in repr(found)
+    again = tffcl.search(rates, settings, held_out, tmp_path, halving=2, callbacks=[Ending((3, 1))], **how)
+    assert again == found, "nothing is run twice"
+
+
+def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, held_out, tmp_path):
+    """Of a user's own function less is better where it is called an error."""
+    rng = {"learning_rate": "0.0001..0.1"}
+    how = {**PROTOCOL, "show_progress": False, "fresh_seeds": 1, "samples": 3}
+    found = tffcl.search(rates, rng, held_out, tmp_path, select="cluster_surprise_error", **how)
+    scores = found.frame["validation_cluster_surprise_error"]
+    assert scores.is_monotonic_increasing and found.picked["learning_rate"] == found.frame["learning_rate"].max()
+    assert found.tests["cluster_surprise_error"][0] == found[0]["metrics"]["surprise_error"]["cluster"]["mean"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"population": "clients"}, r"needs validation examples.*; in Python clients.with_validation\(0.1\)"),
+        ({"select": "local"}, "--select 'local' must be cluster or global: local accuracy is taken on test examples"),
+        ({"select": "cluster_auc"}, r"--select cluster_auc needs the metric: .* metrics=\(.auc., ...\) of a model"),
+        ({"select": "cluster_log_los"}, "'cluster_log_los'; did you mean 'cluster_log_loss'"),
+        ({"over": {"learning_rate": "0.1..1"}}, "'0.1..1'; it must be a list of values"),
+        ({"over": {"learning_rate": "0.1,1"}, "samples": 3}, 'must be a list of values, or a range, "0.001..0.1"'),
+        ({"over": {"learning_rate": [0.1, 1]}, "samples": 3}, "there are only 2 different points"),
+        ({"halving": 1}, "--halving 1 must be 2 or more"),
+    ],
+)
+def test_a_searchs_mistakes_are_told_before_anything_is_written(rates, clients, held_out, tmp_path, change, message):
+    given = {"over": {"learning_rate": [0.1, 1.0]}, "population": held_out, **PROTOCOL, **change}
+    given |= {"population": clients} if given["population"] == "clients" else {}
+    with pytest.raises(UserError, match=message) as told:
+        tffcl.search(rates, out=tmp_path / "out", **given)
     assert "\n" not in str(told.value) and not (tmp_path / "out").exists()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.lab.cli.test_cli import fails
-from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import files, targets
 from tffcl.lab.reporting.batch_index import write_index
@@ -54,13 +53,13 @@ def test_the_numbers_are_those_of_the_rounds(compared):
     with open(compared / "targets.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     asked = [("local", 30), ("cluster", 100), ("cluster", 30)]
-    assert [(row["algorithm"], row["accuracy"], float(row["target_percent"])) for row in rows] == [
+    assert [(row["algorithm"], row["metric"], float(row["target"])) for row in rows] == [
         (method, *target) for target in asked for method in ("pacfl", "fedavg")
     ]
     reached = 0
     for row in rows:
         place = compared / row["algorithm"] / "seed-0"
-        found = by_hand(place, f"{row['accuracy']}_accuracy", float(row["target_percent"]))
+        found = by_hand(place, f"{row['metric']}_accuracy", float(row["target"]))
         reached += found is not None
         assert row["seeds_reached"] == str(int(found is not None))
         if found:
@@ -69,7 +68,7 @@ def test_the_numbers_are_those_of_the_rounds(compared):
         else:
             assert row["rounds"] == row["bytes"] == ""
         every = by_hand(place, "local_accuracy_all", 30)
-        if row["accuracy"] == "local" and every:
+        if row["metric"] == "local" and every:
             assert int(row["rounds_of_all"]) == every[0]
             assert found and every[0] > found[0]  # it takes some rounds until most have been sampled
     assert 2 < reached < 6
@@ -92,11 +91,22 @@ def test_the_authors_way_is_traffic_over_all_clients(compared):
     assert row.megabits.mean == pytest.approx(0.25 * 32e-6 * parameters * 2, rel=0.01)  # and weights of a few bytes
 
 
-@pytest.mark.parametrize("text", ["local", "local=", "local=0", "local=101", "accuracy=75", "local=high"])
-def test_a_wrong_target_is_one_line(capsys, tmp_path, text):
-    with pytest.raises(UserError, match="is not ACCURACY=PERCENT"):
-        targets.parse_target(text)
-    assert "is not ACCURACY=PERCENT" in fails(capsys, *COMMAND, "--target", text, "--out", str(tmp_path / "out"))
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        *(
+            (text, "is not METRIC=VALUE, e.g. local=75 or cluster_auc=0.9")
+            for text in ("local", "local=", "local=high")
+        ),
+        *((text, "local is from 0 to 100 %") for text in ("local=0", "local=101")),
+        ("cluster_auc=90", "cluster_auc is from 0 to 1"),
+        ("accuracy=75", "unknown metric of --target 'accuracy'; did you mean 'local_accuracy'?"),
+        ("cluster_auc=0.9", "needs the metric: --set 'evaluation.metrics"),
+    ],
+)
+def test_a_wrong_target_is_one_line(capsys, tmp_path, text, message):
+    told = fails(capsys, *COMMAND, "--target", text, "--out", str(tmp_path / "out"))
+    assert message in told and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("share, percent", [("0.75", "75"), ("1", "100"), (".005", "0.5")])

@@ -23,6 +23,7 @@ from tffcl.lab.reporting.batch_index import INDEX, KINDS, read_index, write_inde
 from tffcl.lab.reporting.files import check_ours
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
+from tffcl.lab.tasks.load_run import load_run
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.regular_files import read_text
 from tffcl.runs.callbacks import Callback
@@ -272,6 +273,13 @@ class Batch:
         start = job.config.run if isinstance(job.config, ObjectRun) else functools.partial(run, job.config)
         options = {name: getattr(self.options, name) for name in ("data_dir", "show_progress", "workers", "callbacks")}
         return start(self.place(job), **{**options, **how})
+
+    def result(self, job: Job) -> Result:
+        """Returns the result of a run that has finished; UserError if its files are not there as they were."""
+        config, place = job.config, self.place(job)
+        if isinstance(config, ObjectRun):
+            return Result.read(config.load(place), place)
+        return Result.read(load_run(place, data_dir=self.options.data_dir, trust_builders=config), place)
 
     def run_or_note(self, job: Job, until: int | None = None):
         """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, says so in failed.json."""

@@ -1,5 +1,6 @@
 """Several methods and seeds on one task, one after the other, in the layout of a comparison."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from tffcl.lab.reporting.batch_index import read_order
 from tffcl.lab.reporting.targets import Target, parse_target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.runs.callbacks import Callback
+from tffcl.runs.metrics import check_measured
 from tffcl.runs.run_directory import RunDirectory, State, first_difference, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind, check_labels
@@ -61,8 +63,8 @@ def compare(
       overwrite: Runs that are there are deleted.
       show_progress: What all runs will take, and a line and a bar a run.
       workers: As of `tffcl.train`.
-      targets: Accuracies to which rounds and bytes are counted in the report, e.g. "local=75"; they are read off
-        evaluated rounds.
+      targets: To which rounds and bytes are counted in the report: accuracies in percent, e.g. "local=75", or columns
+        of rounds.csv, e.g. "cluster_auc=0.9"; they are read off evaluated rounds.
       callbacks: Are called in each run and may end it, see `tffcl.Callback`.
       **protocol: `rounds`, `clients_per_round` and what else `tffcl.train` takes of a protocol: sampling,
         evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy.
@@ -151,6 +153,8 @@ def compare_runs(
     for each in configs:
         if not isinstance(each, ObjectRun):
             check_config("one of configs", each)
+    for target, config in itertools.product(targets, configs):
+        check_measured(f"--target {target}", target.metric.column, config.measured)
     options = Options(data_dir, resume, overwrite, show_progress, workers, callbacks)
     batch = Batch("comparison", out, options, written=["report.html", "table.csv", "targets.csv"])
     jobs = [

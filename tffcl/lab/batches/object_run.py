@@ -6,14 +6,20 @@ import inspect
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tffcl import runtime
 from tffcl.algorithms.method import Method
+from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, unknown
 from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback
-from tffcl.runs.result import Result
+from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.metrics import Metric, measured
+from tffcl.runs.population_changes import Stages
+from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Protocol
-from tffcl.runs.run_directory import RunDirectory
+from tffcl.runs.run_directory import CHECKPOINTS, KEPT, RunDirectory
 from tffcl.runs.train import check_fits, check_given, default_settings, train_by
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import Whole, check_kind, check_value
@@ -75,6 +81,23 @@ class ObjectRun:
         """Of the run."""
         return self.train.seed
 
+    @property
+    def evaluate_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.train.evaluate_every
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether clients hold validation examples."""
+        return self.clients.population.validation_examples is not None
+
+    @property
+    def measured(self) -> Mapping[str, Metric]:
+        """What the run measures, by column of rounds.csv."""
+        model, validation = self.method.model, self.has_validation
+        names = [each.name for each in model.metrics]
+        return measured(names, has_accuracy=model.objective.has_accuracy, validation=validation)
+
     @functools.cached_property
     def _settings(self) -> dict:
         named = {"task": self.task, "algorithm": self.algorithm}
@@ -85,9 +108,21 @@ class ObjectRun:
         """Returns what config.toml has."""
         return dict(self._settings)
 
-    def check(self):
-        """Raises UserError if the clients do not fit the method's model or the protocol."""
-        check_fits(self.method, self.train, self.clients.population, self.clients.later)
+    def check(self) -> Stages:
+        """Returns who takes part when; UserError if the clients do not fit the method's model or the protocol."""
+        return check_fits(self.method, self.train, self.clients.population, self.clients.later)
+
+    def load(self, out: str | pathlib.Path) -> Trained:
+        """Returns the method with the state of the run that has finished in a directory; UserError if it is gone."""
+        directory, method = RunDirectory(out), self.method
+        self.check_same_data(directory)
+        checkpoints = Checkpoints(directory / CHECKPOINTS, run=(directory.marker() or {}).get("tffcl run", ""))
+        last = (directory.summary() or {})["rounds"]
+        population = self.check().at(last).population
+        runtime.use_local_worker()
+        with simulating(client_states=KeptStore(directory / KEPT)):
+            state, _ = checkpoints.load(last, method.state_class)
+        return Trained(method, method.choose(state, population), population, last)
 
     def check_same_data(self, directory: RunDirectory):
         """Raises UserError if the run in a directory was of other data."""

@@ -1,4 +1,4 @@
-"""Choosing a setting: by accuracy on validation examples, over a grid or at random, with early stopping of bad ones."""
+"""Choosing a setting: by a metric on validation examples, over a grid or at random, with early stopping of bad ones."""
 
 import dataclasses
 import functools
@@ -6,7 +6,7 @@ import math
 import pathlib
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +16,18 @@ from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.metrics import DOWN, Metric, of_column, on_validation
+from tffcl.runs.metrics import DOWN, Metric, check_measured, of_column, on_validation
 from tffcl.runs.run_directory import RunDirectory, State
 
 if TYPE_CHECKING:
+    from tffcl.algorithms.method import Method
+    from tffcl.clients.population import Population
     from tffcl.lab.batches.batch import Batch, Job
+    from tffcl.lab.batches.object_run import ObjectRun
+    from tffcl.lab.batches.summaries import Found
+    from tffcl.lab.tasks.resolve import RunConfig
+    from tffcl.runs.callbacks import Callback
+    from tffcl.runtime import RemoteWorkers
 
 _PICKED = "picked"
 _RANGE = re.compile(r"\s*([^,]+?)\s*\.\.\s*([^,]+?)\s*")
@@ -69,33 +76,49 @@ def random_axes(texts: Sequence[tuple[str, str]], algorithm: str | MethodSource,
     Raises:
       UserError: As `sweep.parse_axis`, or if there are fewer different points than samples.
     """
-    if samples < 2:
-        raise UserError(f"--samples {samples} must be 2 or more")
-    rng, keys, draws = np.random.default_rng([seed, 0x5EA4C]), [], []
+    choices: list[tuple] = []
     for option, text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
-        found = _RANGE.fullmatch(values) if equals else None
-        if found:
-            keys.append(method_key(key, algorithm))
-            draws.append(_range(f"{option} {text!r}", *found.groups()))
+        if equals and _RANGE.fullmatch(values):
+            choices.append((method_key(key, algorithm), values))
         else:
             axis = sweep.parse_axis(text, algorithm, option)
-            keys.append(axis.key)
-            draws.append(lambda rng, values=axis.values: values[rng.integers(len(values))])
+            choices.append((axis.key, axis.values))
+    return drawn(choices, samples, seed)
+
+
+def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> tuple[list[Axis], list[tuple]]:
+    """Draws points at random.
+
+    Args:
+      choices: Each key to its values, or to the text of a range, as `random_axes` takes them.
+      samples: As of `random_axes`; so are seed, what is returned and what is raised.
+      seed: As there.
+    """
+    if samples < 2:
+        raise UserError(f"--samples {samples} must be 2 or more")
+    rng = np.random.default_rng([seed, 0x5EA4C])
+    draws = [
+        _range(f"{key} {values!r}", values)
+        if isinstance(values, str)
+        else lambda rng, values=values: values[rng.integers(len(values))]
+        for key, values in choices
+    ]
     points: list[tuple] = []
     for _ in range(100 * samples):
-        drawn = tuple(draw(rng) for draw in draws)
-        if drawn not in points:
-            points.append(drawn)
+        point = tuple(draw(rng) for draw in draws)
+        if point not in points:
+            points.append(point)
         if len(points) == samples:
             break
     else:
         raise UserError(f"--samples {samples}: there are only {len(points)} different points")
-    axes = [Axis(key, tuple(dict.fromkeys(point[place] for point in points))) for place, key in enumerate(keys)]
+    axes = [Axis(key, tuple(dict.fromkeys(point[n] for point in points))) for n, (key, _) in enumerate(choices)]
     return axes, points
 
 
-def _range(said: str, low: str, high: str):
+def _range(said: str, text: str) -> Callable:
+    low, high = _RANGE.fullmatch(text).groups()  # type: ignore[union-attr]  # which whoever calls has looked at
     try:
         ends = float(low), float(high)
     except ValueError:
@@ -132,64 +155,129 @@ def rungs(points: int, rounds: int, every: int, halving: int) -> list[tuple[int,
 
 
 def search(
-    planned: Plan,
-    out: str | pathlib.Path,
-    options: SearchOptions,
+    method: "str | Method | Callable[..., Method]",
+    over: Mapping[str, Sequence],
+    population: "Population | None" = None,
+    out: str | pathlib.Path = "runs/search",
     *,
+    select: str = "cluster",
+    samples: int | None = None,
+    halving: int = 0,
+    fresh_seeds: int = 3,
+    task: str | None = None,
+    seeds: Iterable[int] = (0,),
+    later: "Mapping[int, Population] | None" = None,
+    memory: str | int | None = None,
+    overrides: Mapping | None = None,
     data_dir: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
-) -> dict:
-    """Picks the point with the best accuracy on validation examples, and tests that one alone, over fresh seeds.
+    workers: "RemoteWorkers | None" = None,
+    callbacks: "Sequence[Callback]" = (),
+    **protocol,
+) -> "Found":
+    """Picks values of a setting, or of two, by a metric on validation examples, and tests the picked ones alone.
+
+        build = lambda learning_rate: build_fedavg(model, tffcl.LocalTraining(learning_rate=learning_rate))
+        found = tffcl.search(build, {"learning_rate": [0.01, 0.03, 0.1]}, clients.with_validation(0.1), rounds=50,
+                             clients_per_round=10, select="cluster")
+        found.picked, found.frame, found.tests, found.result()
+
+    Runs are in `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, those of the picked values in `OUT/picked/seed-<n>/`.
 
     Args:
-      planned: The points; each run must hold validation examples out (`dataset.validation`).
-      out: Directory; runs are in `OUT/<key>-<value>/seed-<n>/` and `OUT/picked/seed-<n>/`, what was found, so far, in
-        `OUT/batch.json`.
-      options: How to choose.
-      data_dir: As in `run.run`.
-      resume: Go on with what is there.
-      overwrite: Runs that are there are deleted.
-      show_progress: A line and a bar a run.
+      method: As of `sweep`.
+      over: As of `sweep`; with samples also a range as text, "0.001..0.1", or "1..10" of whole numbers.
+      population: As of `sweep`; its clients hold validation examples, see `Population.with_validation`.
+      out: Directory of the search.
+      select: Which metric decides: "cluster" or "global" accuracy, or another that the model has, e.g. "cluster_auc".
+      samples: How many points are drawn at random; default all combinations.
+      halving: After a share of the rounds the best 1/halving of the points go on, and so on; 0: all points to the end.
+      fresh_seeds: How many seeds, none of them used in choosing, the picked values are tested with.
+      task: As of `sweep`; so are the others.
+      seeds: Of the runs that choose.
+      later: As of `sweep`.
+      memory: As of `sweep`.
+      overrides: As of `sweep`.
+      data_dir: As of `sweep`.
+      resume: As of `sweep`.
+      overwrite: As of `sweep`.
+      show_progress: As of `sweep`.
+      workers: As of `sweep`.
+      callbacks: As of `sweep`.
+      **protocol: As of `sweep`; points are compared at evaluations only, see `evaluate_every`.
 
-    Returns:
-      The contents of batch.json.
+    Raises:
+      UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
+    """
+    options, seeds = SearchOptions(select, halving, fresh_seeds), list(seeds)
+    planned = sweep.plan_given(
+        method, over, population, task=task, seeds=seeds, later=later, memory=memory, overrides=overrides,
+        protocol=protocol, draw=samples and functools.partial(drawn, samples=samples, seed=seeds[0]),
+    )  # fmt: skip
+    return run_search(
+        planned, out, options, data_dir=data_dir, resume=resume, overwrite=overwrite, show_progress=show_progress,
+        workers=workers, callbacks=callbacks,
+    )  # fmt: skip
+
+
+def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, **how) -> "Found":
+    """Does what `search` does.
+
+    What was found, so far, is in `OUT/batch.json`.
+
+    Args:
+      planned: The points; each run must hold validation examples out.
+      out: Directory of the search.
+      options: How to choose.
+      **how: As of `batch.Options`.
 
     Raises:
       UserError: If runs hold no validation examples out, a place holds another run, or all points diverge.
     """
-    if any(not run.dataset.get("validation") for point in planned.points for run in point.runs):
-        raise UserError(
-            "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's "
-            "training data"
-        )
+    for run in [run for point in planned.points for run in point.runs]:
+        if not run.has_validation:
+            raise UserError(
+                "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's "
+                "training data; in Python clients.with_validation(0.1)"
+            )
+        check_select(options.select, run, f"--select {options.select}")
     metric = on_validation(options.select)
-    name = metric.source[2] if metric.source[1] == "metrics" else "accuracy"
-    if name != "accuracy" and any(name not in run.evaluation.metrics for point in planned.points for run in point.runs):
-        raise UserError(f"--select {options.select} needs the metric: --set 'evaluation.metrics=[\"{name}\"]'")
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches.summaries import Found
 
-    batch = batches.Batch("search", out, batches.Options(data_dir, resume, overwrite, show_progress))
+    batch = batches.Batch("search", out, batches.Options(**how))
     points = list(zip(planned.points, jobs_of(planned), strict=True))
     contents = {**contents_of(planned), "select": options.select, "rungs": [], "picked": None}
     with batch.begun([job for _, own in points for job in own], contents):
-        if overwrite:
+        if batch.options.overwrite:
             for place in (batch.out / _PICKED).glob("seed-*"):
                 RunDirectory(place).clear()
         first = planned.points[0].runs[0]
-        for until, count in rungs(len(points), first.train.rounds, first.evaluation.every, options.halving):
+        for until, count in rungs(len(points), first.train.rounds, first.evaluate_every, options.halving):
             points = points[:count]
             found = scores(batch, [own for _, own in points], options.select, until)
             _check_scores(found, planned, options.select)
-            order = sorted(range(len(points)), key=lambda place: _worst_last(found[place], metric))
+            order = sorted(range(len(points)), key=lambda place: worst_last(found[place], metric))
             noted = [{"values": list(points[place][0].values), "score": _json(found[place])} for place in order]
             contents["rungs"].append({"rounds": until, "points": noted})
             batch.note(contents)
             points, best = [points[place] for place in order], found[order[0]]
-        contents["picked"] = _tested(batch, planned, points[0][0], options) | {"validation": best}
+        picked = points[0][0]
+        jobs = _fresh(planned, picked, options)
+        batch.check(jobs, resume=True)
+        summaries = batch.run(jobs)
+        contents["picked"] = _tested(summaries, picked, jobs, metric, options.select) | {"validation": best}
         batch.note(contents)
-    return batch.index
+    return Found(summaries, batch, jobs, [picked.values for _ in jobs])
+
+
+def check_select(select: str, run: "RunConfig | ObjectRun", said: str):
+    """Raises UserError if a run does not measure the metric by which a setting is chosen; `said` names it."""
+    known = run.measured
+    named = known and {name.removeprefix("validation_"): known[name] for name in known if "validation_" in name}
+    check_measured(said, on_validation(select).column.removeprefix("validation_"), named)  # type: ignore[union-attr]
 
 
 def scores(
@@ -228,8 +316,8 @@ def validation(place: pathlib.Path, select: str, until: int | None = None) -> fl
     return math.nan if value is None else value
 
 
-def _worst_last(score: float, metric: Metric) -> float:
-    """By what points are sorted; those that diverged, at minus infinity, come last."""
+def worst_last(score: float, metric: Metric) -> float:
+    """Returns by what points are sorted; those that diverged, at minus infinity, come last."""
     return score if metric.better == DOWN and math.isfinite(score) else -score
 
 
@@ -248,25 +336,25 @@ def _json(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _tested(batch: "Batch", planned: Plan, point: Point, options: SearchOptions) -> dict:
-    """Runs the picked point to its end with seeds that chose nothing; returns what the index says of it."""
+def _fresh(planned: Plan, point: Point, options: SearchOptions) -> "list[Job]":
+    """The runs of the picked point to its end with seeds that chose nothing."""
     from tffcl.lab.batches.batch import Job
 
     seeds = [max(planned.seeds) + 1 + number for number in range(options.fresh_seeds)]
     title = f"picked: {sweep.describe(planned.axes, point.values)}, fresh seed"
-    jobs = [
-        Job(dataclasses.replace(point.runs[0], seed=seed), pathlib.PurePath(_PICKED, f"seed-{seed}"), f"{title} {seed}")
-        for seed in seeds
-    ]
-    batch.check(jobs, resume=True)
-    summaries = batch.run(jobs)
+    runs = planned.runs_of(point.values, seeds)
+    return [Job(run, pathlib.PurePath(_PICKED, f"seed-{run.seed}"), f"{title} {run.seed}") for run in runs]
+
+
+def _tested(
+    summaries: Sequence[Mapping | None], point: Point, jobs: "Sequence[Job]", metric: Metric, select: str
+) -> dict:
+    """What the index says of the picked point."""
     test = {
         kind: [each and each["accuracy"][kind]["mean"] for each in summaries]  # None where it diverged
         for kind in ("cluster", "local", "global")
     }
-    metric = of_column(on_validation(options.select).column.removeprefix("validation_"))
-    if metric.source[0] == "metrics":
-        test[options.select] = [
-            each and each["metrics"][metric.source[1]][metric.source[2]]["mean"] for each in summaries
-        ]
-    return {"values": list(point.values), "seeds": seeds, "test": test}
+    own = of_column(metric.column.removeprefix("validation_"))
+    if own.source[0] == "metrics":
+        test[select] = [each and each["metrics"][own.source[1]][own.source[2]]["mean"] for each in summaries]
+    return {"values": list(point.values), "seeds": [job.config.seed for job in jobs], "test": test}

@@ -18,6 +18,7 @@ from tffcl.lab.reporting.study_results import MEASURES
 from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
+from tffcl.runs.metrics import on_validation
 from tffcl.validation import Whole, check_value, types_of
 
 LAYOUTS = ("published", "league")
@@ -98,7 +99,7 @@ class Tuning:
     Attributes:
       rounds: Share of a run's rounds that a trial has.
       seed: Of the trials; none of the runs' own.
-      select: Which accuracy on validation examples decides, "cluster" or "global".
+      select: Which metric on validation examples decides, see `runs.metrics.on_validation`.
     """
 
     rounds: float = 1.0
@@ -259,8 +260,9 @@ def _layout(name: str, layout: str) -> str:
 def _tuning(name: str, table: Mapping) -> Tuning:
     _check_keys(table, types_of(Tuning), f"{name}, [tuning]")
     found = Tuning(**table)
-    if found.select not in ("cluster", "global"):
-        raise unknown(f"select of {name}, [tuning]:", found.select, ("cluster", "global"))
+    if on_validation(found.select) is None:
+        accuracies = ("cluster", "global")
+        raise unknown(f"select of {name}, [tuning]:", found.select, accuracies, besides="a metric's, e.g. cluster_auc")
     if not (isinstance(found.rounds, int | float) and 0 < found.rounds <= 1):
         raise UserError(
             f"{name}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1"

@@ -18,6 +18,7 @@ from tffcl.lab.batches.study_plan import StudyPlan, plan, resolve
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import method_key
+from tffcl.runs.metrics import Metric, on_validation
 
 _TRIALS = pathlib.PurePath("runs", "trials")
 
@@ -27,7 +28,7 @@ def tuned(
 ) -> StudyPlan:
     """Chooses the settings of the cells that say over which values.
 
-    Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best accuracy on
+    Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best value on
     validation examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's
     accuracy, is kept in the index, so that nothing is run twice, also where another machine goes on.
 
@@ -66,7 +67,8 @@ def tuned(
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
     # The index says what a reader wants to know of them.
     shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
-    chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
+    metric = on_validation(planned.study.tuning.select)
+    chosen = {cell.name: _with_best(cell, known[cell.name]["points"], metric) for cell in cells}
     changed = dataclasses.replace(
         planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells)
     )
@@ -103,8 +105,9 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     """The run of one point of a cell."""
     tuning = planned.study.tuning
     config = resolve(cell, tuning.seed, planned.rounds, task_file.merged(planned.overrides, _nested(values)))
-    if not config.dataset.get("validation"):
+    if not config.has_validation:
         raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
+    search.check_select(tuning.select, config, f"select of [tuning], in {cell.name},")
     rounds = max(1, math.ceil(config.train.rounds * tuning.rounds - 1e-9))
     every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
@@ -120,13 +123,13 @@ def _finite(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
+def _with_best(cell: Cell, tried: Sequence[Mapping], metric: Metric) -> Cell:
     able = [point for point in tried if point["validation"] is not None]
     if not able:
         return dataclasses.replace(
             cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged"
         )
-    best = max(able, key=lambda point: point["validation"])
+    best = min(able, key=lambda point: search.worst_last(point["validation"], metric))
     return dataclasses.replace(
         cell, tune={}, tuned=best["values"], overrides=task_file.merged(cell.overrides, _nested(best["values"]))
     )

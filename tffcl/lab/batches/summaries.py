@@ -8,6 +8,7 @@ import pandas as pd
 from tffcl.errors import UserError
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.reporting import batch_index, comparison_table, files, report, sweeps
+from tffcl.runs.metrics import BY_KEY, of_column, on_validation
 from tffcl.runs.result import Result
 from tffcl.runs.run_directory import SUMMARY
 
@@ -57,14 +58,14 @@ class Summaries(list):
         return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
 
     def result(self, *name: object, seed: int | None = None) -> Result:
-        """Returns the result of a finished run, with its models.
+        """Returns the result of a finished run, with its models, as its files have it.
 
         Args:
           *name: The method's label, or the values of a sweep's settings.
           seed: Of the run; default the first that was asked for.
 
         Raises:
-          UserError: If there is no such run, or it diverged.
+          UserError: If there is no such run, it diverged, or its files are not there as they were.
         """
         found = [job for own, job in self._jobs if own == name and seed in (None, job.config.seed)]
         if not found:
@@ -72,7 +73,7 @@ class Summaries(list):
             raise UserError(f"there is no run of {', '.join(map(str, name))}, seed {seed}; there are {known}")
         if self._batch.done(found[0]) != "finished":
             raise UserError(f"{found[0].title} diverged; it has no result")
-        return self._batch.start(found[0], resume=True, show_progress=False)
+        return self._batch.result(found[0])
 
     def __repr__(self) -> str:
         table, _, _ = report.read_tables(self.out)
@@ -97,3 +98,52 @@ class Summaries(list):
             for name in methods
         ]
         return ("algorithm",), (*comparison_table.COLUMNS, *comparison_table.further_columns(runs)), found
+
+
+class Found(Summaries):
+    """What a search has found: the summaries of the runs of the picked values, a fresh seed each."""
+
+    @property
+    def picked(self) -> dict[str, object]:
+        """The picked value of each setting."""
+        return dict(zip(self._settings, self._batch.index["picked"]["values"], strict=True))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a point, the best first: its values, after how many `rounds` it was last compared, and its metric on
+        validation examples then, in percent where tables have it so; NaN where it diverged."""
+        index, metric, rows = self._batch.index, on_validation(self._batch.index["select"]), {}
+        for rung in reversed(index["rungs"]):
+            for point in rung["points"]:
+                score = float("nan") if point["score"] is None else metric.scale * point["score"]
+                rows.setdefault(tuple(point["values"]), [*point["values"], rung["rounds"], score])
+        return pd.DataFrame(rows.values(), columns=[*self._settings, "rounds", metric.name])
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        """A row a fresh seed of the picked values: accuracies on test examples in percent, and the metric by which they
+        were picked; NaN where there is none."""
+        picked, select = self._batch.index["picked"], self._batch.index["select"]
+        own = of_column(on_validation(select).column.removeprefix("validation_"))
+        columns = {
+            (metric := own if kind == select else BY_KEY[f"{kind}_accuracy"]).name: [
+                float("nan") if value is None else metric.scale * value for value in values
+            ]
+            for kind, values in picked["test"].items()
+        }
+        return pd.DataFrame({"seed": picked["seeds"], **columns})
+
+    def result(self, *name: object, seed: int | None = None) -> Result:
+        """Returns the result of the picked values, of a fresh seed, default the first; see `Summaries.result`."""
+        return super().result(*(name or self.picked.values()), seed=seed)
+
+    @property
+    def _settings(self) -> list[str]:
+        return [key.rpartition(".")[2] for key in self._batch.index["keys"]]
+
+    def __repr__(self) -> str:
+        return sweeps.search_text(self._batch.index)
+
+    def _repr_html_(self) -> str:
+        points, tests = (each.to_html(index=False) for each in (self.frame, self.tests))
+        return f"{points}<p>picked, on test data: {html.escape(str(self.picked))}</p>{tests}"

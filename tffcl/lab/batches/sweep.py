@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
     from tffcl.clients.population import Population
     from tffcl.lab.batches.batch import Job, Options
-    from tffcl.lab.batches.object_run import Clients, ObjectRun
+    from tffcl.lab.batches.object_run import ObjectRun
     from tffcl.lab.batches.summaries import Summaries
     from tffcl.runs.callbacks import Callback
     from tffcl.runtime import RemoteWorkers
@@ -78,7 +78,8 @@ class Plan:
       algorithm: The label of a method's table, by default its name.
       axes: One or two; the first is the x axis of the figure, the second has a line for each value.
       seeds: Of the runs of each point.
-      points: All combinations of the axes' values.
+      points: All combinations of the axes' values, or some.
+      runs_of: Returns the runs of a point's values with other seeds.
     """
 
     task: str
@@ -86,6 +87,7 @@ class Plan:
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
     points: tuple[Point, ...]
+    runs_of: "Callable[[tuple, Sequence[int]], tuple[RunConfig | ObjectRun, ...]]"
 
 
 def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over") -> Axis:
@@ -181,16 +183,23 @@ def plan(
       UserError: As `resolve.resolve`, or if two runs would be the same, or a key is given twice.
     """
     _check_axes(axes, overrides or {})
-    wanted = itertools.product(*(axis.values for axis in axes)) if points is None else points
-    points = []
-    for values in wanted:
+
+    def runs_of(values: tuple, seeds: Sequence[int]) -> tuple[RunConfig, ...]:
         changed = overrides or {}
         for axis, value in zip(axes, values, strict=True):
             changed = task_file.merged(changed, nested(axis.key, value))
-        runs = tuple(configs.resolve(task, algorithm, seed=seed, overrides=changed) for seed in seeds)
-        points.append(Point(values, _directory(axes, values), runs))
-    _check_different(axes, points)
-    return Plan(points[0].runs[0].task, algorithm, tuple(axes), tuple(seeds), tuple(points))
+        return tuple(configs.resolve(task, algorithm, seed=seed, overrides=changed) for seed in seeds)
+
+    return _planned(algorithm, axes, seeds, points, runs_of)
+
+
+def _planned(algorithm: str, axes: Sequence[Axis], seeds: Sequence[int], points, runs_of: Callable) -> Plan:
+    """A plan of the points whose values are given, or of all combinations of the axes'."""
+    wanted = itertools.product(*(axis.values for axis in axes)) if points is None else points
+    found = [Point(values, _directory(axes, values), runs_of(values, seeds)) for values in wanted]
+    _check_different(axes, found)
+    first = found[0].runs[0]
+    return Plan(first.task, algorithm or first.algorithm, tuple(axes), tuple(seeds), tuple(found), runs_of)
 
 
 def _check_axes(axes: Sequence[Axis], overrides: Mapping):
@@ -287,50 +296,75 @@ def sweep(
       UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
     """
     from tffcl.lab.batches.batch import Options
-    from tffcl.lab.batches.object_run import Clients, check_seeds
 
-    check_kind("over", over, Mapping, 'a dict of settings to their values, {"num_clusters": [2, 3, 4]}')
-    seeds = check_seeds(seeds)
-    for key, values in over.items():
-        if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
-            raise UserError(f"over[{key!r}] is {str(values)[:100]!r}; it must be a list of values")
-    if isinstance(method, str):
-        if task is None or population is not None or protocol:
-            raise UserError(f"method is the label {method!r} of a task: give task=, and neither clients nor protocol")
-        source = configs.find_source(task, method, overrides)
-        axes = [make_axis(key, list(values), source, "over") for key, values in over.items()]
-        planned = plan(task, method, axes, seeds=seeds, overrides=overrides)
-    else:
-        clients = Clients(population, later or {}, task or "train", memory)
-        planned = _plan_objects(method, over, clients, seeds, protocol)
+    planned = plan_given(
+        method, over, population, task=task, seeds=seeds, later=later, memory=memory, overrides=overrides,
+        protocol=protocol,
+    )  # fmt: skip
     found = run_plan(planned, out, Options(data_dir, resume, overwrite, show_progress, workers, callbacks))
     if any(found):
         report.write_report(found.out)
     return found
 
 
-def _plan_objects(method, over: Mapping, clients: "Clients", seeds: Sequence[int], protocol: Mapping) -> Plan:
-    """Puts the runs of objects together, of which each is known to fit the clients."""
-    from tffcl.lab.batches.object_run import PROTOCOL, ObjectRun, built, protocols
+def plan_given(
+    method: "str | Method | Callable[..., Method]",
+    over: Mapping[str, Sequence],
+    population: "Population | None",
+    *,
+    task: str | None,
+    seeds: Iterable[int],
+    later: "Mapping[int, Population] | None",
+    memory: str | int | None,
+    overrides: Mapping | None,
+    protocol: Mapping,
+    draw: Callable[[Sequence[tuple]], tuple[list[Axis], list[tuple] | None]] | None = None,
+) -> Plan:
+    """Puts the runs together that Python asks for; arguments as of `sweep`, and
 
-    axes = []
+    Args:
+      draw: Returns axes and points of keys with their values, or with a range of these as text; default all points.
+
+    Raises:
+      UserError: As `plan`, or if runs do not fit the clients.
+    """
+    from tffcl.lab.batches.object_run import PROTOCOL, Clients, ObjectRun, built, check_seeds, protocols
+
+    check_kind("over", over, Mapping, 'a dict of settings to their values, {"num_clusters": [2, 3, 4]}')
+    seeds = check_seeds(seeds)
     for key, values in over.items():
-        plain = [check_value(f"a value of over[{key!r}]", each, bool | int | float | str) for each in values]
-        axes.append(_checked_axis(f"train.{key}" if key in PROTOCOL else key, plain, "over"))
+        is_range = draw and isinstance(values, str) and _RANGE.fullmatch(values)
+        if not is_range and (isinstance(values, (str, Mapping)) or not isinstance(values, Iterable)):
+            ranges = ', or a range, "0.001..0.1"' if draw else ""
+            raise UserError(f"over[{key!r}] is {str(values)[:100]!r}; it must be a list of values{ranges}")
+    choices = [(key, values if isinstance(values, str) else list(values)) for key, values in over.items()]
+    draw = draw or (lambda choices: ([_checked_axis(*each, "over") for each in choices], None))
+    if isinstance(method, str):
+        if task is None or population is not None or protocol:
+            raise UserError(f"method is the label {method!r} of a task: give task=, and neither clients nor protocol")
+        source = configs.find_source(task, method, overrides)
+        axes, points = draw([(configs.method_key(key, source), values) for key, values in choices])
+        return plan(task, method, axes, seeds=seeds, overrides=overrides, points=points)
+    for place, (key, values) in enumerate(choices):
+        if not isinstance(values, str):
+            values = [check_value(f"a value of over[{key!r}]", each, bool | int | float | str) for each in values]
+        choices[place] = f"train.{key}" if key in PROTOCOL else key, values
+    axes, points = draw(choices)
     _check_axes(axes, {"train": protocol})
-    points, models = [], {}
-    for chosen in itertools.product(*(axis.values for axis in axes)):
+    clients = Clients(population, later or {}, task or "train", memory)  # type: ignore[arg-type]  # which checks it
+
+    def runs_of(values: tuple, seeds: Sequence[int]) -> tuple[ObjectRun, ...]:
         of_protocol, of_method = dict(protocol), {}
-        for axis, value in zip(axes, chosen):
+        for axis, value in zip(axes, values, strict=True):
             (of_protocol if axis.key.startswith("train.") else of_method)[axis.name] = value
         made = zip(built("method", method, of_method, seeds), protocols(seeds, of_protocol), strict=True)
-        runs = tuple(ObjectRun(own.name, own, each, clients, of_method) for own, each in made)
-        models |= {(id(run.method.model), run.train.clients_per_round): run for run in runs}
-        points.append(Point(chosen, _directory(axes, chosen), runs))
-    _check_different(axes, points)
-    for run in models.values():
+        return tuple(ObjectRun(own.name, own, each, clients, of_method) for own, each in made)
+
+    planned = _planned("", axes, seeds, points, runs_of)
+    runs = [run for point in planned.points for run in point.runs]
+    for run in {(id(run.method.model), run.train.clients_per_round): run for run in runs}.values():
         run.check()
-    return Plan(clients.task, points[0].runs[0].algorithm, tuple(axes), tuple(seeds), tuple(points))
+    return planned
 
 
 def run_plan(planned: Plan, out: str | pathlib.Path, options: "Options") -> "Summaries":

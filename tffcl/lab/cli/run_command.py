@@ -43,7 +43,7 @@ def add_compare(parser):
         action="append",
         default=[],
         metavar="local=75",
-        help="rounds and bytes to an accuracy; evaluates every round",
+        help="rounds and bytes to an accuracy, or to another metric (cluster_auc=0.9); evaluates every round",
     )
     shared.add_out_options(parser)
     shared.add_worker_options(parser)

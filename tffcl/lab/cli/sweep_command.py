@@ -63,7 +63,6 @@ def _default_out(kind: str, options, axes) -> str:
 
 def _search(options, overrides: Mapping, source, texts) -> int:
     from tffcl.lab.batches import search, sweep
-    from tffcl.lab.reporting import sweeps
 
     chosen = search.SearchOptions(options.select, options.halving, options.fresh_seeds)
     seeds, points = parse_seeds(options.seeds), None
@@ -74,6 +73,6 @@ def _search(options, overrides: Mapping, source, texts) -> int:
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=seeds, overrides=overrides, points=points)
     out = options.out or _default_out("search", options, axes)
     how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
-    found = search.search(planned, out, chosen, **how)
-    print(sweeps.search_text(found))
-    return 1 if None in found["picked"]["test"]["cluster"] else 0
+    found = search.run_search(planned, out, chosen, **how)
+    print(repr(found))
+    return 1 if None in found else 0

@@ -1,4 +1,4 @@
-"""Rounds and bytes to a target accuracy: a table beside that of a comparison."""
+"""Rounds and bytes to a target, as an accuracy: a table beside that of a comparison."""
 
 import dataclasses
 import math
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, unknown
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
 from tffcl.lab.reporting.table import Column, Table
-from tffcl.runs.metrics import BY_MEASURE, ROUND, Metric, find, of_panel
+from tffcl.runs.metrics import BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column, of_panel
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
 NONE_ASKED = (
@@ -19,29 +19,39 @@ NONE_ASKED = (
     "--target local=75” asks for others."
 )
 ACCURACIES = tuple(each.measure for each in of_panel("accuracy"))
+_COSTS = ("bytes", "seconds", "epsilon")  # what rounds take grows from the first on, and is no target
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")
 LEGEND = (
-    "The first evaluated round in which the mean accuracy over clients is at least the target, and the true bytes "
-    "down and up to then, signatures included. “Mb a client” is how the authors of PACFL and FLIS count: the traffic "
-    "of the rounds in megabits, divided by all clients. Local accuracy is of the clients that have trained; the last "
-    "number of rounds counts those that never have with their untrained model, as these authors do."
+    "The first evaluated round in which the mean over clients is at least the target (at most, where less is better), "
+    "and the true bytes down and up to then, signatures included. “Mb a client” is how the authors of PACFL and FLIS "
+    "count: the traffic of the rounds in megabits, divided by all clients. Local accuracy is of the clients that have "
+    "trained; the last number of rounds counts those that never have with their untrained model, as these authors do."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """An accuracy to be reached.
+    """What a metric is to reach.
 
     Attributes:
-      accuracy: One of `ACCURACIES`.
-      percent: What it must be at least.
+      name: "cluster", "local" and "global" are accuracies; else a column of rounds.csv, e.g. "cluster_auc".
+      value: What it must be at least, or at most where less is better, in its unit: percent of accuracies.
     """
 
-    accuracy: str
-    percent: float
+    name: str
+    value: float
+
+    @property
+    def metric(self) -> Metric:
+        """The metric, which has better and worse values."""
+        found = BY_MEASURE[self.name] if self.name in ACCURACIES else of_column(self.name)
+        if found is None or not found.better or found.digits in _COSTS:
+            names = [*ACCURACIES, *(name for name, each in OF_ROUNDS.items() if each.better), "cluster_auc"]
+            raise unknown("metric of --target", self.name, names)
+        return found
 
     def __str__(self) -> str:
-        return f"{self.accuracy}={self.percent:g}"
+        return f"{self.name}={self.value:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,30 +78,33 @@ class Reached:
 
 
 def parse_target(text: str) -> Target:
-    """Turns "local=75" into a target.
+    """Turns "local=75" or "cluster_auc=0.9" into a target.
 
     Raises:
-      UserError: If it is of another form, another accuracy, or not from 0 to 100; or at most 1, as a share would be.
+      UserError: If it is of another form, or of no metric that has better and worse values, or a value that this
+        metric cannot have; or a percentage of at most 1, as a share would be.
     """
     target = _written(text)
-    if target.percent <= 1:
-        meant = f"{target.accuracy}={100 * target.percent:g}"
-        raise UserError(f"--target {text!r} is {target.percent:g} %, and it must be above 1; did you mean {meant}?")
+    if target.metric.unit == "%" and target.metric.better == UP and target.value <= 1:
+        meant = f"{target.name}={100 * target.value:g}"
+        raise UserError(f"--target {text!r} is {target.value:g} %, and it must be above 1; did you mean {meant}?")
     return target
 
 
 def _written(text: str) -> Target:
     """A target as an earlier command has written it."""
-    accuracy, _, percent = (part.strip() for part in text.partition("="))
+    name, _, given = (part.strip() for part in text.partition("="))
     try:
-        value = float(percent)
+        target = Target(name, float(given))
     except ValueError:
-        value = math.nan
-    if accuracy not in ACCURACIES or not 0 < value <= 100:
-        raise UserError(
-            f"--target {text!r} is not ACCURACY=PERCENT, e.g. local=75; accuracies are cluster, local and global"
-        )
-    return Target(accuracy, value)
+        target = Target(name, math.nan)
+    if not math.isfinite(target.value):
+        raise UserError(f"--target {text!r} is not METRIC=VALUE, e.g. local=75 or cluster_auc=0.9")
+    metric = target.metric
+    low, high = (end if end is not None else math.copysign(math.inf, side) for end, side in zip(metric.limits, (-1, 1)))
+    if not low <= target.value <= high or metric.unit == "%" and not target.value:
+        raise UserError(f"--target {text!r}: {name} is from {low:g} to {high:g}{metric.unit and f' {metric.unit}'}")
+    return target
 
 
 def read_targets(path: str | pathlib.Path) -> list[Target]:
@@ -132,8 +145,8 @@ def suggested(runs: Sequence[RunFiles]) -> list[Target]:
 
 def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:
     """Rounds, bytes, megabits a client, rounds with those who never trained; NaN where the target is not reached."""
-    number, in_rounds, beside = needed(run, BY_MEASURE[target.accuracy], target.percent)
-    everyone = needed(run, find("local_accuracy_all"), target.percent)[0] if target.accuracy == "local" else math.nan
+    number, in_rounds, beside = needed(run, target.metric, target.value)
+    everyone = needed(run, find("local_accuracy_all"), target.value)[0] if target.name == "local" else math.nan
     return number, in_rounds + beside, 8e-6 * in_rounds / len(run.clients), everyone
 
 
@@ -157,9 +170,10 @@ def cells(row: Reached) -> list[str]:
     rounds = show_number(row.rounds, 0 if row.rounds.count == 1 else 1) if row.rounds.count else "not reached"
     seeds = f"{row.rounds.count} of {row.seeds}" if missed else str(row.seeds)
     every = show_number(row.rounds_of_all, 0 if row.rounds_of_all.count == 1 else 1)
-    if row.target.accuracy == "local" and not row.rounds_of_all.count:
+    if row.target.name == "local" and not row.rounds_of_all.count:
         every = "not reached"
-    target = f"{row.target.accuracy} {row.target.percent:g} %"
+    unit = row.target.metric.unit
+    target = f"{row.target.name} {row.target.value:g}{unit and f' {unit}'}"
     megabits = show_number(row.megabits, 2) if row.megabits.count else MISSING
     return [row.method, target, rounds, show_bytes(row.total_bytes), megabits, every, seeds]
 
@@ -171,10 +185,10 @@ def to_table(rows: Sequence[Reached]) -> Table:
 
 def to_csv(rows: Sequence[Reached]) -> str:
     """Returns the table for programs; a cell is empty where the target is not reached."""
-    heads = [Column(name) for name in ("algorithm", "accuracy", "target_percent", "seeds", "seeds_reached")]
+    heads = [Column(name) for name in ("algorithm", "metric", "target", "seeds", "seeds_reached")]
     heads += [Column(name, digits=2) for name in ("rounds", "bytes", "megabits_a_client", "rounds_of_all")]
     lines = [
-        [each.method, each.target.accuracy, each.target.percent, each.seeds, each.rounds.count, each.rounds,
+        [each.method, each.target.name, each.target.value, each.seeds, each.rounds.count, each.rounds,
          each.total_bytes, each.megabits, each.rounds_of_all]
         for each in rows
     ]  # fmt: skip

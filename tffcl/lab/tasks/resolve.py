@@ -25,6 +25,7 @@ from tffcl.lab.tasks.settings import (
 from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, find_in_table, given, noun, parameters_of
 from tffcl.regular_files import read_text
+from tffcl.runs.metrics import Metric, measured
 from tffcl.runs.privacy import PrivacySettings
 from tffcl.runs.run_directory import BUILT_FROM, CONFIG
 from tffcl.validation import Parameters, check_kind, check_labels, check_options, check_value, from_table
@@ -103,6 +104,23 @@ class RunConfig(Shown):
     def method_source(self) -> MethodSource:
         """Where the method comes from."""
         return MethodSource(self.algorithm, self.base or self.algorithm, self.directory)
+
+    @property
+    def evaluate_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.evaluation.every
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether clients hold validation examples."""
+        return bool(self.dataset.get("validation"))
+
+    @property
+    def measured(self) -> Mapping[str, Metric] | None:
+        """What the run measures, by column of rounds.csv; None where a builder of the user's own gives the model."""
+        if references_in(self.model) and not self.evaluation.metrics:
+            return None
+        return measured(self.evaluation.metrics, validation=self.has_validation)
 
     def as_dict(self) -> dict:
         """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
