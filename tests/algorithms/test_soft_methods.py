@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from tffcl.client_work.mixture import check_likelihood
 from tffcl.clustering.soft import memberships
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.rounds import blocks
 
 FIVE = (*COHORTS, (2, 4), (0, 1, 3))
 CLASSES, K = 10, 3
@@ -362,9 +364,29 @@ def test_a_soft_grouping_takes_means_by_weights_alone(model, name):
         build_composed(model, TRAINING, how, aggregation=tffcl.aggregation(name))
 
 
-def test_fedsoft_takes_no_secure_sums(model):
-    with pytest.raises(UserError, match="one client weighs nearly all is its upload"):
-        build_fedsoft(model, TRAINING, aggregation=tffcl.aggregation("secure_sum"))
+@pytest.mark.parametrize("build, kind, message", [
+    (build_fedsoft, "secure_sum", "fedsoft cannot have this aggregation: a sum in which one client weighs nearly all"),
+    (build_fedsoft, "dp", "fedsoft cannot have this aggregation: its clusters' models are means by importance weights"),
+    (build_fedrc, "dp", "clients of this method upload 'labels' beside 'update', and this .* hides the latter only"),
+])  # fmt: skip
+def test_what_a_method_cannot_have_is_told_from_python_too(model, build, kind, message):
+    with pytest.raises(UserError, match=message):
+        build(model, TRAINING, aggregation=tffcl.aggregation(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, kind", [("fedem", "dp"), ("fedem", "secure_sum"), ("fedrc", "secure_sum")])
+def test_noise_and_secure_sums_are_the_same_in_blocks(tff_worker, regression, population, name, kind):
+    options = {"noise_multiplier": 0.3, "seed": 4} if kind == "dp" else {}
+    build = {"fedem": build_fedem, "fedrc": build_fedrc}[name]
+    method = build(regression, TRAINING, aggregation=tffcl.aggregation(kind, **options))
+    state, cohort = method.initialize(population), cohort_of(population, (0, 1, 2, 3), 1)
+    whole, _ = method.next(state, cohort)
+    with mock.patch.object(blocks, "plan", lambda *given: blocks.Plan(blocks=2, in_flight=2)):
+        cut, _ = method.next(state, cohort)
+    assert np.abs(whole.models - state.models).max() > 0.01
+    np.testing.assert_allclose(cut.models, whole.models, rtol=0, atol=3e-6)
+    np.testing.assert_allclose(cut.mixture, whole.mixture, rtol=0, atol=3e-6)
 
 
 SUMS = [("fedem", "dp"), ("fedem", "secure_sum"), ("fedrc", "secure_sum"), ("fedsoft", None)]

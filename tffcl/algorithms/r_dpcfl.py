@@ -76,10 +76,9 @@ class RDPCFL(IFCA):
 
     def admit(self, state: RDPCFLState, newcomers: Population) -> RDPCFLState:
         """Newcomers take the model of least loss, and while clusters are drawn stay with it."""
-        joined = super().admit(state, newcomers)
+        joined, order = super().admit(state, newcomers), joined_order(state, newcomers)
         chosen = np.eye(self._how.num_clusters)[joined.clusters(newcomers.client_ids)]
-        found = np.concatenate([state.probabilities, chosen])[joined_order(state, newcomers)]
-        return dataclasses.replace(joined, probabilities=found)
+        return dataclasses.replace(joined, probabilities=np.concatenate([state.probabilities, chosen])[order])
 
     def joined_traffic(self, before: RDPCFLState | None, after: RDPCFLState) -> Traffic:
         return self.joining * len(after.client_ids) if before is None else Traffic()
