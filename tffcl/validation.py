@@ -169,7 +169,7 @@ def _can_be_checked(hint: Any) -> bool:
         msgspec.convert(None, hint)
     except msgspec.ValidationError:
         return True
-    except TypeError:
+    except (TypeError, NameError):  # a class whose fields are of types that only type checkers know
         return False
     return True
 

@@ -107,18 +107,18 @@ def test_what_goes_together_is_listed_and_why_something_does_not():
 
 
 def _drawn(rng: random.Random) -> dict:
-    """A table of a composed method whose parts need not go together."""
+    """A table of a composed method whose parts need not go together, though many do."""
     signature = rng.choice(list(SIGNATURES))
-    metrics = [*metrics_of(signature)] * 3 + [metric for each in SIGNATURES for metric in metrics_of(each)]
+    cut = rng.choice(["num_clusters"] * 5 + ["threshold"] * 2)
     options = {
-        "metric": (0.5, metrics),
-        "linkage": (0.2, list(WITH_WARD)),
-        "threshold": (0.2, [0.0, 0.5, 20.0, "self", "gap"]),
-        "num_clusters": (0.6, [1, 2, 2, 3, 3, 50]),
-        "temperature": (0.15, [1e-6, 1.0]),
-        "when": (0.4, ["as_they_join", "before_training", 1, 2, 0]),
-        "regroup_every": (0.3, [1, 2]),
-        "regroup_on": (0.3, [{"signal": "loss"}, {"signal": "signature", "bound": 0.01}, {"signal": "none"}]),
+        "metric": (0.4, [*metrics_of(signature)] * 4 + [metric for each in SIGNATURES for metric in metrics_of(each)]),
+        "linkage": (0.1, list(WITH_WARD)),
+        "threshold": (0.9 if cut == "threshold" else 0.05, [0.0, 0.5, 20.0, "self", "gap"]),
+        "num_clusters": (0.9 if cut == "num_clusters" else 0.05, [1, 2, 2, 3, 3, 50]),
+        "temperature": (0.1, [1e-6, 1.0]),
+        "when": (0.3, ["as_they_join", "before_training", 1, 2, 2, 0]),
+        "regroup_every": (0.2, [1, 2]),
+        "regroup_on": (0.2, [{"signal": "loss"}, {"signal": "signature", "bound": 0.01}, {"signal": "none"}]),
         "training": (0.5, list(TRAININGS)),
     }
     drawn = {key: rng.choice(values) for key, (often, values) in options.items() if rng.random() < often}
@@ -147,7 +147,7 @@ def test_compositions_by_chance_run_or_are_refused_in_one_line(tff_worker_of_mod
         models, _ = method.models_for(state, clients.client_ids)
         print(number, "ran:", table, method.views(state).notes)
         assert np.isfinite(models).all() and np.isfinite(metrics.losses).all() and len(metrics.losses) == 8
-        assert not any(np.array_equal(each, before[0]) for each in models[:1])
+        assert np.abs(models[0] - before[0]).max() > 1e-4
         ran.append(number)
     assert 8 <= len(ran) <= 32
 
