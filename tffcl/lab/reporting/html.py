@@ -23,6 +23,7 @@ from tffcl.lab.reporting import (
     style,
     sweeps,
     targets,
+    verdict,
 )
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.figures.values import line_names
@@ -112,6 +113,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[compar
     further = comparison_table.page_table(rows, comparison_table.FURTHER_GROUPS)
     return {
         "title": _title(runs, comparison),
+        "verdict": verdict.verdict(runs),
         "description": _texts(runs, "description"),
         "source": _texts(runs, "source"),
         "facts": _facts(runs),
@@ -170,7 +172,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
         "legend": sweeps.legend(sweep),
         "failures": failures,
         # Columns or lines for each point are too many.
-        "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
+        "verdict": [], "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
         "sections": _sections(pictures, []),
         "switched": line_names(sweep) if len(sweep.labels) == 2 else [],
         "switches_title": sweep.labels[-1],

@@ -10,7 +10,7 @@ from tffcl.lab.reporting.table import Cell, Table
 from tffcl.runs.run_files import RunFiles
 
 PUBLISHED = "published.json"
-HEADS = ("method", "compared", "here", "published", "difference", "rounds", "settings here", "published in")
+HEADS = ("method", "compared", "here", "published", "difference", "published in")
 _KEYS = {
     "study",
     "where",
@@ -27,10 +27,13 @@ _KEYS = {
 
 
 def to_page(runs: Sequence[RunFiles]) -> Table | None:
-    """Returns a row for each published number of a method; None where no run has one."""
+    """Returns a row for each published number of a method that is of the settings of its runs; None where no run has
+    one."""
     found: dict[tuple, list[tuple[RunFiles, Mapping]]] = {}
     for run in runs:
         for noted in read_published(run):
+            if noted["differs"]:
+                continue  # a number of other settings says nothing of these
             key = (run.method, noted["study"], noted["column"], noted["row"], noted["measure"])
             found.setdefault(key, []).append((run, noted))
     rows = []
@@ -64,16 +67,6 @@ def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     values = [study_results.measured(run, each) for run, each in own]
     here = Stat.of(values)
     missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
-    rounds = max(int(run.number("rounds")) for run, _ in own)
-    cut = study_results.is_cut(noted["measure"], rounds, noted["rounds"])
+    cut = study_results.is_cut(noted["measure"], max(int(run.number("rounds")) for run, _ in own), noted["rounds"])
     told = study_table.compared_cells(noted, here, missed, tuple(noted["published"]), cut)
-    differs = list(dict.fromkeys(each for _, cell in own for each in cell["differs"]))
-    setting = f"other {', '.join(differs)}" if differs else "as published"
-    where = f"{noted['where']}: {noted['column']}, {noted['row']}"
-    return [
-        own[0][0].method,
-        *told,
-        f"{rounds} of {noted['rounds']}",
-        Cell(setting, words=True),
-        Cell(where, words=True),
-    ]
+    return [own[0][0].method, *told, Cell(f"{noted['where']}: {noted['column']}, {noted['row']}", words=True)]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from tffcl.errors import UserError, printable
-from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets
+from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets, verdict
 from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
@@ -67,6 +67,8 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
         return
     table, notes, runs = read_tables(out)
     text = table.to_text()
+    if runs and not sweeps.is_sweep(out):
+        text += "".join(f"\n\n{each}" for each in verdict.verdict(files.find_runs(out)))
     text += "".join(f"\n\nnote: {note}" for note in notes)
     page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))

@@ -1,0 +1,59 @@
+"""The three sentences at the head of a report: against SciPy, and what they say where there is nothing to find."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tests.lab.reporting.conftest import write_run
+from tffcl.lab.reporting import verdict
+from tffcl.runs.metrics import BY_KEY
+from tffcl.runs.run_files import read_run
+
+CLUSTER = BY_KEY["cluster_accuracy"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    places = [(name, seed) for name in ("fedavg", "pacfl") for seed in (0, 1)]
+    for name, seed in places:
+        write_run(out / name / f"seed-{seed}", name, seed)
+    return [read_run(out / name / f"seed-{seed}", name) for name, seed in places]
+
+
+def test_the_difference_is_tested_over_pairs_of_client_and_seed(runs):
+    fedavg, pacfl = runs[:2], runs[2:]
+    found = [100 * (two.clients.cluster_accuracy - one.clients.cluster_accuracy) for one, two in zip(fedavg, pacfl)]
+    apart, chance, pairs = verdict.paired_test(pacfl, fedavg, CLUSTER)
+    found = np.concatenate(found)
+    assert pairs == np.sum(~np.isnan(found)) and apart == pytest.approx(np.nanmean(found))
+    assert chance == pytest.approx(scipy.stats.ttest_1samp(found[~np.isnan(found)], 0).pvalue)
+
+
+def test_seeds_that_disagree_tell_nothing(runs):
+    one, two = runs[2:]
+    worse = dataclasses.replace(one.clients, cluster_accuracy=runs[0].clients.cluster_accuracy - 0.5)
+    assert verdict.paired_test([dataclasses.replace(one, clients=worse), two], runs[:2], CLUSTER)[1] == 1
+
+
+def test_a_comparison_has_three_sentences(runs):
+    groups, best, cost = verdict.verdict(runs)
+    assert groups.startswith("pacfl finds 3 clusters (adjusted Rand index with the true groups 1.00 ± 0.00)")
+    assert groups.endswith("fedavg has one model for all.")
+    assert best.startswith("Best by cluster accuracy is pacfl with ") and "points above fedavg, beyond chance" in best
+    assert best.endswith("pairs of client and seed.")
+    assert cost.startswith("pacfl sent ") and "times as much as fedavg" in cost and cost.endswith(" here.")
+
+
+def test_no_groups_and_no_difference_are_answers(runs):
+    same = [dataclasses.replace(run, method="other", path=run.path / "x") for run in runs[:2]]
+    groups, best, _ = verdict.verdict([*runs[:2], *same])
+    assert groups == "No groups were found; fedavg and other have one model for all."
+    assert "0.0 points above" in best and "not beyond chance (p = 1)" in best
+
+
+def test_a_single_run_says_what_would_tell_more(runs):
+    groups, best, _ = verdict.verdict(runs[2:3])
+    assert groups.startswith("pacfl finds 3 clusters") and "known beside another method (tffcl compare)" in best

@@ -1,0 +1,176 @@
+"""What a reader of a report wants to know first, in three sentences: whether there are groups, which method is best and
+whether by more than chance, and what it cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import scipy.stats
+
+from tffcl.lab.reporting.number_format import Stat, human_bytes, human_time, show_number
+from tffcl.registry import PLAIN
+from tffcl.runs.metrics import BY_KEY, DOWN, Metric, rows_of
+from tffcl.runs.run_files import RunFiles
+
+_CHANCE = 0.05
+_MOST_NAMED = 6  # methods in one list
+
+ByMethod = Mapping[str, Sequence[RunFiles]]
+
+
+def verdict(runs: Sequence[RunFiles]) -> list[str]:
+    """Returns three sentences on the runs of a task: on groups, on the best method, on its cost; one less where no
+    accuracy and no further metric was measured."""
+    methods: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+    measured = measure_of(runs)
+    if measured is None:
+        return [_groups(methods)]
+    best, *others = ranked(methods, measured)
+    return [_groups(methods), _best(methods, measured, best, others), _cost(methods, best)]
+
+
+def measure_of(runs: Sequence[RunFiles]) -> Metric | None:
+    """Returns what methods are compared by: the cluster accuracy, else the first further metric that all runs have of
+    the same models; None if there is none."""
+    further = dict.fromkeys(name for run in runs for name in run.summary.get("metrics", {}) if name != "accuracy")
+    for each in (BY_KEY["cluster_accuracy"], *(rows_of(name)[0] for name in further)):
+        if not any(math.isnan(each.of_run(run)) for run in runs):
+            return each
+    return None
+
+
+def ranked(methods: ByMethod, measured: Metric) -> list[str]:
+    """Returns the methods, the best mean over the seeds first."""
+    sign = 1 if measured.better == DOWN else -1
+    return sorted(methods, key=lambda name: sign * _mean(methods[name], measured))
+
+
+def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Metric) -> tuple[float, float, int]:
+    """Compares two methods on the clients that both have measured, by seed.
+
+    Returns:
+      The mean difference over clients and seeds in the metric's unit, the p value of a paired t test of all pairs of
+      client and seed, 1 where the seeds disagree on the sign, and the number of pairs. The test takes clients as
+      independent, although those of a cluster share a model.
+    """
+    apart = []
+    for run in one:
+        for beside in (each for each in other if each.seed == run.seed):
+            if np.array_equal(run.clients.client_id, beside.clients.client_id):
+                found = _of_clients(run, measured) - _of_clients(beside, measured)
+                apart.append(measured.scale * found[~np.isnan(found)])
+    apart = [each for each in apart if each.size]
+    pairs = np.concatenate([np.zeros(0), *apart])
+    if not pairs.size:
+        return math.nan, math.nan, 0
+    signs = {np.sign(each.mean()) for each in apart}
+    if pairs.size < 2 or len(signs) > 1 or not np.ptp(pairs):
+        return float(pairs.mean()), float(pairs.size < 2 or len(signs) > 1 or not pairs.any()), pairs.size
+    return float(pairs.mean()), float(scipy.stats.ttest_1samp(pairs, 0).pvalue), pairs.size
+
+
+def _of_clients(run: RunFiles, measured: Metric) -> np.ndarray:
+    """The metric of each client, as the file has it; NaN where it is not defined."""
+    if measured.column == "cluster_accuracy":
+        return run.clients.cluster_accuracy
+    return run.clients.further.get(measured.column, np.full(len(run.clients), math.nan))
+
+
+def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
+    return Stat.of(map(measured.of_run, runs)).mean
+
+
+def _groups(methods: ByMethod) -> str:
+    """Whether clusters were found, and whether they are the true groups."""
+    one, alone, found = [], [], {}
+    for name, runs in methods.items():
+        counts = sorted({int(run.number("clusters", "count")) for run in runs})
+        if counts == [1]:
+            one.append(name)
+        elif all(run.number("clusters", "count") == len(run.clients) for run in runs):
+            alone.append(name)
+        else:
+            span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+            agreement = Stat.of(run.number("clusters", "ari") for run in runs)
+            found.setdefault((span, show_number(agreement, 2) if agreement.count else ""), []).append(name)
+    said = [
+        f"{_listed(names)} {'finds' if len(names) == 1 else 'find'} {span} clusters"
+        + (f" (adjusted Rand index with the true groups {agreement})" if agreement else "")
+        for (span, agreement), names in found.items()
+    ]
+    if not said:
+        said = ["No groups were found"] if one else ["Nobody looked for groups"]
+    if one:
+        said.append(f"{_listed(one)} {'has' if len(one) == 1 else 'have'} one model for all")
+    if alone:
+        said.append(f"{_listed(alone)} {'has' if len(alone) == 1 else 'have'} a model for each client")
+    return f"{'; '.join(said)}."
+
+
+def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str]) -> str:
+    """Which method is best, and whether beyond chance: against the next, and against FedAvg if that is another one."""
+    value, what = _shown(_mean(methods[best], measured), measured), measured.title
+    if not others:
+        return f"The {what} of {best} is {value}; what it gains is known beside another method (tffcl compare)."
+    rivals = list(dict.fromkeys([others[0], *(name for name in others if _is_plain(methods[name]))]))
+    seeds = len({run.seed for run in methods[best]})
+    said, pairs = [], 0
+    for rival in rivals:
+        apart, chance, pairs = paired_test(methods[best], methods[rival], measured)
+        if not pairs:
+            said.append(f"{rival}, which was not measured on the same clients")
+            continue
+        chance = min(1.0, chance * len(others))
+        words = "beyond chance" if chance < _CHANCE else "not beyond chance"
+        side = "below" if measured.better == DOWN else "above"
+        said.append(f"{_shown(abs(apart), measured, ' points')} {side} {rival}, {words} (p = {_probability(chance)})")
+    test = f"paired t tests over {pairs:,} {'clients' if seeds == 1 else 'pairs of client and seed'}"
+    alone = "" if seeds > 1 else "; other seeds may say otherwise"
+    corrected = f", for the best of {len(others) + 1}" if len(others) > 1 else ""
+    return f"Best by {what} is {best} with {value}: {' and '.join(said)}; {test}{corrected}{alone}."
+
+
+def _cost(methods: ByMethod, best: str) -> str:
+    """What the best method sent, beside FedAvg, and how long it took."""
+    runs = methods[best]
+    sent, signed = _sent(runs), _mean(runs, BY_KEY["signature_bytes"])
+    said = f"{best} sent {human_bytes(sent)} in all"
+    if signed > 0:
+        said += f", {human_bytes(signed)} of it signatures"
+    plain = next((name for name in methods if _is_plain(methods[name])), None)
+    if plain not in (None, best) and _sent(methods[plain]) > 0:
+        said += f", {sent / _sent(methods[plain]):.2g} times as much as {plain}"
+    seconds = _mean(runs, BY_KEY["seconds"])
+    if not math.isnan(seconds):
+        said += f", and took {human_time(seconds)} here"
+    epsilon = _mean(runs, BY_KEY["epsilon"])
+    if not math.isnan(epsilon):
+        said += f"; its releases cost each client epsilon {show_number(Stat(epsilon, math.nan, 1), 2)}"
+    return f"{said}."
+
+
+def _sent(runs: Sequence[RunFiles]) -> float:
+    return sum(_mean(runs, BY_KEY[key]) for key in ("down_bytes", "up_bytes"))
+
+
+def _is_plain(runs: Sequence[RunFiles]) -> bool:
+    return runs[0].algorithm == PLAIN
+
+
+def _shown(value: float, measured: Metric, unit: str = " %") -> str:
+    """A value of the metric with its unit; a difference of fractions is in points."""
+    digits = measured.digits if isinstance(measured.digits, int) else 2
+    return f"{value:.{1 if measured.unit == '%' else digits}f}{unit if measured.unit == '%' else ''}"
+
+
+def _probability(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.2g}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c", or "a, b, ... and 5 more"."""
+    shown, left = list(names[:_MOST_NAMED]), len(names) - _MOST_NAMED
+    last = f"{left} more" if left > 0 else shown.pop()
+    return f"{', '.join(shown)} and {last}" if shown else last
