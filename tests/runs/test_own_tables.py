@@ -69,6 +69,21 @@ def test_standardised_clinics_are_clustered_and_reports_have_the_labels_names(re
     assert "label benign" in page and "label 0" not in page
 
 
+def test_clusters_are_described_by_the_features_that_are_furthest_apart(result, population, out):
+    told, clusters = result.summary["clusters"]["features"], result.client_columns["cluster"]
+    examples = [np.asarray(population.train(client).x, np.float64) for client in population.client_ids]
+    everyone = np.concatenate(examples)
+    for cluster in np.unique(clusters):
+        own = np.concatenate([x for x, each in zip(examples, clusters) if each == cluster])
+        apart = (own.mean(axis=0) - everyone.mean(axis=0)) / everyone.std(axis=0)
+        names = [population.feature_names[each] for each in np.argsort(-np.abs(apart))[:3]]
+        assert list(told[str(cluster)]) == names
+        np.testing.assert_allclose(list(told[str(cluster)].values()), np.sort(np.abs(apart))[::-1][:3] * np.sign(
+            [apart[population.feature_names.index(name)] for name in names]), rtol=1e-6)  # fmt: skip
+    page = tffcl.write_report(out).read_text()
+    assert "features furthest from the mean of all" in page and names[0] in page
+
+
 def test_a_run_is_resumed_with_the_same_table_only(method, result, out, tmp_path):
     frame = clinics()
     held = frame["clinic"] < "clinic 6"

@@ -13,6 +13,7 @@ from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs.run import Totals
 
 _MOST_COMPARED = 5000  # clients of a score that compares all pairs
+_MOST_DESCRIBED, _MOST_FEATURES = 24, 3  # clusters, and features of each
 
 
 def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
@@ -122,6 +123,36 @@ def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.n
     return float(silhouette_score(np.sort(shares, axis=1), assignment))
 
 
+def features_apart(population: Population, clusters: np.ndarray) -> dict[str, dict[str, float]] | None:
+    """By which features of a table clusters differ: of each of the largest ones the three whose mean over the training
+    examples of its clients is furthest from that of all clients, in standard deviations of all examples.
+
+    Args:
+      population: Who holds what.
+      clusters: `int [N]`, of each client.
+
+    Returns:
+      By cluster, as text, the features by name, the furthest first; None of examples that are no table of one input, of
+      one cluster, or where each client is a cluster.
+    """
+    names = population.feature_names
+    found, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    if not isinstance(names, tuple) or not 1 < len(found) < len(clusters):
+        return None
+    counts, sums, squares = np.zeros([len(found), 1]), *np.zeros([2, len(found), len(names)])
+    for client, row in zip(population.client_ids, place):
+        x = np.asarray(population.train(client).x, np.float64)
+        counts[row] += len(x)
+        sums[row] += x.sum(axis=0)
+        squares[row] += (x**2).sum(axis=0)
+    mean, total = sums.sum(axis=0) / counts.sum(), np.maximum(counts, 1)
+    deviation = np.sqrt(np.maximum(squares.sum(axis=0) / counts.sum() - mean**2, 1e-12))
+    apart = np.where(counts > 0, (sums / total - mean) / deviation, 0)
+    furthest = np.argsort(-np.abs(apart), axis=1)[:, :_MOST_FEATURES]
+    largest = np.argsort(-sizes, kind="stable")[:_MOST_DESCRIBED]
+    return {str(found[row]): {names[each]: float(apart[row, each]) for each in furthest[row]} for row in largest}
+
+
 def agreement(
     population: Population, views: Views, among: np.ndarray | None = None, index: Callable = rand_index
 ) -> float | None:
@@ -192,6 +223,7 @@ def summarize(
             **unknown,
             **numbers,
             **_information(population, views),
+            **({"features": apart} if (apart := features_apart(population, np.asarray(views.clusters))) else {}),
         },
         "traffic": {key: int(getattr(totals, key)) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {

@@ -40,11 +40,11 @@ def test_seeds_that_disagree_tell_nothing(runs):
 
 def test_a_comparison_has_three_sentences(runs):
     groups, best, cost = verdict.verdict(runs)
-    assert groups.startswith("pacfl finds 3 clusters (adjusted Rand index with the true groups 1.00 ± 0.00)")
+    assert groups.startswith("There are groups: pacfl finds 3 clusters (adjusted Rand index with the true groups 1.00)")
     assert groups.endswith("fedavg has one model for all.")
     assert best.startswith("Best by cluster accuracy is pacfl with ") and "points above fedavg, beyond chance" in best
     assert best.endswith("pairs of client and seed.")
-    assert cost.startswith("pacfl sent ") and "times as much as fedavg" in cost and cost.endswith(" here.")
+    assert cost.startswith("pacfl sent ") and " as much as fedavg" in cost and cost.endswith(" here.")
 
 
 def test_no_groups_and_no_difference_are_answers(runs):
@@ -54,6 +54,20 @@ def test_no_groups_and_no_difference_are_answers(runs):
     assert "0.0 points above" in best and "not beyond chance (p = 1)" in best
 
 
+def test_clusters_that_nobody_gains_by_are_no_groups(runs):
+    """Three clusters whose agreement with true groups is not known, with the accuracies of one model for all."""
+    fake = []
+    for plain, clustered in zip(runs[:2], runs[2:]):
+        same = dataclasses.replace(clustered.clients, cluster_accuracy=plain.clients.cluster_accuracy)
+        summary = clustered.summary | {"clusters": clustered.summary["clusters"] | {"ari": None}}
+        fake.append(dataclasses.replace(clustered, clients=same, summary=summary))
+    assert verdict.verdict([*runs[:2], *fake])[0] == (
+        "Nothing shows that there are groups: pacfl finds 3 clusters; no model of a cluster is better than fedavg's "
+        "beyond chance; fedavg has one model for all."
+    )
+
+
 def test_a_single_run_says_what_would_tell_more(runs):
     groups, best, _ = verdict.verdict(runs[2:3])
-    assert groups.startswith("pacfl finds 3 clusters") and "known beside another method (tffcl compare)" in best
+    assert groups.startswith("There are groups: pacfl finds 3 clusters")
+    assert "known beside another method (tffcl compare)" in best

@@ -13,6 +13,7 @@ from tffcl.runs.metrics import BY_KEY, DOWN, Metric, rows_of
 from tffcl.runs.run_files import RunFiles
 
 _CHANCE = 0.05
+_AGREEING = 0.5  # adjusted Rand index from which clusters tell of the true groups
 _MOST_NAMED = 6  # methods in one list
 
 ByMethod = Mapping[str, Sequence[RunFiles]]
@@ -26,9 +27,9 @@ def verdict(runs: Sequence[RunFiles]) -> list[str]:
         methods.setdefault(run.method, []).append(run)
     measured = measure_of(runs)
     if measured is None:
-        return [_groups(methods)]
+        return [_groups(methods, None)]
     best, *others = ranked(methods, measured)
-    return [_groups(methods), _best(methods, measured, best, others), _cost(methods, best)]
+    return [_groups(methods, measured), _best(methods, measured, best, others), _cost(methods, best)]
 
 
 def measure_of(runs: Sequence[RunFiles]) -> Metric | None:
@@ -82,9 +83,9 @@ def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
     return Stat.of(map(measured.of_run, runs)).mean
 
 
-def _groups(methods: ByMethod) -> str:
-    """Whether clusters were found, and whether they are the true groups."""
-    one, alone, found = [], [], {}
+def _groups(methods: ByMethod, measured: Metric | None) -> str:
+    """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
+    one, alone, found, best_agreement = [], [], {}, math.nan
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
         if counts == [1]:
@@ -93,20 +94,35 @@ def _groups(methods: ByMethod) -> str:
             alone.append(name)
         else:
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-            agreement = Stat.of(run.number("clusters", "ari") for run in runs)
-            found.setdefault((span, show_number(agreement, 2) if agreement.count else ""), []).append(name)
+            agreement = _mean(runs, BY_KEY["ari"])
+            best_agreement = np.nanmax([best_agreement, agreement]) if not math.isnan(agreement) else best_agreement
+            found.setdefault((span, f"{agreement:.2f}".replace("nan", "")), []).append(name)
     said = [
         f"{_listed(names)} {'finds' if len(names) == 1 else 'find'} {span} clusters"
         + (f" (adjusted Rand index with the true groups {agreement})" if agreement else "")
         for (span, agreement), names in found.items()
     ]
     if not said:
-        said = ["No groups were found"] if one else ["Nobody looked for groups"]
+        said = ["No groups were found"]
+    elif best_agreement >= _AGREEING:
+        said[0] = f"There are groups: {said[0]}"
+    elif measured is not None and (plain := [name for name in methods if _is_plain(methods[name])]):
+        clustered = [name for names in found.values() for name in names]
+        gains = [_beyond_chance(methods, measured, name, plain[0], len(clustered)) for name in clustered]
+        begun = "There are groups by which models gain" if any(gains) else "Nothing shows that there are groups"
+        said[0] = f"{begun}: {said[0]}"
+        said += [] if any(gains) else [f"no model of a cluster is better than {plain[0]}'s beyond chance"]
     if one:
         said.append(f"{_listed(one)} {'has' if len(one) == 1 else 'have'} one model for all")
     if alone:
         said.append(f"{_listed(alone)} {'has' if len(alone) == 1 else 'have'} a model for each client")
     return f"{'; '.join(said)}."
+
+
+def _beyond_chance(methods: ByMethod, measured: Metric, name: str, rival: str, compared: int) -> bool:
+    """Whether a method is better than another by more than chance, as one of so many that are compared."""
+    apart, chance, _ = paired_test(methods[name], methods[rival], measured)
+    return (apart < 0) == (measured.better == DOWN) and chance * compared < _CHANCE
 
 
 def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str]) -> str:
@@ -125,7 +141,7 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         chance = min(1.0, chance * len(others))
         words = "beyond chance" if chance < _CHANCE else "not beyond chance"
         side = "below" if measured.better == DOWN else "above"
-        said.append(f"{_shown(abs(apart), measured, ' points')} {side} {rival}, {words} (p = {_probability(chance)})")
+        said.append(f"{_shown(abs(apart), measured, ' points')} {side} {rival}, {words} (p {_probability(chance)})")
     test = f"paired t tests over {pairs:,} {'clients' if seeds == 1 else 'pairs of client and seed'}"
     alone = "" if seeds > 1 else "; other seeds may say otherwise"
     corrected = f", for the best of {len(others) + 1}" if len(others) > 1 else ""
@@ -141,7 +157,8 @@ def _cost(methods: ByMethod, best: str) -> str:
         said += f", {human_bytes(signed)} of it signatures"
     plain = next((name for name in methods if _is_plain(methods[name])), None)
     if plain not in (None, best) and _sent(methods[plain]) > 0:
-        said += f", {sent / _sent(methods[plain]):.2g} times as much as {plain}"
+        times = sent / _sent(methods[plain])
+        said += f", {'about' if 0.95 < times < 1.05 else f'{times:.2g} times'} as much as {plain}"
     seconds = _mean(runs, BY_KEY["seconds"])
     if not math.isnan(seconds):
         said += f", and took {human_time(seconds)} here"
@@ -166,7 +183,7 @@ def _shown(value: float, measured: Metric, unit: str = " %") -> str:
 
 
 def _probability(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.2g}"
+    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
 
 
 def _listed(names: Sequence[str]) -> str:

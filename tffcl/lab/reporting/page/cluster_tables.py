@@ -3,7 +3,7 @@
 import collections
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from PIL import Image
@@ -37,12 +37,13 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
         return None
     kept = sorted(sorted(range(len(found)), key=lambda each: -found[each].size)[:_MOST_CLUSTERS])
     grouped, labelled = bool(np.any(clients.true_cluster != "")), clients.label_counts.shape[1] > 0
-    sampled = run.samples is not None
+    sampled, described = run.samples is not None, isinstance(run.summary["clusters"].get("features"), Mapping)
     heads = ["cluster", "clients", "training examples", "cluster %", "worst client %", "local %"]
     further = further_columns([run])
     named = {each.metric.source[1]: each.group for each in further if each.header == "cluster"}
     heads += named.values()
     heads += ["true groups"] * grouped + ["labels"] * labelled + ["some of its images"] * sampled
+    heads += ["features furthest from the mean of all (σ)"] * described
     rows = []
     for each in kept:
         own = clients.cluster == found[each].name
@@ -54,6 +55,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
         row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
         row += [_label_profile(clients.label_counts[own].sum(axis=0), run.label_names)] if labelled else []
         row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
+        row += [_features(run, str(found[each].name))] if described else []
         rows.append(row)
     return Table.of(heads, rows, stacked=True)
 
@@ -108,6 +110,14 @@ def _label_profile(counts: np.ndarray, names: Sequence[str]) -> Cell:
     held = np.flatnonzero(counts)
     words = f"{len(held)} labels, most {names[counts.argmax()]} ({100 * counts.max() / total:.0f} %)"
     return Cell(words, int(counts.argmax()), bars=bars if len(bars) <= _MOST_BARS else ())
+
+
+def _features(run: RunFiles, cluster: str) -> Cell:
+    """By which features a cluster of a table's rows is apart."""
+    own = run.summary["clusters"]["features"].get(cluster)
+    names = own if isinstance(own, Mapping) else {}
+    told = [f"{name} {run.number('clusters', 'features', cluster, name):+.1f}".replace("-", "−") for name in names]
+    return Cell(", ".join(told) or MISSING, words=True)
 
 
 def _images(run: RunFiles, cluster: int, most: int) -> Cell:
