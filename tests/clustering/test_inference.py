@@ -54,6 +54,19 @@ def test_each_label_of_a_sequence_is_an_answer(answers, form):
     np.testing.assert_allclose(inference_similarity(soft, form=form), flat, rtol=1e-6)
 
 
+@pytest.mark.parametrize("form", ["agreement", "frobenius"])
+def test_what_is_no_answer_is_like_no_other(answers, form):
+    """Of outputs that are not finite: two models that diverged are not alike by that, nor like one of class 0."""
+    answers[0], answers[1], answers[2], answers[3, :10] = -1, -1, 0, -1
+    hard = inference_similarity(answers, form=form)
+    soft = np.where(answers[..., np.newaxis] < 0, np.nan, one_hot(answers, 4))
+    for found in (hard, inference_similarity(soft.astype(np.float32), form=form)):
+        np.testing.assert_array_equal(found[:2], 0)
+        np.testing.assert_array_equal(found[:, :2], 0)
+        assert found[2, 3] > 0
+    assert inference_similarity(answers)[3, 3] == pytest.approx(2 / 3)
+
+
 def test_others_are_a_block_of_the_whole(answers):
     whole = inference_similarity(answers)
     np.testing.assert_array_equal(inference_similarity(answers[:2], answers[2:]), whole[:2, 2:])

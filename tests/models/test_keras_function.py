@@ -346,10 +346,54 @@ def test_a_servers_examples_of_other_inputs_are_refused(images, message):
         tffcl.algorithms.build_flis_dc(made_of(of_two_inputs(), TWO), TRAINING, server_images=images)
 
 
-def test_the_signature_of_one_array_refuses_several_inputs():
-    encoder = build_conv_autoencoder((28, 28, 1))
-    with pytest.raises(UserError, match=r"embedding, unlike subspace .* one array; .* \(numbers, codes\)"):
-        tffcl.algorithms.build_flt(made_of(of_two_inputs(), TWO), TRAINING, encoder=(encoder, encoder.initial))
+def of_images(*names):
+    """A model of images and a number, and clients with such examples."""
+    images = [tf.keras.Input((8, 8, 1), name=name, dtype="uint8") for name in names]
+    number = tf.keras.Input((1,), name="number")
+    flat = [layers.Flatten()(layers.Rescaling(1 / 255)(each)) for each in images]
+    inputs = {"number": number, **dict(zip(names, images, strict=True))}
+    keras = tf.keras.Model(inputs, layers.Dense(2)(layers.Concatenate()([number, *flat])))
+    x_spec = {name: tf.TensorSpec([None, *each.shape[1:]], each.dtype) for name, each in inputs.items()}
+    clients = {}
+    for client in range(4):
+        rng = np.random.default_rng(client)
+        x = {name: rng.integers(0, 60, (14, 8, 8, 1), "u1") + np.uint8(120 * (client % 2)) for name in names}
+        clients[f"c{client}"] = {**x, "number": rng.normal(size=(14, 1)).astype("f4")}, rng.integers(0, 2, 14)
+    return made_of(keras, {"x": x_spec, "y": tf.TensorSpec([None], tf.int32)}), clients
+
+
+def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(tff_worker, tmp_path):
+    """Centres are those of the images alone; a client with few images is named as thin."""
+    encoder = build_conv_autoencoder((8, 8, 1), latent=3)
+    how = tffcl.algorithms.FLTParameters(num_clusters=2, num_centres=3, fine_tune_epochs=0)
+    model, clients = of_images("scan")
+    clients["c3"] = tf.nest.map_structure(lambda each: each[:2], clients["c3"])
+    method = tffcl.algorithms.build_flt(model, TRAINING, how, encoder=(encoder, encoder.initial))
+    population = tffcl.Population.from_arrays(clients, clients)
+    result = tffcl.train(method, population, rounds=1, clients_per_round=4, out=tmp_path / "run")
+    state = result.trained.state
+    assert state.assignment[0] == state.assignment[2] != state.assignment[1] == state.assignment[3]
+    scans = tf.constant(clients["c0"][0]["scan"])
+    codes = encoder.encode(encoder.unravel(tf.constant(encoder.initial)), encoder.preprocess(scans)).numpy()
+    nearest = np.linalg.norm(codes[:, np.newaxis] - state.centres[0], axis=2).argmin(axis=1)
+    means = [codes[nearest == place].mean(axis=0) for place in range(3)]
+    np.testing.assert_allclose(state.centres[0], means, rtol=1e-4, atol=1e-5)
+    assert any("1 of 4 clients have sent fewer centres than others" in note for note in result.summary["notes"])
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (("scan", "photo"), r"of which each example has 2 \(number: float32 of 1, scan: uint8 of 8x8x1, photo: .*one$"),
+        ((), r"the clients' are number: float32 of 1; train one on such images"),
+    ],
+)
+def test_an_encoder_must_take_one_input(names, message):
+    encoder = build_conv_autoencoder((8, 8, 1))
+    model = of_images(*names)[0] if names else made_of(of_two_inputs(), TWO)
+    message = message if names else r"the clients' are numbers: float32 of 4, codes: int32 of 3; train one"
+    with pytest.raises(UserError, match=rf"the encoder takes uint8 images of 8x8x1, {message}"):
+        tffcl.algorithms.build_flt(model, TRAINING, encoder=(encoder, encoder.initial))
 
 
 class Unnamed(layers.Layer):

@@ -9,7 +9,13 @@ import tffcl
 from tests import own_objectives
 from tests.own_data import layers, sequential, spec
 from tests.own_objectives import OBJECTIVES, X, labels_of
-from tffcl.client_work.evaluation import build_choose, build_losses, build_predict, build_probabilities
+from tffcl.client_work.evaluation import (
+    build_choose,
+    build_count_correct,
+    build_losses,
+    build_predict,
+    build_probabilities,
+)
 from tffcl.errors import UserError
 from tffcl.models.graph_function import graph_function
 
@@ -234,3 +240,68 @@ def test_the_spec_of_a_sequence_of_labels_is_one_of_classes():
         keras, losses.SparseCategoricalCrossentropy(from_logits=True), spec([9], tf.int32, 9)
     )
     assert (model.objective.name, model.num_classes, model.label_shape) == ("classes", 12, (9,))
+
+
+@pytest.mark.parametrize("name, outputs, answers", [
+    ("class weights", [[0.1, 0.2, 0.0], [np.nan, 0.0, 1.0], [np.inf, 0.0, 1.0], [-np.inf, 0.0, 1.0], 3 * [-np.inf]],
+     [1, -1, -1, 2, -1]),
+    ("binary logits", [[2.0], [-2.0], [np.nan], [-np.inf]], [1, 0, -1, 0]),
+    ("labels", [[2.0, -2.0, 1.0], [np.nan, 2.0, 0.0]], [[1, 0, 1], [-1, 1, 0]]),
+])  # fmt: skip
+def test_outputs_that_are_not_finite_are_no_answer(name, outputs, answers):
+    objective = own_objectives.model(name).objective
+    np.testing.assert_array_equal(objective.predictions(tf.constant(outputs)), answers)
+
+
+def test_a_model_that_gives_no_number_is_not_right_and_not_chosen():
+    """Though all labels but one are 0, and the other model may be right of that one only."""
+    model, (x, _, _) = own_objectives.model("class weights"), examples("class weights")
+    x, zeros, diverged = np.abs(x) + 1, np.zeros(len(x), np.int32), np.full(model.size, np.float32(3e38))
+    assert in_graph(build_count_correct(model), diverged, x, zeros)[0] == 0
+    zeros[0] = in_graph(build_predict(model), model.initial, x)[0]
+    for criterion in ("accuracy", "loss"):
+        choice, scores = in_graph(build_choose(model, criterion), np.stack([diverged, model.initial]), x, zeros)
+        assert choice == 1 and scores[0] > scores[1]
+
+
+class Shaken(losses.Loss):
+    """A loss that draws."""
+
+    def call(self, y, outputs):
+        shaken = outputs + tf.random.normal(tf.shape(outputs))
+        return losses.sparse_categorical_crossentropy(y, shaken, from_logits=True)
+
+
+def drawing(draw):
+    """A functional model whose training draws."""
+
+    @tf.function
+    def predict_on_batch(weights, x, training):
+        outputs = x @ weights[0][0]
+        return draw(outputs) if training else outputs
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=((np.ones([4, 3], np.float32),), ()),
+        predict_on_batch_fn=predict_on_batch,
+        loss_fn=lambda outputs, y, weights=None: losses.SparseCategoricalCrossentropy(from_logits=True)(y, outputs),
+        input_spec=spec([4], tf.float32),
+    )
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: tffcl.FlatModel.from_functional(drawing(lambda outputs: tf.nn.dropout(outputs, 0.5))),
+     r"functional draws random numbers \(RandomUniform\) that do not follow from the run's seed: those of tf.keras"),
+    (lambda: tffcl.FlatModel.from_functional(drawing(lambda o: tf.map_fn(lambda r: r * tf.random.normal([]), o))),
+     r"functional draws random numbers \(RandomStandardNormal\)"),
+    (lambda: tffcl.FlatModel.from_keras(sequential(layers.Dense(3, input_shape=(4,))), Shaken(), spec([4], tf.float32)),
+     r"the loss of sequential\w* draws random numbers \(RandomStandardNormal\)"),
+])  # fmt: skip
+def test_what_draws_by_no_seed_is_refused_in_one_line(make, message):
+    with pytest.raises(UserError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+def test_what_draws_by_a_seed_of_its_own_is_taken():
+    fixed = drawing(lambda outputs: outputs + tf.random.stateless_normal(tf.shape(outputs), [1, 2]))
+    assert tffcl.FlatModel.from_functional(fixed).size == 12

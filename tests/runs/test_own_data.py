@@ -533,14 +533,16 @@ def test_data_that_do_not_fit_the_model_are_refused_before_anything_is_written(r
         method.admit(state, Population.from_arrays({"new": train["clinic_0"]}))
 
 
-def test_clients_whose_data_are_all_zero_are_named_in_the_notes(tmp_path, tff_worker):
-    """Of a run that groups by subspaces, also where clients are asked as they join."""
+def test_what_is_odd_about_clients_is_said_in_the_notes(tmp_path, tff_worker):
+    """Of a run that groups by subspaces, also where clients are asked as they join: data that are all zero, labels that
+    count from 1, and fewer examples than a signature has vectors."""
     rng = np.random.default_rng(0)
-    data = {f"clinic {each}": (rng.random([12, 6]).astype(np.float32), rng.integers(0, 2, 12)) for each in range(4)}
+    data = {f"clinic {each}": (rng.random([12, 6]).astype(np.float32), rng.integers(1, 3, 12)) for each in range(4)}
+    data["clinic 3"] = data["clinic 3"][0][:1], data["clinic 3"][1][:1]
     data["clinic 2"] = np.zeros_like(data["clinic 2"][0]), data["clinic 2"][1]
     clients = tffcl.Population.from_arrays(data, data)
     model = tffcl.FlatModel.from_keras(
-        tf.keras.Sequential([tf.keras.layers.Input([6]), tf.keras.layers.Dense(2)]),
+        tf.keras.Sequential([tf.keras.layers.Input([6]), tf.keras.layers.Dense(3)]),
         tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         (tf.TensorSpec([None, 6]), tf.TensorSpec([None], tf.int32)),
     )
@@ -548,5 +550,8 @@ def test_clients_whose_data_are_all_zero_are_named_in_the_notes(tmp_path, tff_wo
         method = build_pacfl(model, tffcl.LocalTraining(), PACFLParameters(num_vectors=2, threshold=60.0, when=when))
         result = tffcl.train(method, clients, rounds=1, clients_per_round=4, out=tmp_path / when, show_progress=False)
         assert result.summary["notes"] == [
-            "clients whose data are all zero: clinic 2; they count as 90 degrees from all others and 0 from each other"
+            "no client has training examples of class 0",
+            "1 of 4 clients have fewer than 2 examples, and a thin signature subspace that says little of them: "
+            "clinic 3",
+            "clients whose data are all zero: clinic 2; they count as 90 degrees from all others and 0 from each other",
         ]

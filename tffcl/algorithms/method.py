@@ -160,10 +160,15 @@ class Views(Shown):
         return len(np.unique(self.clusters[self.known_or_all]))
 
 
+def listed(names: Sequence) -> str:
+    """Returns names for a note, the first of many."""
+    return ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
+
+
 def nowhere_note(names: Sequence) -> str:
     """Says of clients without any direction in their data who they are, and how they are placed."""
-    named = ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
-    return f"clients whose data are all zero: {named}; they count as 90 degrees from all others and 0 from each other"
+    how = "they count as 90 degrees from all others and 0 from each other"
+    return f"clients whose data are all zero: {listed(names)}; {how}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
-from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
+from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, listed, nowhere_note
 from tffcl.choices import GAP, KNEE, SELF
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import density, hierarchical, self_distance
@@ -229,6 +229,17 @@ class Formed:
     chance: Chance | None = None
 
 
+def _thin(signature: Signature, population: Population) -> str:
+    """Says which clients have fewer examples than a signature is made of; "" if none has, or signatures hide it."""
+    few = population.client_ids[population.sizes < signature.least_examples]
+    if not len(few) or signature.noise_multiplier:
+        return ""
+    return (
+        f"{len(few)} of {len(population)} clients have fewer than {signature.least_examples} examples, and a thin "
+        f"signature {signature.name} that says little of them: {listed([population.name_of(client) for client in few])}"
+    )
+
+
 def _notes(*said: str) -> tuple[str, ...]:
     return tuple(each for each in said if each)
 
@@ -284,12 +295,13 @@ class OneShot(EngineMethod):
         signed = self.sign(population, again, model)
         _tell_nowhere(population, signed.whole)
         formed = self.clustering.form(signed)
-        for note in formed.notes:
+        notes = (*formed.notes, *_notes(_thin(self.clustering.signature, population)))
+        for note in notes:
             tell_once(f"{self.name}: {note}")
         return formed.labels, {
             "signatures": signed.whole, "proximity": formed.proximity,
             "merges": None if formed.dendrogram is None else formed.dendrogram.merges,
-            "threshold": None if formed.threshold is None else np.float64(formed.threshold), "notes": formed.notes,
+            "threshold": None if formed.threshold is None else np.float64(formed.threshold), "notes": notes,
             "chance": formed.chance, "examples": signed.examples, "signed_with": model,
         }  # fmt: skip
 

@@ -66,6 +66,8 @@ def inference_similarity(
       others: The same of other clients `[M, ...]`; default the same clients.
       form: A name in `SIMILARITIES`.
 
+    An answer that is none, of outputs that are not finite, is like no other: a class below 0, or probabilities of NaN.
+
     Returns:
       `float32 [N, M]` in 0 to `largest_similarity`. With "frobenius" a client's similarity to itself is below 1 too.
 
@@ -83,10 +85,10 @@ def inference_similarity(
         )
     if hard:
         first, second = (each.reshape(len(each), -1) for each in (first, second))
-        equal = np.stack([(second == row).sum(axis=1) for row in first]).astype(np.float64)
+        equal = np.stack([((second == row) & (row >= 0)).sum(axis=1) for row in first]).astype(np.float64)
         samples = first.shape[1]
         return ((equal if form == "agreement" else np.sqrt(equal)) / samples).astype(np.float32)
-    one, two = (each.reshape(len(each), -1).astype(np.float64) for each in (first, second))
+    one, two = (np.nan_to_num(each.reshape(len(each), -1).astype(np.float64)) for each in (first, second))
     products = one @ two.T if form == "agreement" else np.sqrt(one**2 @ (two**2).T)
     norms = np.outer(np.linalg.norm(one, axis=1), np.linalg.norm(two, axis=1))
-    return (products / norms).astype(np.float32)
+    return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0).astype(np.float32)

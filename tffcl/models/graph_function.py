@@ -6,6 +6,15 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+# Operations that draw by a state of their own; those that a seed decides are called Stateless....
+_DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+
+
+def drawing_nodes(definition: tf.compat.v1.GraphDef) -> list:
+    """Returns the operations of a graph, with the functions in it, that draw numbers which no given seed decides."""
+    nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
+    return [node for node in nodes if node.op.startswith(_DRAWING)]
+
 
 def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
     """Traces a function in a graph and returns one that runs it, also eagerly.

@@ -16,15 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.errors import UserError
-from tffcl.models.graph_function import converted
+from tffcl.models.graph_function import converted, drawing_nodes
 from tffcl.models.layer_weights import STATISTIC, TRAINED
 from tffcl.models.objectives import one_line
 
 GLOBAL, OWN, RESET = "global", ("local", "fedbn"), "reset"  # what becomes of a model's statistics
 STATISTICS = (GLOBAL, *OWN, RESET)
-
-# Operations that draw by a state of their own; those that a seed decides are called Stateless....
-_DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -277,15 +274,12 @@ def _with_constants(name: str, function, layers) -> Callable:
     Raises:
       UserError: If it looks at variables or tables, or draws numbers that no seed decides.
     """
-    definition = function.graph.as_graph_def()
-    nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
-    for node in nodes:
-        if node.op.startswith(_DRAWING):
-            within = ", ".join([node.op, *[each for each in node.name.split("/") if each in layers][-1:]])
-            raise UserError(
-                f"the Keras model {name} draws random numbers ({within}) that do not follow from the run's seed: those "
-                "of tf.keras.layers.Dropout and GaussianNoise do, also in a layer of your own"
-            )
+    for node in drawing_nodes(function.graph.as_graph_def()):
+        within = ", ".join([node.op, *[each for each in node.name.split("/") if each in layers][-1:]])
+        raise UserError(
+            f"the Keras model {name} draws random numbers ({within}) that do not follow from the run's seed: those "
+            "of tf.keras.layers.Dropout and GaussianNoise do, also in a layer of your own"
+        )
     if any(each.dtype in (tf.resource, tf.variant) for each in function.captured_inputs):
         raise UserError(
             f"the Keras model {name} looks at variables that are no weights of its layers, a tf.random.Generator or a "

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -91,11 +91,11 @@ class OwnPart:
     """What clients keep of a model: the local part of a larger one, of which the model is the global part.
 
     Attributes:
-      whole: The larger model, which clients train and use.
+      whole: The larger `FlatModel`, which clients train and use.
       parts: Of its vector.
     """
 
-    whole: "FlatModel"
+    whole: Any
     parts: LayerParts
 
     @property

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import UserError, unknown
-from tffcl.models.graph_function import converted, graph_function
+from tffcl.models.graph_function import converted, drawing_nodes, graph_function
 from tffcl.models.metrics import OF_NUMBERS
 from tffcl.models.trials import some_batch, some_weights
 
@@ -43,6 +43,7 @@ def _logarithm(probabilities):
 
 
 # What makes the outputs of probabilities again.
+NO_LABEL = -1  # the answer of a model whose outputs are not finite
 LEAST = 1e-30  # of the probabilities that have a logarithm
 _OUTPUTS_OF = {
     tf.identity: tf.identity,
@@ -98,13 +99,19 @@ class Objective:
         return self.label.dtype.is_integer
 
     def predictions(self, outputs):
-        """Returns what a model answers, of the labels' type and shape: the most likely label, or the number itself."""
+        """Returns what a model answers, of the labels' type and shape: the most likely label, or the number itself.
+
+        Where outputs are not finite it answers with no label, `NO_LABEL`, which is never right. A class may be ruled
+        out by an output of minus infinity.
+        """
         if self.name == CLASSES:
-            return tf.argmax(outputs, axis=-1, output_type=tf.int32)
-        if self.name == BINARY:
-            return tf.cast(self.probabilities(outputs)[..., 1] > 0.5, tf.int32)
-        if self.name == LABELS:
-            return tf.cast(self.probabilities(outputs) > 0.5, tf.int32)
+            known = tf.math.is_finite(tf.reduce_max(outputs, axis=-1))
+            known &= ~tf.reduce_any(tf.math.is_nan(outputs), axis=-1)
+            return tf.where(known, tf.argmax(outputs, axis=-1, output_type=tf.int32), NO_LABEL)
+        if self.name in (BINARY, LABELS):
+            ones = self.probabilities(outputs)
+            ones = ones[..., 1] if self.name == BINARY else ones
+            return tf.where(tf.math.is_nan(ones), NO_LABEL, tf.cast(ones > 0.5, tf.int32))
         return tf.reshape(outputs, [-1, *self.label.shape])
 
     def mixed(self, outputs, weights):
@@ -238,7 +245,7 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
         return given_loss(predicted, taken(labels), **weighted)
 
     spec = tf.TensorSpec(shape, dtype)
-    run = _check_loss(name, functional, of_any, x, spec, classes)
+    run = _check_loss(name, functional, of_any, x, spec, classes, facts.keras)
     probabilities, activation, ignored = None, None, ()
     if dtype.is_integer:
         batch, starts = some_batch(x, spec), some_weights(functional.initial_weights[0])
@@ -361,18 +368,19 @@ def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.
     return weights
 
 
-def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: int | None) -> Callable:
+def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: int | None, keras: bool) -> Callable:
     """Returns `(trained weights, x, y) -> (outputs, loss)`.
 
     Raises:
-      UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
+      UserError: If the loss is not a number that is the same for one example and for a batch of its copies, or it, or a
+        model that is none of Keras, draws numbers that no seed decides.
     """
     trained, fixed = functional.initial_weights
     start = [tf.constant(each) for each in trained]
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in start], *tf.nest.map_structure(of_batch, (x, label))
 
-    def answer(tensors, features, labels):
-        outputs = functional.predict_on_batch((tuple(tensors), fixed), features, False)
+    def answer(tensors, features, labels, training=False):
+        outputs = functional.predict_on_batch((tuple(tensors), fixed), features, training)
         return outputs, loss(outputs, labels)
 
     def of_copies(run, n, value):
@@ -382,6 +390,8 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
     copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
     try:
         run = graph_function(answer, *specs)
+        # The seeds of a Keras model's layers are not in its functional model.
+        training = run if keras else graph_function(functools.partial(answer, training=True), *specs)
         # One of the two labels may be padding, whose loss is always 0.
         found = [[of_copies(run, n, value) for n in (1, copies)] for value in (0, 1)]
     except Exception as error:  # whatever the user's own loss raises
@@ -389,6 +399,11 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
         raise UserError(
             f"the loss of {name} cannot be computed of {kind}: {one_line(error)}; {good} can, or a Loss of your own"
         ) from None
+    for node in drawing_nodes(training.kept_alive.as_graph_def()):
+        raise UserError(
+            f"{name if not keras else f'the loss of {name}'} draws random numbers ({node.op}) that do not follow from "
+            "the run's seed: those of tf.keras.layers.Dropout and GaussianNoise do, in a model by FlatModel.from_keras"
+        )
     for one, several in found:
         if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
             given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"

@@ -360,7 +360,7 @@ class Evaluator:
         own = zip(self._tests.indices, clusters.tolist(), self._own_predictions(models, keys), strict=True)
         for images, cluster, predictions in own:
             if cluster in counts:
-                which = self._counted[images]
+                which = self._counted[images] & (predictions >= 0)
                 pairs = classes * self._tests.y[images][which] + predictions[which]
                 counts[cluster] += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
         return counts

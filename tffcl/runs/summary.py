@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 
-from tffcl.algorithms.method import Views, nowhere_note
+from tffcl.algorithms.method import Views, listed, nowhere_note
 from tffcl.clients.population import Population
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
@@ -237,7 +237,17 @@ def summarize(
 
 def _notes(population: Population, views: Views) -> list[str]:
     nowhere = [] if views.nowhere is None else [population.name_of(client) for client in views.nowhere()]
-    return [*views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
+    return [*_notes_of_classes(population), *views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
+
+
+def _notes_of_classes(population: Population) -> list[str]:
+    """Says which classes no client has, as 0 where labels count from 1."""
+    counts, names = population.label_counts, population.label_names
+    empty = [] if counts is None else np.flatnonzero(~counts.any(axis=0)).tolist()
+    if not empty:
+        return []
+    classes = listed([names[each] if names else each for each in empty])
+    return [f"no client has training examples of class{'es' if len(empty) > 1 else ''} {classes}"]
 
 
 def _undefined(accuracy: Mapping) -> list[str]:

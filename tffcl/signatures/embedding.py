@@ -11,9 +11,9 @@ from tffcl.choices import CLASSES, OPTIMIZERS
 from tffcl.client_work.autoencoding import build_encode, build_fine_tune
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
+from tffcl.clients.client_examples import inputs_of
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
-from tffcl.models.flat import one_array
 from tffcl.models.objectives import Objective
 from tffcl.signatures.signature import (
     OWN_SEED,
@@ -99,6 +99,7 @@ def build_embed(
     Returns:
       A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2], noise_seed int32[2] | None) -> (found,
       vector float32[P])`: `centres float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning.
+      Of several inputs x it looks at the images that the encoder takes.
       Both seeds are the client's own; without the second the noise is drawn anew.
     """
     kmeans, encode = build_kmeans(centres.most), build_encode(autoencoder)
@@ -108,7 +109,7 @@ def build_embed(
 
     @tf.function(autograph=False)
     def embed(vector, examples, seed, noise_seed):
-        images = examples["x"]
+        (images,) = _taken(autoencoder, examples["x"], from_axis=1)
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
         finite = tf.reduce_all(tf.math.is_finite(tuned))
         # an encoder that diverged has no centres, whatever is left of it
@@ -125,11 +126,20 @@ def build_embed(
     return embed
 
 
+def _taken(autoencoder: FlatAutoencoder, x, from_axis: int = 0) -> list:
+    """What an encoder can look at, of an array or several inputs, or the specs of one example's: the images that it
+    takes. The shape of an example begins with the axis `from_axis`."""
+    shape = autoencoder.input_shape
+    leaves = tf.nest.flatten(x)
+    return [each for each in leaves if tuple(each.shape[from_axis:]) == shape and each.dtype == tf.uint8]
+
+
 def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndarray:
     """Returns the autoencoder's parameters `float32 [P]` if they are such, and it takes the clients' images.
 
     Raises:
-      UserError: If the vector is another model's or not finite, or the images are of another shape or type.
+      UserError: If the vector is another model's or not finite, or the images are of another shape or type, or not one
+        of several inputs.
     """
     vector = np.asarray(vector, np.float32)
     if vector.shape != (autoencoder.size,):
@@ -137,13 +147,16 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
         raise UserError(f"the encoder's vector is of shape {list(vector.shape)}; {has}")
     if not np.isfinite(vector).all():
         raise UserError("the encoder's vector has NaN or infinite entries; train it anew, with a smaller learning rate")
-    images = one_array(example_spec, "signature embedding, unlike subspace and pca_centres,")
-    if tuple(images.shape) != autoencoder.input_shape or images.dtype != tf.uint8:
-        takes, given = ("x".join(map(str, shape)) for shape in (autoencoder.input_shape, images.shape))
-        given = f"{images.dtype.name} of {given}"
-        raise UserError(
-            f"the encoder takes uint8 images of {takes}, the clients' are {given}; train one on such images"
-        )
+    takes = f"the encoder takes uint8 images of {'x'.join(map(str, autoencoder.input_shape))}, "
+    inputs = inputs_of(example_spec["x"])
+    given = ", ".join(
+        f"{name and f'{name}: '}{spec.dtype.name} of {'x'.join(map(str, spec.shape))}" for name, spec in inputs.items()
+    )
+    found = len(_taken(autoencoder, example_spec["x"]))
+    if not found:
+        raise UserError(f"{takes}the clients' are {given}; train one on such images")
+    if found > 1:
+        raise UserError(f"{takes}of which each example has {found} ({given}); it must be one")
     return vector
 
 
@@ -186,7 +199,7 @@ def build_embedding(
     Args:
       autoencoder: The architecture.
       vector: Its pre-trained parameters, `float32 [P]`.
-      example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
+      example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image, or one of its inputs is.
       num_centres: k.
       by_class: Whether a client makes only as many centres as it has classes, k at most.
       fine_tune_epochs: J in FLT's section IV, epochs on the mean squared error; 0 leaves the encoder as it is.
@@ -234,4 +247,5 @@ def build_embedding(
         key=key,
         noise_multiplier=noise_multiplier,
         noise_seed=noise_seed,
+        least_examples=1 if by_class else num_centres,
     )
