@@ -108,7 +108,8 @@ class Trained(Shown):
           probabilities: Whether it answers with the probability of each class, where the Keras model may give logits.
 
         Returns:
-          Labels `int32 [n]`, -1 where the outputs are not finite, or probabilities `float32 [n, classes]`; with an axis more for sequences of labels.
+          Labels `int32 [n]`, -1 where the outputs are not finite, or probabilities `float32 [n, classes]`; with an axis
+          more for sequences of labels.
 
         Raises:
           UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
