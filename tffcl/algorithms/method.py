@@ -20,6 +20,7 @@ from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
+from tffcl.models.layer_parts import require_shared
 from tffcl.models.model_rows import ModelRows, assigned
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.validation import Parameters, check_kind
@@ -288,14 +289,17 @@ class Method(abc.ABC):
         before the first round."""
         return getattr(state, "optimizers", None)
 
-    def used_models(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def used_models(self, state, client_ids: Sequence[int]) -> tuple[Any, np.ndarray]:
         """Returns what `models_for` does with what each client keeps of its model (`FlatModel.own`): models of
         `FlatModel.whole`; who has not trained yet has the first values."""
         models, given = self.models_for(state, client_ids)
         own = self.model.own
         if own is None:
             return models, given
-        states, rows = self.own_states(state), assigned(given).rows
+        if np.ndim(given) == 2:
+            require_shared(self.model, f"{self.name} gives clients mixtures of models")
+        states: Any = self.own_states(state)
+        rows = assigned(given).rows
         has = np.zeros(len(rows), bool) if states is None else states.has(client_ids)
         used = np.stack([rows, np.where(has, client_ids, -1)], axis=1)
         used, place = np.unique(used, axis=0, return_inverse=True)

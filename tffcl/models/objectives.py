@@ -43,7 +43,7 @@ def _logarithm(probabilities):
 
 
 # What makes the outputs of probabilities again.
-NO_LABEL = -1  # the answer of a model whose outputs are not finite
+NO_LABEL = -1  # the answer of outputs that are not finite, which is never right
 LEAST = 1e-30  # of the probabilities that have a logarithm
 _OUTPUTS_OF = {
     tf.identity: tf.identity,
@@ -101,8 +101,7 @@ class Objective:
     def predictions(self, outputs):
         """Returns what a model answers, of the labels' type and shape: the most likely label, or the number itself.
 
-        Where outputs are not finite it answers with no label, `NO_LABEL`, which is never right. A class may be ruled
-        out by an output of minus infinity.
+        Where outputs are not finite, but for minus infinity of a class that is ruled out, it is `NO_LABEL`.
         """
         if self.name == CLASSES:
             known = tf.math.is_finite(tf.reduce_max(outputs, axis=-1))
@@ -401,8 +400,8 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
         ) from None
     for node in drawing_nodes(training.kept_alive.as_graph_def()):
         raise UserError(
-            f"{name if not keras else f'the loss of {name}'} draws random numbers ({node.op}) that do not follow from "
-            "the run's seed: those of tf.keras.layers.Dropout and GaussianNoise do, in a model by FlatModel.from_keras"
+            f"{'the loss of ' * keras}{name} draws random numbers ({node.op}) that do not follow from the run's seed: "
+            "those of tf.keras.layers.Dropout and GaussianNoise do, in a model by FlatModel.from_keras"
         )
     for one, several in found:
         if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
