@@ -8,6 +8,7 @@ import tffcl
 from tests import own_data
 from tests.lab.datasets.helpers import need
 from tffcl.errors import UserError
+from tffcl.lab.batches import similarity as similarity_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.datasets import federated
 from tffcl.lab.datasets.core import Dataset
@@ -104,3 +105,28 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity({"a": clients}, model=own_data.perceptron())
     with pytest.raises(UserError, match="unknown signature 'subspce'; did you mean 'subspace'"):
         tffcl.similarity(clients, "subspce", model=own_data.perceptron())
+
+
+def test_of_many_clients_fewer_draws_say_how_sure_the_number_of_clusters_is(monkeypatch):
+    monkeypatch.setattr(similarity_file, "_ALL_DRAWS_OF", 4)
+    clients = tffcl.Population.from_arrays(*own_data.clinics(8))
+    found = tffcl.similarity(clients, {"name": "subspace", "num_vectors": 1}, model=own_data.perceptron())
+    assert all((50 * share) % 1 == pytest.approx(0) for share in found.numbers.values()), "50 draws"
+    assert sum(found.numbers.values()) == pytest.approx(1)
+
+
+def test_of_private_signatures_no_halves_are_asked_and_it_is_said(monkeypatch):
+    clients = tffcl.Population.from_arrays(*own_data.clinics(8))
+    private = {"name": "subspace", "num_vectors": 2, "noise_multiplier": 1.0, "clip": 5.0}
+    how = tffcl.algorithms.ComposedParameters(signature=private, threshold="gap")
+    found = tffcl.similarity(clients, how, model=own_data.perceptron(), noise_seed=1)
+    assert not found.numbers and "halves of private signatures would be releases more" in repr(found)
+
+
+@pytest.mark.slow
+def test_of_flt_the_number_of_clusters_has_its_uncertainty_too():
+    """By halves that are laid out in one map."""
+    how = {"flt": {"encoder": "digits", "encoder_epochs": 3}}
+    found = tffcl.similarity(tffcl.resolve("demo_digits", "flt", overrides={"algorithms": how}))
+    assert sum(found.numbers.values()) == pytest.approx(1)
+    assert found.suggestion.num_clusters == next(iter(found.numbers))

@@ -30,8 +30,9 @@ from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind
 
 _MOST_WRITTEN = 10  # clients whose matrix is printed
-_DRAWS = 200  # of a half of each client, by which the largest gap is looked for again
-_MOST_DRAWN = 500  # clients of whom the tree is made so often
+_DRAWS, _FEWEST_DRAWS = 200, 20  # of a half of each client, by which the largest gap is looked for again
+_ALL_DRAWS_OF = 500  # clients of whom the tree is made so often; more times takes as long with fewer draws
+_PRIVATE = "how sure a number of clusters is, is not told: halves of private signatures would be releases more"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +49,8 @@ class Similarity(Shown):
       notes: What was found of the clusters: whether clients differ, and whether in groups.
       suggestion: Threshold and number of clusters at the largest gap.
       numbers: How often each number of clusters is at the largest gap where every client has one half of its examples,
-        drawn anew each time: number to share, most frequent first. Empty where halves are not told.
+        drawn anew each time (200 times; less often of more than 500 clients, down to 20): number to share, most
+        frequent first. Empty of two clients, of private signatures, and where a half gives no signature.
       how: Signature, metric and cut.
       seed: Of the task.
     """
@@ -72,8 +74,14 @@ class Similarity(Shown):
             "metric": f"{self.how.metric} ({self.how.unit})",
             "clusters": len(np.unique(self.labels)),
             "found": "; ".join(self.notes) or self.suggestion.reason,
-            **({"largest gap of halves": told_numbers(self.numbers)} if self.numbers else {}),
+            **({"largest gap of halves": told} if (told := self.told_numbers) else {}),
         }
+
+    @property
+    def told_numbers(self) -> str:
+        """`numbers` in words; or why there are none."""
+        told = ", ".join(f"{number} in {100 * share:.0f} %" for number, share in self.numbers.items())
+        return _PRIVATE if self.how.signature.noise_multiplier else told
 
     def _repr_html_(self) -> str:
         from tffcl.lab.reporting import style
@@ -121,11 +129,6 @@ class Similarity(Shown):
         points = project(self.proximity, seed=stream(self.seed, "map"))
         title = f"{len(points)} clients by {self.how.metric}, laid out by UMAP"
         return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
-
-
-def told_numbers(numbers: Mapping[int, float]) -> str:
-    """Returns how often each number of clusters was found, in words."""
-    return ", ".join(f"{number} in {100 * share:.0f} %" for number, share in numbers.items())
 
 
 def similarity(
@@ -196,17 +199,20 @@ def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering
 
 def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, float]:
     """How often each number of clusters is at the largest gap, over draws of one half of each client."""
-    if signed.halves is None or not 2 < len(signed.halves[0][next(iter(signed.whole))]) <= _MOST_DRAWN:
+    first, second = signed.halves  # type: ignore[misc]  # which the rule "self" asks for
+    both = {name: np.concatenate([own, second[name]]) for name, own in first.items()}
+    clients = len(signed.examples)  # type: ignore[arg-type]  # as the halves
+    told = [np.isfinite(each).all() for each in both.values()] + [both["mask"].any(1).all()] * ("mask" in both)
+    if clients <= 2 or not all(told):
         return {}
-    first, second = signed.halves
-    alike, others, across = how.distances(first, None), how.distances(second, None), how.distances(first, second)
-    rng, found = np.random.default_rng([stream(seed, "map"), _DRAWS]), collections.Counter()
-    for _ in range(_DRAWS):
-        one = rng.integers(0, 2, len(alike)).astype(bool)
-        mixed = np.where(one[:, None], across, across.T)  # the first half of the one, the second of the other
-        drawn = np.where(np.equal.outer(one, one), np.where(one[:, None], alike, others), mixed)
-        found[hierarchical.suggest_threshold(hierarchical.build_dendrogram(drawn, how.linkage)).num_clusters] += 1
-    return {number: times / _DRAWS for number, times in found.most_common()}
+    apart, found = how.distances(both, None), collections.Counter()
+    draws = int(np.clip(_DRAWS * (_ALL_DRAWS_OF / clients) ** 2, _FEWEST_DRAWS, _DRAWS))
+    rng = np.random.default_rng([stream(seed, "map"), _DRAWS])
+    for _ in range(draws):
+        rows = np.arange(clients) + clients * rng.integers(0, 2, clients)
+        drawn = apart[np.ix_(rows, rows)]
+        found[how.suggest(drawn, hierarchical.build_dendrogram(drawn, how.linkage)).num_clusters] += 1
+    return {number: times / draws for number, times in found.most_common()}
 
 
 def _formed(
@@ -215,9 +221,7 @@ def _formed(
     """The clusters by the settings; what there is to say: whatever they are, whether clients differ, and in groups; and
     which numbers of clusters halves give.
     """
-    # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures
-    # would be further releases.
-    if type(how) is not OneShotClustering or how.signature.noise_multiplier:
+    if how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
         return formed, formed.notes, {}
     by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None, grouping=None)
@@ -227,6 +231,8 @@ def _formed(
         formed = how.form(signed)
         return formed, formed.notes, numbers
     formed = how.form(Signed(signed.whole))
+    if type(how) is not OneShotClustering:  # FLT's distances are those of a map, in which a half is no client's
+        return formed, formed.notes, numbers
     answer, *odd = by_itself.form(signed).notes
     return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes])), numbers
 
@@ -293,7 +299,9 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     yield from found.notes
     if found.numbers:
-        yield f"clusters at the largest gap, with one half of each client's examples: {told_numbers(found.numbers)}"
+        yield f"clusters at the largest gap, with one half of each client's examples: {found.told_numbers}"
+    elif found.told_numbers:
+        yield found.told_numbers
     if found.how.threshold != choices.SELF:
         yield from _suggested(config, found)
     sizes = np.unique(labels, return_counts=True)[1].tolist()
