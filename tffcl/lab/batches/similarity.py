@@ -50,7 +50,8 @@ class Similarity(Shown):
       suggestion: Threshold and number of clusters at the largest gap.
       numbers: How often each number of clusters is at the largest gap where every client has one half of its examples,
         drawn anew each time (200 times; less often of more than 500 clients, down to 20): number to share, most
-        frequent first. Empty of two clients, of private signatures, and where a half gives no signature.
+        frequent first. Of FLT in one map of all halves. Empty of two clients, of private signatures, and where a half
+        gives no signature.
       how: Signature, metric and cut.
       seed: Of the task.
     """
