@@ -68,8 +68,7 @@ class FedGWC(TryingMethod):
         return dataclasses.replace(state, interactions=seen, changes=changes, settled=settled)
 
     def _split(self, state: FedGWCState, cluster: int, present: int, number: int) -> FedGWCState:
-        """The state after a cluster was split, if its interactions have settled for as many rounds as it takes to meet
-        all."""
+        """The state after a cluster was split, if its interactions settled for the rounds that it takes to meet all."""
         members = np.flatnonzero(state.assignment == cluster)
         if len(members) < self._how.least_clients or state.settled[cluster] < round(len(members) / present):
             return state
@@ -101,7 +100,9 @@ class FedGWC(TryingMethod):
         return dataclasses.replace(state, interactions=seen[np.ix_(order, order)], **extended(state, newcomers, joined))
 
     def views(self, state: FedGWCState) -> Views:
-        return dataclasses.replace(super().views(state), splits=state.splits)
+        told = f"no cluster has split: interactions change by {state.changes[0]:.1e}, tolerance {self._how.tolerance}"
+        notes = () if len(state.splits) else (told,)
+        return dataclasses.replace(super().views(state), splits=state.splits, notes=notes)
 
 
 @method_builder
@@ -115,12 +116,12 @@ def build_fedgwc(
 ) -> Method:
     """Builds FedGWC; as long as no cluster splits it is FedAvg.
 
-    From the paper: Gaussian rewards of losses, the interactions P_ij of those who meet in a round, by (1 - α) P_ij +
-    α ω_i with α the share of the cluster that takes part, unbiased perception vectors and their affinity, recursive
+    From the paper: Gaussian rewards of losses, the interactions P_ij of those who meet in a round, by (1 - α) P_ij + α
+    ω_i with α the share of the cluster that takes part, unbiased perception vectors and their affinity, recursive
     splits by spectral clustering and the Davies-Bouldin score. From the authors' code: means weighted by examples, when
     P has settled, no score above 1, parts that start from the split model. Ours: the losses are the mean ones of a
-    client's epochs, not of a fixed number of steps; all clusters share the round's cohort; a newcomer takes the model
-    of its least loss. Where all clients take part in every round all see the same, and nothing splits.
+    client's epochs, not of a fixed number of steps; clusters share the round's cohort. Where all clients take part in
+    every round all see the same, and nothing splits.
 
     Args:
       parameters: When and how clusters split.
