@@ -8,6 +8,7 @@ import pytest
 from tffcl import registry
 from tffcl.lab.cli.listing import _parsers
 from tffcl.lab.cli.main import build_parser
+from tffcl.lab.reporting import league_table, study_results
 from tffcl.lab.tasks import task_file
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -20,7 +21,7 @@ def commands():
 
 
 def test_it_is_short():
-    assert len(README.splitlines()) < 200
+    assert len(README.splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
@@ -47,8 +48,40 @@ def test_commands_and_options_are_there(page):
 
 
 def test_the_table_of_commands_is_whole():
-    table = README[README.index("| command | does |") :].split("\n\n")[0]
+    page = (ROOT / "tffcl" / "docs" / "experiments.md").read_text(encoding="utf-8")
+    table = page[page.index("| command | does |") :].split("\n\n")[0]
     assert {name for name in re.findall(r"`tffcl (\w+)", table)} == commands()
+
+
+def test_what_the_table_of_methods_says_is_what_the_league_found():
+    """Who is named in the first four rows is above FedAvg beyond chance there, the best ones of the first column first."""
+    settings = {
+        "P(X):": ("FMNIST, P(X)", "MNIST, four rotations, 400 clients"),
+        "P(Y) |": ("FMNIST, P(Y)", "FMNIST, two labels a client"),
+        "P(Y\\|X)": ("FMNIST, P(Y|X)",),
+        "P(X\\|Y)": ("FMNIST, P(X|Y)",),
+    }
+    league = study_results.read_study(ROOT / "tasks" / "results" / "league")
+    table = README[README.index("| what differs") :].split("\n\n")[0]
+    for kind, columns in settings.items():
+        (row,) = [line for line in table.splitlines() if kind in line]
+        named, above = re.findall(r"`(\w+)`", re.split(r"(?<!\\)\|", row)[2]), []
+        for column in columns:
+            rows = [each for each in league_table.league_rows(league, column) if each.above_baseline.mean > 0]
+            above.append([each.result.noted["method"] for each in rows if league_table.is_marked(each.above_baseline)])
+        assert set(named) <= set().union(*above), kind
+        first = [name for name in named if name in above[0]]
+        assert first == sorted(first, key=above[0].index), kind
+
+
+def test_what_the_readme_says_of_the_league_can_be_counted():
+    league = study_results.read_study(ROOT / "tasks" / "results" / "league")
+    told = re.search(r"(\d+) methods on (\d+) settings .*?; (\d+) of (\d+) runs diverged", README, re.DOTALL).groups()
+    run = [each for each in league.results if each.seeds or each.failures]
+    methods, settings = ({each.noted[key] for each in run} for key in ("method", "column"))
+    runs = [*(ROOT / "tasks" / "results" / "league").glob("*/*/seed-*")]
+    failed = [path for path in runs if (path / "failed.json").is_file()]
+    assert tuple(map(int, told)) == (len(methods), len(settings), len(failed), len(runs))
 
 
 def test_methods_and_tasks_are_there():
