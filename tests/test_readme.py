@@ -54,7 +54,7 @@ def test_the_table_of_commands_is_whole():
 
 
 def test_what_the_table_of_methods_says_is_what_the_league_found():
-    """Who is named in the first four rows is above FedAvg beyond chance there, the best ones of the first column first."""
+    """Who is named in the first four rows is above FedAvg beyond chance, the best ones of the first column first."""
     settings = {
         "P(X):": ("FMNIST, P(X)", "MNIST, four rotations, 400 clients"),
         "P(Y) |": ("FMNIST, P(Y)", "FMNIST, two labels a client"),
