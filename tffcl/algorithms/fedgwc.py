@@ -78,8 +78,7 @@ class FedGWC(TryingMethod):
         changes[cluster], settled[cluster] = 1, 0
         if labels is None:
             return dataclasses.replace(state, changes=changes, settled=settled)
-        count, more = len(state.models), labels.max()
-        assignment = state.assignment.copy()
+        count, more, assignment = len(state.models), labels.max(), state.assignment.copy()
         assignment[members[labels > 0]] = count - 1 + labels[labels > 0]
         founded = np.array([[number, cluster, new] for new in range(count, count + more)], np.int32)
         return dataclasses.replace(

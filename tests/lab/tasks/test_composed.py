@@ -101,7 +101,7 @@ def test_what_goes_together_is_listed_and_why_something_does_not():
     *_, controls, once, plain, _ = itertools.takewhile(
         lambda line: line != "[train]", explain.explain("algorithms", "composed")
     )
-    assert controls.startswith("  not hierarchical with scaffold with when = N or regroup_every or regroup_on: ")
+    assert controls.startswith("  not any grouping with scaffold with when = N or regroup_every or regroup_on: ")
     assert once.startswith("  not soft with sgd with as_they_join or when = N or") and "formed once" in once
     assert plain.startswith("  not soft with proximal or fednova or scaffold or ditto or lg_fedavg or per_fedavg with")
 

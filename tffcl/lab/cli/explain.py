@@ -111,12 +111,13 @@ def _compositions(signature: str) -> Mapping[tuple[str, ...], list[str]]:
 def _not_at_that_time() -> Iterator[str]:
     """What `ComposedParameters` say of groupings, trainings and times that do not go together, a line a reason."""
     refused: dict[str, list[str]] = {}
+    named = {TREE: "any grouping", SOFT: SOFT}  # one stands for all others
     for grouping, training in itertools.product((TREE, SOFT), registry.rows("trainings")):
         for time, keys in _TIMES.items():
             try:
                 ComposedParameters(signature="label_histogram", grouping=grouping, training=training, **keys)
             except UserError as error:
-                refused.setdefault(str(error), []).append(f"{grouping}, {training}, {time}")
+                refused.setdefault(str(error), []).append(f"{named[grouping]}, {training}, {time}")
     for reason, cases in refused.items():
         parts = (dict.fromkeys(each) for each in zip(*(case.split(", ") for case in cases)))
         yield f"  not {' with '.join(' or '.join(each) for each in parts)}: {reason}"
