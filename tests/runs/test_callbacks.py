@@ -16,7 +16,6 @@ from tffcl.runs.callbacks import EarlyStopping
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.interrupts import Interrupted
 
-DOCS = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
 
 
 @pytest.fixture
@@ -62,19 +61,6 @@ class Mine(tffcl.Callback):
 
     def end(self, run):
         self.seen.append(("end", run.stopped))
-
-
-def test_the_tracker_of_the_docs_gets_the_rows_of_rounds_csv(go):
-    logged, closed = {}, []
-    tracker = types.SimpleNamespace(log=lambda row, step: logged.update({step: row}), close=lambda: closed.append(True))
-    code = re.search(r"```python\n(class Tracker.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
-    names = {"tffcl": tffcl, "my_tracker": types.SimpleNamespace(open=lambda name, go_on_from: tracker)}
-    exec(code, names)
-    result = go("run", names["Tracker"](), rounds=3, evaluate_every=2)
-    rows = rows_of(result.out / "rounds.csv")
-    assert closed == [True] and [logged[int(row["round"])] for row in rows] == [
-        {name: float(cell) for name, cell in row.items() if name != "round" and cell} for row in rows
-    ]
 
 
 def test_a_resumed_run_calls_from_where_it_goes_on(go):

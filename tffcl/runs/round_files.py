@@ -21,6 +21,8 @@ from tffcl.runs.callbacks import Callback
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import HISTORY, ROUNDS, TENSORBOARD
 
+_MOST_CLUSTERS = 24  # of which TensorBoard has curves
+
 # In a notebook TensorFlow would tell of every model that it writes, in the middle of the progress bar.
 logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
 
@@ -52,7 +54,7 @@ class RoundsTable(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes the numbers of each round for TensorBoard."""
+    """Writes the numbers of each round for TensorBoard, and those of each of the largest clusters at an evaluation."""
 
     def begin(self, run: Run):
         """Opens the directory; OSError if it cannot be written."""
@@ -65,13 +67,33 @@ class TensorBoard(Callback):
 
     def after_round(self, run: Run):
         """Writes the numbers that were measured; OSError if they cannot be written."""
-        numbers = {key: value for key, value in run.metrics.items() if value is not None}
+        numbers = {key: value for key, value in run.metrics.items() if value is not None} | _by_cluster(run)
         try:
             # In a thread of its own: in a notebook an event loop runs in this one.
             with concurrent.futures.ThreadPoolExecutor(1) as executor:
                 executor.submit(asyncio.run, self._manager.release(numbers, run.round_number)).result()
         except tf.errors.OpError as error:
             raise _as_os_error(error, self._place) from None
+
+
+def _by_cluster(run: Run) -> dict[str, dict[str, float]]:
+    """What an evaluation says of each of the largest clusters, by its number: how many clients it has, their mean
+    accuracy, and further metrics of their test examples together. Nothing where every client is one of its own."""
+    clusters = np.asarray(run.views.clusters)
+    numbers, sizes = np.unique(clusters, return_counts=True)
+    if run.evaluation is None or len(numbers) == len(clusters):
+        return {}
+    largest = numbers[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
+    accuracies = {each: run.evaluation["cluster"][clusters == each] for each in largest}
+    found = {
+        "clients": dict(zip(numbers, sizes, strict=True)),
+        "accuracy": {each: own[np.isfinite(own)].mean() for each, own in accuracies.items() if np.isfinite(own).any()},
+        **{name: metric["clusters"] for name, metric in run.evaluation["metrics"].items()},
+    }
+    return {
+        f"{name}_of_cluster": {str(each): own[each] for each in largest if np.isfinite(own.get(each, np.nan))}
+        for name, own in found.items()
+    }
 
 
 def _as_os_error(error: tf.errors.OpError, place: pathlib.Path) -> OSError:

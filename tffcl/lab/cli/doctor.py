@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 from tffcl.errors import UserError
 
@@ -42,6 +43,8 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
         found.append(("missing", ", ".join(missing)))
         found.append(("to install them", "tffcl doctor --fix"))
         return found
+    found += [("not as tested", each) for each in _overridden_otherwise()]
+    found.append(("to add packages", f"{_installer()} -c {requirements_file()} NAME, which keeps these versions"))
     from tffcl import runtime
 
     found.append(("cores", f"{len(os.sched_getaffinity(0))} usable: so many client computations at a time"))
@@ -132,6 +135,25 @@ def _installed(package: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _overridden_otherwise() -> Iterator[str]:
+    """Which packages are of another version than the one that stands for TFF's pin, with the command that installs it:
+    beside an older typing-extensions many packages cannot be."""
+    from packaging.requirements import Requirement  # TensorFlow's, so that it is there where nothing is missing
+
+    lines = requirements_file().with_name("overrides.txt").read_text(encoding="utf-8").splitlines()
+    for wanted in (Requirement(line) for line in lines if not line.startswith("#")):
+        version = importlib.metadata.version(wanted.name)
+        if not wanted.specifier.contains(version):
+            yield f"{wanted.name} {version}; {_installer()} --no-deps '{wanted}'"
+
+
+def _installer() -> str:
+    """The beginning of a command that installs into this Python."""
+    if importlib.util.find_spec("pip"):
+        return f"{shlex.quote(sys.executable)} -m pip install"
+    return f"uv pip install --python {shlex.quote(sys.executable)}"
 
 
 def fix_command() -> list[str]:

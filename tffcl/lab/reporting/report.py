@@ -1,6 +1,8 @@
 """The report of a run, a comparison or a sweep, made again from its files."""
 
+import io
 import pathlib
+import struct
 import sys
 from collections.abc import Sequence
 
@@ -12,9 +14,11 @@ from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 
+_EVENTS = "events.out.tfevents.pictures"  # what TensorBoard shows of a report
+
 
 def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
-    """Writes `figures/*.png` and `report.html` of a run, and `table.csv` of a comparison, `sweep.csv` of a sweep.
+    """Writes `figures/*.png`, for TensorBoard too, and `report.html` of a run, and `table.csv` of a comparison, `sweep.csv` of a sweep.
 
     What was there under these names is replaced; the same files give the same report.
 
@@ -41,6 +45,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
         for picture in pictures:
             for ending, data in picture.files.items():
                 drawn[f"{FIGURES}/{picture.name}.{ending}"] = data
+        drawn[f"{FIGURES}/{_EVENTS}"] = _events(pictures)
         RunDirectory(path).list_files([*drawn, *texts])
         make_directory(path / FIGURES)
         for name, data in drawn.items():
@@ -52,6 +57,23 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return path / REPORT
+
+
+def _events(pictures: Sequence[Picture]) -> bytes:
+    """The pictures as a file that TensorBoard reads, the same bytes each time; made without TensorFlow."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    file = io.BytesIO()
+    writer = RecordWriter(file)
+    writer.write(Event(file_version="brain.Event:2").SerializeToString())
+    for picture in pictures:
+        width, height = struct.unpack(">II", picture.files["png"][16:24])
+        image = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=picture.files["png"])
+        value = Summary.Value(tag=f"{picture.section}/{picture.name}", image=image)
+        writer.write(Event(step=0, summary=Summary(value=[value])).SerializeToString())
+    return file.getvalue()
 
 
 def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
