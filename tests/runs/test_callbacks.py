@@ -1,9 +1,6 @@
 """Callbacks of a run: a user's own, early stopping, and what becomes of a run that one of them ends or breaks."""
 
 import dataclasses
-import pathlib
-import re
-import types
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from tffcl.errors import UserError
 from tffcl.runs.callbacks import EarlyStopping
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.interrupts import Interrupted
-
 
 
 @pytest.fixture

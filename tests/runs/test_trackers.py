@@ -1,5 +1,5 @@
-"""Trackers: the callbacks of the page on own parts with the real MLflow and Weights & Biases, and what TensorBoard has of a run; and
-that packages whose typing-extensions is newer than TFF's pin stand beside it."""
+"""Trackers: the callbacks of the page on own parts with the real MLflow and Weights & Biases, and what TensorBoard
+has of a run; and that packages whose typing-extensions is newer than TFF's pin stand beside it."""
 
 import importlib
 import pathlib

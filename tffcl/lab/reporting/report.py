@@ -18,7 +18,8 @@ _EVENTS = "events.out.tfevents.pictures"  # what TensorBoard shows of a report
 
 
 def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
-    """Writes `figures/*.png`, for TensorBoard too, and `report.html` of a run, and `table.csv` of a comparison, `sweep.csv` of a sweep.
+    """Writes `figures/*.png`, for TensorBoard too, and `report.html` of a run, and `table.csv` of a comparison,
+    `sweep.csv` of a sweep.
 
     What was there under these names is replaced; the same files give the same report.
 
