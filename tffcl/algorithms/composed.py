@@ -26,6 +26,7 @@ from tffcl.clustering.vector_distances import (
     answer_dissimilarities,
     centre_distances,
     centre_points,
+    room_remark,
     sample_distances,
     scale_remark,
     subspace_angles,
@@ -95,7 +96,9 @@ def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], s
             "another signature, e.g. label_histogram for next characters"
         )
         return lambda signatures, angles: tokens
-    return scale_remark if how.preprocess == "raw" else lambda signatures, angles: ""
+    if how.preprocess != "raw":
+        return room_remark
+    return lambda signatures, angles: room_remark(signatures, angles) or scale_remark(signatures, angles)
 
 
 def _inference(model: FlatModel, how, *, training: LocalTraining, server_images, seed: int) -> Signature:

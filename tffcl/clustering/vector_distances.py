@@ -11,6 +11,7 @@ from tffcl.clustering import inference_similarity, proximity, taskonomy
 from tffcl.clustering.stochastic import cosine_distances
 
 Arrays = Mapping[str, np.ndarray]
+_ZERO = 0.1  # degrees below which an angle is 0 but for rounding
 _TELLING = 2.0  # degrees below which angles may be those of one large column
 _ROUNDING = 1e-10  # of the largest squared singular value: what is smaller is no direction
 _SUMS = ("angle_sum", "trace")  # metrics that add angles up
@@ -67,6 +68,21 @@ def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
         f"the largest angle between clients is {angles.max():.2g} degrees, and their first vectors lie along "
         f"{np.median(along):.1f} "
         f'of {features} features: large columns hide the others; standardise the columns, or set preprocess = "centred"'
+    )
+
+
+def room_remark(signatures: Arrays, angles: np.ndarray) -> str:
+    """Says of subspaces (as in `subspace_angles`) that any two of them share a direction, whatever the data are, as
+    more vectors than features are in two of them: the smallest angle between them is 0."""
+    features, vectors = signatures["basis"].shape[1], np.sort(np.sum(signatures["mask"], axis=1))
+    if len(vectors) < 2 or vectors[:2].sum() <= features or angles.max() >= _ZERO:
+        return ""
+    cure = f"set num_vectors = {max(features // 2, 1)}"
+    if vectors[0] < features:
+        cure += ', or metric = "angle_sum"'
+    return (
+        f"any two subspaces of {vectors[0]} vectors of {features} features share a direction, so that the smallest "
+        f"angle is 0 whatever the data are; {cure}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.linalg import subspace_angles
 
 import tffcl
@@ -105,6 +106,22 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity({"a": clients}, model=own_data.perceptron())
     with pytest.raises(UserError, match="unknown signature 'subspce'; did you mean 'subspace'"):
         tffcl.similarity(clients, "subspce", model=own_data.perceptron())
+
+
+@pytest.mark.parametrize("features, cure", [(5, '2, or metric = "angle_sum"'), (3, "1")])
+def test_of_too_few_features_for_the_vectors_it_is_said_that_angles_say_nothing(features, cure):
+    """Every other clinic has other features, and by three vectors of each "nothing differs"."""
+    train, _ = own_data.clinics(8)
+    few = tffcl.Population.from_arrays(
+        {name: (x[:, 15 - features // 2 :][:, :features], y) for name, (x, y) in train.items()}
+    )
+    layer = tf.keras.layers.Dense(2, input_shape=(features,))
+    model = tffcl.FlatModel.from_keras(own_data.sequential(layer), own_data.CROSS_ENTROPY, few.example_spec)
+    assert (
+        f"share a direction, so that the smallest angle is 0 whatever the data are; set num_vectors = {cure}"
+        in (tffcl.similarity(few, model=model).notes[-1])
+    )
+    assert len(tffcl.similarity(few, {"name": "subspace", "num_vectors": 1}, model=model).notes) == 1
 
 
 def test_of_many_clients_fewer_draws_say_how_sure_the_number_of_clusters_is(monkeypatch):
