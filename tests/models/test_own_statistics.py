@@ -88,10 +88,26 @@ def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, 
         outputs = whole.keras_model_of(client).predict(x, verbose=0)
         np.testing.assert_allclose(whole.predict(client, x, probabilities=True), tf.nn.softmax(outputs), atol=1e-5)
     assert np.any(whole.model_of("clinic_0") != whole.model_of("clinic_1"))
+    assert whole.summary["accuracy"]["global"]["mean"] is None  # there is no model for everyone
     assert whole.rounds["down_bytes"][0] <= 4 * 4 * (2 * model.size + 50)
     tffcl.export_result(whole, tmp_path / "export")
     saved = np.load(tmp_path / "export" / "state" / "models.npy")
     assert saved.shape[1] == model.whole.size > model.size
+
+
+@pytest.mark.slow
+def test_clients_that_are_grouped_again_keep_their_own(tff_worker, tmp_path):
+    """After a round without groups; where no data have changed it is as if they were grouped once."""
+
+    def models(**more):
+        how = tffcl.algorithms.ComposedParameters(signature="subspace", num_clusters=2, when=1, **more)
+        method = tffcl.algorithms.build_composed(keeping("fedbn"), TRAINING, how)
+        result = tffcl.train(method, clinics(), rounds=3, clients_per_round=4, seed=3, out=tmp_path / str(len(more)))
+        return np.stack([result.model_of(client) for client in result.clients["client_id"]])
+
+    once = models()
+    np.testing.assert_array_equal(models(regroup_every=1), once)
+    assert len(np.unique(once[:, keeping("fedbn").own.parts.is_local], axis=0)) > 4
 
 
 def test_what_clients_keep_is_not_noised(tff_worker):

@@ -79,7 +79,7 @@ def _notes_of_statistics(method: Method) -> list[str]:
         return []
     return [
         "the updates are clipped, and the model's statistics in them, which then lag behind the data's; they are not "
-        'sent with from_keras(statistics="reset") or as local layers, and move less on features of deviation 1'
+        'sent with from_keras(statistics="local"), "fedbn" or "reset", and move less on features of deviation 1'
     ]
 
 
