@@ -6,7 +6,7 @@ import collections
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -384,6 +384,26 @@ class Evaluator:
         everything = _union(self._tests.indices)
         counted = np.count_nonzero(self._counted[everything])
         return float(self.correct(model[np.newaxis], {0: everything})[0].sum() / counted) if counted else None
+
+
+def own_metrics(
+    model: FlatModel, population: Population, client_ids: np.ndarray, outputs: Sequence[bytes]
+) -> np.ndarray:
+    """Returns the further metrics `float64 [m, M]` of clients' own models on their test examples.
+
+    Args:
+      model: The architecture, whose metrics are asked for.
+      population: Holds the clients' test examples.
+      client_ids: `[m]`.
+      outputs: What each client's model gave for these, a serialized tensor `float32 [n, ...]`.
+    """
+    found = np.full([len(client_ids), len(model.metrics_of_outputs)], np.nan)
+    for row, client, serialized in zip(found, client_ids, outputs, strict=True):
+        given = tf.io.parse_tensor(serialized, tf.float32).numpy()
+        if len(given):
+            answers = answers_of(model, population.test(client).y, given)
+            row[:] = [compute(each, answers) for each in model.metrics_of_outputs]
+    return found
 
 
 def check_metrics(model: FlatModel, population: Population):

@@ -6,18 +6,16 @@ import functools
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
-from tffcl.models.metrics import compute
 from tffcl.models.model_rows import assigned
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import method_checks, summary
-from tffcl.runs.evaluator import answers_of
+from tffcl.runs.evaluator import own_metrics
 from tffcl.runs.metrics import COLUMNS, METRICS, rows_of
 from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run, Totals
 
@@ -122,23 +120,12 @@ def _train(run: Run, number: int) -> dict:
     totals.local_correct[where] = metrics.test_correct
     totals.local_total[where] = metrics.test_examples
     if metrics.test_outputs is not None:
-        totals.local_metrics[where] = _local_metrics(run, metrics)
+        told = metrics.client_ids, metrics.test_outputs
+        totals.local_metrics[where] = own_metrics(run.method.model, run.population, *told)
     totals.down_bytes += metrics.traffic.down
     totals.up_bytes += metrics.traffic.up
     totals.signature_bytes += metrics.signatures.down + metrics.signatures.up
     return _row(run, metrics)
-
-
-def _local_metrics(run: Run, metrics: RoundMetrics) -> np.ndarray:
-    """The further metrics of the cohort's own models on their test examples, `float64 [m, M]`."""
-    model = run.method.model
-    found = np.full([len(metrics.client_ids), len(model.metrics_of_outputs)], np.nan)
-    for row, client, outputs in zip(found, metrics.client_ids, metrics.test_outputs, strict=True):
-        outputs = tf.io.parse_tensor(outputs, tf.float32).numpy()
-        if len(outputs):
-            answers = answers_of(model, run.population.test(client).y, outputs)
-            row[:] = [compute(each, answers) for each in model.metrics_of_outputs]
-    return found
 
 
 def _draw(run: Run, number: int) -> Cohort:

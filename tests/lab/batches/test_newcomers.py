@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.metrics import mean_absolute_error, r2_score
 
 import tffcl
 from tffcl.clients import sampling
@@ -268,3 +269,25 @@ def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
     written = (out / "pacfl" / "seed-0" / "newcomers.json").stat().st_mtime_ns
     assert main(["newcomers", str(out)]) == 0
     assert (out / "pacfl" / "seed-0" / "newcomers.json").stat().st_mtime_ns == written
+
+
+def test_newcomers_of_numbers_have_the_metrics_of_scikit_learn(tmp_path, capsys):
+    """A regression has no accuracy; a metric of one test example, R², is not defined."""
+    few = ["clinics_diabetes_small", "--rounds", "1", "--set", "newcomers.clients=2", "--set", "newcomers.epochs=1"]
+    few += ["--set", "train.clients_per_round=4", "--algorithms", "fedavg,ifca", "--out", str(tmp_path)]
+    assert main(["compare", *few]) == main(["newcomers", str(tmp_path)]) == 0
+    place = tmp_path / "fedavg" / "seed-0"
+    loaded = tffcl.load_run(place)
+    found = rows_of(place / "newcomers.csv")
+    for row in found:
+        tests = loaded.federated.test_indices[int(row["client_id"])]
+        x, y = loaded.federated.test.x[tests], loaded.federated.test.y[tests]
+        said = np.asarray(loaded.predict(loaded.population.shown_ids[0], x))
+        assert float(row["cluster_mae"]) == pytest.approx(mean_absolute_error(y, said), rel=1e-5)
+        assert float(row["cluster_r2"]) == pytest.approx(r2_score(y, said), rel=1e-4)
+        assert row["cluster_accuracy"] == "" and row["local_mae"] != row["cluster_mae"]
+    capsys.readouterr()
+    assert main(["newcomers", str(place)]) == 0
+    out = capsys.readouterr().out
+    assert "cluster mae: 0." in out and "accuracy" not in out
+    assert "cluster_mae" in (tmp_path / "newcomers.csv").read_text().splitlines()[0]

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import pathlib
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,16 +19,17 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.lab.reporting.files import find_runs
-from tffcl.lab.reporting.newcomers_table import NEWCOMERS
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.load_run import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
+from tffcl.models.metrics import better_of
 from tffcl.models.model_rows import assigned
 from tffcl.regular_files import check_replaceable, write_text
 from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
-from tffcl.runs.evaluator import Evaluator
+from tffcl.runs.evaluator import Evaluator, own_metrics
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.progress import progress_bar
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
@@ -46,6 +48,7 @@ class _Joined:
       founded: `bool [B]`, whether no participant is in the cluster.
       cluster_accuracy: `float [B]`, of the model that a newcomer is given.
       local_accuracy: `float [B]`, after its own training; NaN without.
+      metrics: By name `cluster` and `local`, `float [B]`, of the model's further metrics, as the accuracies.
       everyone: All clients, newcomers included.
       views: Of the method's state with them.
     """
@@ -55,6 +58,7 @@ class _Joined:
     founded: np.ndarray
     cluster_accuracy: np.ndarray
     local_accuracy: np.ndarray
+    metrics: Mapping[str, Mapping[str, np.ndarray]]
     everyone: Population
     views: Views
 
@@ -135,33 +139,38 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     models, rows = method.used_models(admitted, ids)
     views = method.views(admitted)
     clusters = views.clusters[everyone.index(ids)]
-    local = np.full(len(ids), np.nan)
+    model = method.model.whole
+    local, own = np.full(len(ids), np.nan), np.full([len(ids), len(model.metrics_of_outputs)], np.nan)
     if config.newcomers.epochs:
-        local = _personalised(trained, arrivals, models, assigned(rows).rows, show_progress)
+        local, own = _personalised(trained, arrivals, models, assigned(rows).rows, show_progress)
     founded = ~np.isin(clusters, method.views(trained.state).clusters)
-    accuracy = Evaluator(method.model.whole, arrivals).cluster_accuracy(models, rows)
-    return _Joined(ids, clusters, founded, accuracy, local, everyone, views)
+    evaluator = Evaluator(model, arrivals)
+    accuracy, further = evaluator.cluster_accuracy(models, rows), evaluator.cluster_metrics(models, rows, clusters)
+    metrics = {name: {"cluster": each["cluster"], "local": own[:, n]} for n, (name, each) in enumerate(further.items())}
+    return _Joined(ids, clusters, founded, accuracy, local, metrics, everyone, views)
 
 
 def _personalised(
     trained: TrainedRun, arrivals: Population, models: np.ndarray, rows: np.ndarray, show_progress: bool
-) -> np.ndarray:
-    """Trains every newcomer's model on its own data, of a mixture the one that weighs most; returns the accuracies
-    after that, `float [B]`."""
-    config = trained.config
+) -> tuple[np.ndarray, np.ndarray]:
+    """Trains every newcomer's model on its own data, of a mixture the one that weighs most; returns what is measured
+    after that, accuracies `float [B]` and further metrics `float [B, M]`."""
+    config, model = trained.config, trained.method.model.whole
     training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
-    own_round = build_own_round(trained.method.model.whole, training)
+    own_round = build_own_round(model, training)
     # As if in the round after the last: no cohort of the run has this seed.
     seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
-    accuracies = []
+    accuracies, metrics = [], [np.zeros([0, len(model.metrics_of_outputs)])]
     with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
         everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))
         for part, few in everyone.parts(_AT_A_TIME):
             reports = run_round(own_round, few, kept=KeptStates(models[0]), brought=models[rows[part]]).reports
             tested = np.maximum(reports["test_examples"], 1)
             accuracies.append(np.where(reports["test_examples"] > 0, reports["test_correct"] / tested, np.nan))
+            if "test_outputs" in reports:
+                metrics.append(own_metrics(model, arrivals, few.client_ids, reports["test_outputs"]))
             bar.update(len(few.client_ids))
-    return np.concatenate(accuracies)
+    return np.concatenate(accuracies), np.concatenate(metrics)
 
 
 def _contents(trained: TrainedRun, joined: _Joined) -> dict:
@@ -184,8 +193,17 @@ def _contents(trained: TrainedRun, joined: _Joined) -> dict:
             "cluster": summary.spread(joined.cluster_accuracy),
             "local": summary.spread(joined.local_accuracy),
         },
+        **({"metrics": further} if (further := _metrics(joined)) else {}),
         "clients": _rows(federated, joined),
         **({} if (cost := trained.ledger.summary()) is None else {"privacy": cost}),
+    }
+
+
+def _metrics(joined: _Joined) -> dict:
+    """The further metrics, as summary.json has them."""
+    return {
+        name: {"better": better_of(name), **{kind: summary.spread(own, better_of(name)) for kind, own in each.items()}}
+        for name, each in joined.metrics.items()
     }
 
 
@@ -202,6 +220,11 @@ def _rows(federated, joined: _Joined) -> list[dict]:
             "test_examples": len(federated.test_indices[client]),
             "cluster_accuracy": _finite(joined.cluster_accuracy[row]),
             "local_accuracy": _finite(joined.local_accuracy[row]),
+            **{
+                f"{kind}_{name}": _finite(own[row])
+                for name, each in joined.metrics.items()
+                for kind, own in each.items()
+            },
         }
         for row, client in enumerate(joined.client_ids)
     ]
@@ -225,17 +248,18 @@ def _write(out: pathlib.Path, contents: dict):
 
 def describe(contents: dict) -> str:
     """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
-    return "\n".join([_table(contents["clients"]).to_text(left=0), "", *_lines(contents)])
+    return "\n".join([_table(contents).to_text(left=0), "", *_lines(contents)])
 
 
-def _table(rows: list[dict]) -> Table:
-    heads = ["client", "true group", "cluster", "examples", "cluster %", "local %"]
+def _table(contents: dict) -> Table:
+    rows, measured = contents["clients"], columns_of(contents)
+    heads = ["client", "true group", "cluster", "examples", *measured.values()]
     keys = ["client_id", "true_cluster", "cluster", "examples"]
     cells = []
     for row in rows[:_MOST_ROWS]:
         plain = ["-" if row[key] is None else str(row[key]) for key in keys]
         plain[2] += " new" if row["founded"] else ""
-        cells.append([*plain, *(_percent(row[f"{kind}_accuracy"]) for kind in ("cluster", "local"))])
+        cells.append([*plain, *(shown(row, column) for column in measured)])
     left = len(rows) - _MOST_ROWS
     return Table.of(heads, cells, notes=[f"... and {left} more in newcomers.csv"] if left > 0 else [])
 
@@ -250,16 +274,18 @@ def _lines(contents: dict):
     yield f"joined clusters (newcomers): {joined or 'none'}; new clusters founded: {clusters['founded']}"
     if clusters["ari"] is not None:
         yield f"adjusted Rand index of all clients, newcomers included: {clusters['ari']:.3f}"
-    yield f"cluster accuracy: {_mean(accuracy['cluster'])} % (the model that a newcomer is given)"
+    told = {"cluster": "the model that a newcomer is given"}
     if contents["epochs"]:
-        epochs = f"{contents['epochs']} epoch{'s' * (contents['epochs'] != 1)}"
-        yield f"local accuracy: {_mean(accuracy['local'])} % (after {epochs} on its own data)"
+        told["local"] = f"after {contents['epochs']} epoch{'s' * (contents['epochs'] != 1)} on its own data"
+    for kind, when in told.items():
+        if accuracy[kind]["mean"] is not None:
+            yield f"{kind} accuracy: {_mean(accuracy[kind], 100)} % ({when})"
+        for name, each in contents.get("metrics", {}).items():
+            yield f"{kind} {name}: {_mean(each[kind])} ({when})"
     yield from (f"{note}, newcomers included" for note in privacy_notes(contents.get("privacy")))
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
-
-
-def _mean(statistics: dict) -> str:
-    return f"{_percent(statistics['mean'])} ± {_percent(statistics['std'])}"
+def _mean(statistics: dict, scale: int = 1) -> str:
+    digits = 2 if scale > 1 else 4
+    mean, std = (statistics[name] for name in ("mean", "std"))
+    return "-" if mean is None else f"{scale * mean:.{digits}f} ± {scale * std:.{digits}f}"

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tffcl import csv_files
 from tffcl.errors import UserError
@@ -69,8 +69,10 @@ def clients_table(run: RunFiles) -> Table | None:
     """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
     if not (run.path / NEWCOMERS).is_file():
         return None
-    heads = ("newcomer", "true group", "cluster", "examples", "test examples", "cluster %", "local %")
     with telling_damage(run.path / NEWCOMERS):
+        contents = _with_newcomers(run).summary
+        measured = columns_of(contents)
+        heads = ("newcomer", "true group", "cluster", "examples", "test examples", *measured.values())
         rows = [
             [
                 each["client_id"],
@@ -78,14 +80,30 @@ def clients_table(run: RunFiles) -> Table | None:
                 f"{each['cluster']}{' (founded)' if each['founded'] else ''}",
                 each["examples"],
                 each["test_examples"],
-                *(
-                    percent(math.nan if each[f"{kind}_accuracy"] is None else each[f"{kind}_accuracy"])
-                    for kind in ("cluster", "local")
-                ),
+                *(shown(each, column) for column in measured),
             ]
-            for each in _with_newcomers(run).summary["clients"]
+            for each in contents["clients"]
         ]
     return Table.of(heads, rows)
+
+
+def columns_of(contents: Mapping) -> dict[str, str]:
+    """Returns which columns the newcomers of a newcomers.json have something in that was measured, to their heads."""
+    names = [
+        *(["accuracy"] if contents["accuracy"]["cluster"]["mean"] is not None else []),
+        *contents.get("metrics", {}),
+    ]
+    return {
+        f"{kind}_{name}": f"{kind} {'%' if name == 'accuracy' else name}"
+        for name in names
+        for kind in ("cluster", "local")
+    }
+
+
+def shown(client: Mapping, column: str) -> str:
+    """Returns what was measured of a newcomer for a table: accuracies in percent."""
+    value = math.nan if client[column] is None else client[column]
+    return percent(value) if column.endswith("_accuracy") else MISSING if math.isnan(value) else f"{value:.4g}"
 
 
 def write_table(path: str | pathlib.Path) -> str:
