@@ -1,16 +1,18 @@
 """What a round of many small clients costs, by number of clients, beside pfl-research or beside another checkout.
 
     uv run python tests/benchmarks/small_clients.py [--clients 500] [--examples 30] [--methods fedavg pacfl ifca]
-    [--repeats 3] uv run python tests/benchmarks/small_clients.py --clients 50 500 1000 5000
+    [--repeats 3] [--apart]
+    uv run python tests/benchmarks/small_clients.py --clients 50 500 5000 50000
     uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON
     uv run python tests/benchmarks/small_clients.py --against OTHER_CHECKOUT
 
-Prints the medians of seconds, of CPU seconds (the process and its worker together) and of milliseconds a client; the
-methods take turns. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-research's FedAvg takes
-its turn too, in as many processes as cores, and ratios to it are printed. With `--against`, this checkout and another
-one, each by the Python of its own `.venv`, take turns, and the ratios of the least CPU seconds are printed. LeNet-5,
-one epoch of batches of 10, SGD of rate 0.01 and momentum 0.5, as in Fashion-MNIST's label skew; examples are random
-numbers.
+Prints the medians of seconds, of CPU seconds (the process and its worker together) and of CPU milliseconds a client as
+a table in Markdown; the methods take turns. With `--apart`, rounds whose clients are not put into shards (see
+`rounds.shards`) take their turns too. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`,
+pfl-research's FedAvg takes its turn too, in as many processes as cores, and ratios to it are printed. With `--against`,
+this checkout and another one, each by the Python of its own `.venv`, take turns, and the ratios of the least CPU
+seconds are printed. LeNet-5, one epoch of batches of 10, SGD of rate 0.01 and momentum 0.5, as in Fashion-MNIST's label
+skew; examples are random numbers.
 """
 
 import argparse
@@ -27,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TURNS = 3
 HERE = pathlib.Path(__file__).resolve()
 PFL = "pfl-research"
+APART = ", no shards"
 
 
 def cpu_seconds(pids) -> float:
@@ -57,7 +60,7 @@ def local_training():
     return LocalTraining(epochs=1, batch_size=10, learning_rate=0.01, momentum=0.5)
 
 
-def contestants(data: dict, methods: list[str]):
+def contestants(data: dict, methods: list[str], apart: bool = False):
     """Returns timers of a method's round, which give seconds and CPU seconds, and what the models of each add up to."""
     import numpy as np
 
@@ -82,20 +85,25 @@ def contestants(data: dict, methods: list[str]):
     pids = [os.getpid(), runtime.use_local_worker().pid]
 
     def timer(name):
-        method = builders[name]()
+        method = builders[name.removesuffix(APART)]()
         state = method.initialize(population)
         cohort = Cohort(population, population.client_ids, (0, 1))
-        after, _ = method.next(state, cohort)  # traces
+
+        def next_state():
+            with not_in_shards() if name.endswith(APART) else contextlib.nullcontext():
+                return method.next(state, cohort)[0]
+
+        after = next_state()  # traces
 
         def run():
             before, start = cpu_seconds(pids), time.perf_counter()
-            again, _ = method.next(state, cohort)
+            again = next_state()
             spent = time.perf_counter() - start, cpu_seconds(pids) - before
-            apart = float(np.abs(again.models - after.models).max())
-            if apart:
+            moved = float(np.abs(again.models - after.models).max())
+            if moved:
                 # On stderr: `--against` reads stdout. More than another order of sums is a fault.
                 print(
-                    f"{name}, {len(data):,} clients: the same round again gave models {apart:.1e} apart",
+                    f"{name}, {len(data):,} clients: the same round again gave models {moved:.1e} apart",
                     file=sys.stderr,
                 )
             np.testing.assert_allclose(again.models, after.models, rtol=0, atol=1e-6)
@@ -103,7 +111,8 @@ def contestants(data: dict, methods: list[str]):
 
         return run, float(np.abs(after.models).sum())
 
-    built = {name: timer(name) for name in methods}
+    names = [name + ending for name in methods for ending in ([APART, ""] if apart else [""])]
+    built = {name: timer(name) for name in names}
     return {name: run for name, (run, _) in built.items()}, {name: models for name, (_, models) in built.items()}
 
 
@@ -114,7 +123,7 @@ def measure(options) -> dict[int, dict]:
     found = {}
     for clients in options.clients:
         data = build_clients(clients, options.examples)
-        runs, models = contestants(data, options.methods)
+        runs, models = contestants(data, options.methods, options.apart)
         if options.pfl_python:
             from peers import peer
 
@@ -137,9 +146,8 @@ def print_table(clients: int, spent: dict):
     medians = {name: [statistics.median(each) for each in zip(*pairs)] for name, pairs in spent.items()}
     base = medians.get(PFL)
     for name, (seconds, cpu) in medians.items():
-        each = f"{1e3 * seconds / clients:12.2f}  {1e3 * cpu / clients:13.2f}"
-        ratios = f"  {seconds / base[0]:9.2f}  {cpu / base[1]:13.2f}" if base else ""
-        print(f"{clients:7,}  {name:12}  {seconds:9.3f}  {cpu:11.2f}  {each}{ratios}", flush=True)
+        ratios = f" {seconds / base[0]:.2f} | {cpu / base[1]:.2f} |" if base else ""
+        print(f"| {clients:,} | {name} | {seconds:.2f} | {cpu:.2f} | {1e3 * cpu / clients:.2f} |{ratios}", flush=True)
 
 
 def compare(options):
@@ -172,6 +180,12 @@ def compare(options):
             )
 
 
+def not_in_shards():
+    from tffcl.clients.simulation_context import simulating
+
+    return simulating(shards=0)
+
+
 def memory_budget():
     """As in a run, one budget for all rounds: what else the machine does then never changes how sums are ordered."""
     try:
@@ -194,14 +208,16 @@ def main():
         "--pfl-python", help="an interpreter with pfl[pytorch] (TFF's pins exclude PyTorch here), to compare with"
     )
     other.add_argument("--against", type=pathlib.Path, help="another checkout of this project, to compare with")
+    parser.add_argument("--apart", action="store_true", help="also rounds whose clients are not put into shards")
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.against:
         compare(options)
         return
     if not options.json:
-        ratios = "  s to pfl's  CPU s to pfl's" if options.pfl_python else ""
-        print(f"clients  a round of    seconds  CPU seconds  ms a client  CPU ms a client{ratios}")
+        ratios = " s to pfl's | CPU s to pfl's |" if options.pfl_python else ""
+        print(f"| clients | a round of | s | CPU s | CPU ms a client |{ratios}")
+        print("|---|---|---|---|---|" + ("---|---|" if ratios else ""))
     with memory_budget():
         found = measure(options)
     if options.json:
