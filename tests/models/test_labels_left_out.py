@@ -12,7 +12,14 @@ from tests.own_objectives import X, keras, labels_of
 from tffcl.algorithms.choosing_method import losses_of_few
 from tffcl.client_work.evaluation import build_choose, build_losses, build_mean_loss
 from tffcl.client_work.local_sgd import build_local_sgd
-from tffcl.client_work.mixture import nearest_shares
+from tffcl.client_work.mixture import (
+    build_all_losses,
+    fitted_mixture,
+    label_counts,
+    label_prior,
+    nearest_shares,
+    responsibilities,
+)
 from tffcl.clients.client_examples import PooledExamples
 from tffcl.models.graph_function import graph_function
 from tffcl.runs.evaluator import Evaluator
@@ -97,6 +104,28 @@ def test_training_by_weights_of_one_is_plain_training():
 def test_examples_without_a_label_that_counts_are_nearest_to_no_model():
     shares = nearest_shares(tf.constant([[0.0, 2.0, 0.0], [1.0, 1.0, 0.0]]), 0.0, tf.constant([1.0, 2.0, 0.0]))
     np.testing.assert_allclose(shares, [0.5, 0.5])
+
+
+@pytest.mark.parametrize("ignored", [0, -1, 255])
+def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored):
+    """What a mixture of models makes of a client with them is what it makes of the client without."""
+    model, (x, y) = of_classes(ignored), examples(of_classes(0))
+    y[-1] = ignored
+    models = np.stack([model.initial, 1 - model.initial, -model.initial])
+    known = np.random.default_rng(0).uniform(1, 9, [3, 3]).astype(np.float32)
+    all_losses = build_all_losses(model)
+
+    def found(models, known, x, y):
+        losses, counted, counts = all_losses(models, x, y), model.objective.counted(y), model.objective.counts(y)
+        prior = label_prior(known, y, counted)
+        shares, _ = responsibilities(losses, tf.constant([0.2, 0.3, 0.5]), counts, prior)
+        mixtures = fitted_mixture(losses, 3, counts), fitted_mixture(losses, 3, counts, prior)
+        return *mixtures, label_counts(shares, y, counted, 3), tf.reduce_sum(shares, 1)
+
+    for one, other in zip(in_graph(found, models, known, x, y), in_graph(found, models, known, x[:-1], y[:-1])):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    mixture = in_graph(found, models, known, x[-1:], y[-1:])[0]
+    np.testing.assert_allclose(mixture, 1 / 3, rtol=1e-5)  # as without examples
 
 
 @pytest.mark.parametrize("ignored", [0, -1, 255])

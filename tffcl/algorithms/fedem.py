@@ -44,7 +44,8 @@ def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int
 
     def compute(received, client):
         models, local = received["models"], stack(client["examples"])
-        shares, mixture = responsibilities(all_losses(models, local["x"], local["y"]), client["kept"])
+        losses, counts = all_losses(models, local["x"], local["y"]), model.objective.counts(local["y"])
+        shares, mixture = responsibilities(losses, client["kept"], counts)
         trained, report = train(models, shares, mixture, client)
         update = collections.OrderedDict(weights=tf.ones([num_models]), value=trained - models)
         return ClientResult({"update": update}, report, tf.where(report["finite"], mixture, client["kept"]))
@@ -60,7 +61,7 @@ def _build_finding(model: FlatModel, num_models: int, steps: int) -> tff.Computa
     all_losses = build_all_losses(model)
 
     def find(values, x, y):
-        return fitted_mixture(all_losses(values["models"], x, y), steps)
+        return fitted_mixture(all_losses(values["models"], x, y), steps, model.objective.counts(y))
 
     return build_finding(model, {"models": models_type(model.size, num_models)}, find)
 

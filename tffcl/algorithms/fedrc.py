@@ -63,10 +63,12 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
 
     def compute(received, client):
         models, kept, local = received["models"], client["kept"], stack(client["examples"])
-        losses, prior = all_losses(models, local["x"], local["y"]), label_prior(received["labels"], local["y"])
-        shares, mixture = responsibilities(losses, kept["mixture"], prior)
+        y, counted = local["y"], model.objective.counted(local["y"])
+        losses, prior = all_losses(models, local["x"], y), label_prior(received["labels"], y, counted)
+        shares, mixture = responsibilities(losses, kept["mixture"], model.objective.counts(y), prior)
         trained, report = train(models, shares, mixture, client)
-        labels, examples = label_counts(shares, local["y"], model.num_classes), tf.cast(report["examples"], tf.float32)
+        labels = label_counts(shares, y, counted, model.num_classes)
+        examples = tf.cast(report["examples"], tf.float32)
         changed = uploads["labels"].clipped(tf.math.divide_no_nan(labels - kept["labels"], examples))
         told = {
             name: collections.OrderedDict(weights=tf.ones([num_models]), value=value)
@@ -93,7 +95,8 @@ def _build_finding(model: FlatModel, num_models: int, steps: int) -> tff.Computa
     all_losses = build_all_losses(model)
 
     def find(values, x, y):
-        return fitted_mixture(all_losses(values["models"], x, y), steps, label_prior(values["labels"], y))
+        prior = label_prior(values["labels"], y, model.objective.counted(y))
+        return fitted_mixture(all_losses(values["models"], x, y), steps, model.objective.counts(y), prior)
 
     return build_finding(model, _values_type(model, num_models), find)
 

@@ -75,50 +75,56 @@ def build_all_losses(model: FlatModel):
 
 
 @tf.function(autograph=False)
-def responsibilities(losses, mixture, prior=None):
+def responsibilities(losses, mixture, counts, prior=None):
     """The E-step: how much of each example is of which model, and the mixture that follows (the M-step of π).
 
     Args:
       losses: `float32 [K, n]`, negative log-likelihoods.
       mixture: `float32 [K]`, π.
+      counts: `float32 [n]`, how many labels of each example count, of which it needs one.
       prior: `float32 [K, n]`, a further logarithm of probabilities; None for nothing.
 
     Returns:
-      `float32 [K, n]`, which sum to one for each example, and their means over the examples, `float32 [K]`; without
-      examples the mixture as it was.
+      `float32 [K, n]`, which sum to one for each example, to zero where no label counts, and their means over the
+      others, `float32 [K]`; without examples the mixture as it was.
     """
     logits = tf.math.log(tf.maximum(mixture, LEAST))[:, tf.newaxis] - losses
-    shares = tf.nn.softmax(logits if prior is None else logits + prior, axis=0)
-    there = tf.shape(losses)[1] > 0
-    return shares, tf.where(there, tf.math.divide_no_nan(tf.reduce_sum(shares, 1), tf.reduce_sum(shares)), mixture)
+    shares = tf.sign(counts) * tf.nn.softmax(logits if prior is None else logits + prior, axis=0)
+    all_of, each = tf.reduce_sum(shares), tf.reduce_sum(shares, 1)
+    return shares, tf.where(all_of > 0, tf.math.divide_no_nan(each, all_of), mixture)
 
 
-def label_prior(labels, y):
+def label_prior(labels, y, counted):
     """Minus the logarithm of the share of each example's label among all that a model is responsible for (FedRC's C).
 
     Args:
       labels: `float32 [K, C]`, how many examples of each label each model is responsible for; zero before it is known.
       y: `int32 [n, ...]`.
+      counted: `bool [n, ...]`, which labels count.
 
     Returns:
-      `float32 [K, n]`; of sequences the mean over their labels.
+      `float32 [K, n]`; of sequences the mean over their labels that count.
     """
     counts = tf.maximum(labels, _LEAST_COUNT)
     logarithms = -tf.math.log(counts / tf.reduce_sum(counts, axis=1, keepdims=True))
-    of_each = tf.gather(logarithms, y, axis=1)
-    return tf.reduce_mean(of_each, axis=list(range(2, of_each.shape.rank)))
+    of_each = tf.gather(logarithms, tf.where(counted, y, 0), axis=1)
+    weights, axes = tf.cast(counted, tf.float32), list(range(1, y.shape.rank))
+    of_labels = tf.reduce_sum(weights * of_each, axis=[1 + axis for axis in axes])
+    return tf.math.divide_no_nan(of_labels, tf.reduce_sum(weights, axis=axes))
 
 
-def label_counts(shares, y, classes: int):
+def label_counts(shares, y, counted, classes: int):
     """Returns how many examples of each label each model is responsible for, `float32 [K, C]`.
 
     Args:
       shares: `float32 [K, n]`, see `responsibilities`.
-      y: `int32 [n, ...]`; of sequences each label counts a part of the example.
+      y: `int32 [n, ...]`; of sequences each label that counts is a part of the example.
+      counted: `bool [n, ...]`, which labels count.
       classes: C.
     """
-    one_hot = tf.one_hot(y, classes)
-    return shares @ tf.reduce_mean(one_hot, axis=list(range(1, one_hot.shape.rank - 1)))
+    weights, axes = tf.cast(counted, tf.float32), list(range(1, y.shape.rank))
+    of_labels = tf.reduce_sum(weights[..., tf.newaxis] * tf.one_hot(y, classes), axis=axes)
+    return shares @ tf.math.divide_no_nan(of_labels, tf.reduce_sum(weights, axis=axes)[:, tf.newaxis])
 
 
 def nearest_shares(losses, least: float, counts):
@@ -137,13 +143,13 @@ def mean_model(models, weights):
     return tf.reduce_sum(weights[:, tf.newaxis] * models, axis=0)
 
 
-def fitted_mixture(losses, steps: int, prior=None):
+def fitted_mixture(losses, steps: int, counts, prior=None):
     """Returns the mixture `float32 [K]` of a client's examples, from equal weights, by so many steps of EM on it alone;
     arguments as of `responsibilities`."""
     models = losses.shape[0]
     mixture = tf.fill([models], 1.0 / models)
     for _ in range(steps):
-        mixture = responsibilities(losses, mixture, prior)[1]
+        mixture = responsibilities(losses, mixture, counts, prior)[1]
     return mixture
 
 
