@@ -101,3 +101,14 @@ def test_a_command_that_needs_them_says_so(bare, monkeypatch, capsys):
     monkeypatch.setattr(listing, "listing", fail)
     assert main(["list"]) == 2
     assert capsys.readouterr().err == "tffcl: numpy is not installed; tffcl doctor --fix installs what is missing\n"
+
+
+def test_the_image_is_of_files_that_are_there_and_runs_a_worker_without_rights():
+    lines = (ROOT / "tffcl" / "install" / "Containerfile").read_text().splitlines()
+    steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
+    copied = [name for step, rest in steps if step == "COPY" for name in rest.split()[:-1]]
+    assert copied and all((ROOT / name).exists() for name in copied)
+    assert any(step == "RUN" and "--no-deps -r tffcl/install/requirements.txt" in rest for step, rest in steps)
+    names = [step for step, _ in steps]
+    assert dict(steps)["USER"] == "10001" and names.index("USER") < names.index("ENTRYPOINT")
+    assert dict(steps)["ENTRYPOINT"] == '["tffcl", "worker"]' and dict(steps)["CMD"] == '["--port", "10000"]'
