@@ -85,7 +85,7 @@ CHEAP = {("batch norm", "ditto"), ("lstm", "fedavg")}  # without the two workers
 @functools.cache
 def model_of(kind):
     build, input_spec, _ = KINDS[kind]
-    return tffcl.FlatModel.from_keras(build(), CROSS_ENTROPY, input_spec, kind)
+    return tffcl.FlatModel.from_keras(build(), CROSS_ENTROPY, input_spec, kind, metrics=("accuracy", "f1", "log_loss"))
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,9 @@ def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path
     finally:
         worker.use_local_worker()
     np.testing.assert_allclose(again.model_of("c1"), result.model_of("c1"), atol=1e-4)
+    for kind in ("cluster", "local"):  # what clients' own models give for their tests comes from the workers
+        of_both = again.clients[f"{kind}_log_loss"], result.clients[f"{kind}_log_loss"]
+        np.testing.assert_allclose(*of_both, atol=1e-3)
 
 
 def steady(dropout=0.0):
