@@ -103,9 +103,48 @@ def test_newcomers_join_by_the_rules_of_the_known(method, population, result):
     assert found[6] == found[0] and found[7] == found[1] != found[0]
 
 
-def test_a_table_without_clusters_of_its_own_is_predicted_by_hand(result, population):
+def test_rows_of_a_table_are_predicted_by_the_rules_of_the_population(result, population):
     """A model of Keras and rules of the population are all that serves a new patient."""
-    examples = population.test(population.id_of("clinic 0"))
-    answers = result.predict("clinic 0", examples.x)
+    frame = clinics()
+    own = frame[frame["clinic"] == "clinic 0"]
+    rows = own.drop(columns=["diagnosis", "clinic", "scanner"])
+    x = population.features_of(rows)
+    held = [getattr(population, kind)(0).x for kind in ("train", "test", "validation")]
+    np.testing.assert_array_equal(np.sort(x, axis=0), np.sort(np.concatenate(held), axis=0))
+    answers = result.predict("clinic 0", x)
     keras = result.keras_model_of("clinic 0")
-    np.testing.assert_array_equal(answers, tf.argmax(keras(examples.x), axis=-1))
+    np.testing.assert_array_equal(answers, tf.argmax(keras(x), axis=-1))
+    assert np.mean(np.array(population.label_names)[answers] == own["diagnosis"]) > 0.8
+    for wrong, message in (
+        (rows.drop(columns="mean area"), "unknown column 'mean area'"),
+        (
+            rows.assign(**{"mean area": np.nan}),
+            f"mean area has no value in {len(rows)} of {len(rows)} rows, first in row 0",
+        ),
+        (rows.assign(**{"mean area": "large"}), "mean area holds text; that of the known clients holds numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            population.features_of(wrong)
+    with pytest.raises(UserError, match="these clients are of no table"):
+        tffcl.Population.from_arrays({"a": (x, answers)}).features_of(rows)
+
+
+def test_validation_examples_may_be_held_out_later(population):
+    """Of a table, whose groups, rules and names stay."""
+    frame = clinics()
+    whole = tffcl.Population.from_frame(frame, client="clinic", label="diagnosis", group="scanner")
+    found = whole.with_validation(0.25)
+    for client in whole.client_ids:
+        parts = found.train(client), found.validation(client)
+        assert len(parts[1]) == round(0.25 * len(whole.train(client)))
+        rows = np.concatenate([each.x for each in parts])
+        np.testing.assert_array_equal(np.sort(rows, axis=0), np.sort(whole.train(client).x, axis=0))
+        np.testing.assert_array_equal(found.test(client).x, whole.test(client).x)
+    assert found.groups.tolist() == whole.groups.tolist() and found.feature_names == whole.feature_names
+    assert found.label_names == whole.label_names and found.sizes.tolist() == [
+        len(found.train(each)) for each in range(8)
+    ]
+    with pytest.raises(UserError, match="the clients hold validation examples already"):
+        population.with_validation(0.1)
+    with pytest.raises(UserError, match="share is 0.001, which is no example of any client"):
+        whole.with_validation(0.001)

@@ -212,6 +212,24 @@ class Population(Shown):
         """What each feature of a table is called, by input where there are several; None for what is no table."""
         return None if self.table is None else self.table.feature_names
 
+    def features_of(self, frame) -> np.ndarray | dict[str, np.ndarray]:
+        """Returns rows of a table as examples `[n, features]`, by input where there are several, to predict them.
+
+            result.predict("clinic 3", clients.features_of(patients))
+
+        Columns become features by the rules of this population's own table, means and deviations included.
+
+        Args:
+          frame: A DataFrame with the columns of the features; others, and labels, are not looked at.
+
+        Raises:
+          UserError: If the population is of no table, a column is not there or of another kind, or a value is missing
+            and the rule does not fill it.
+        """
+        if self.table is None:
+            raise UserError("these clients are of no table; features_of is of those that from_frame has made")
+        return self.table.read(frame)
+
     @functools.cached_property
     def example_spec(self) -> collections.OrderedDict:
         """`<x, y>` of `tf.TensorSpec`, of one example: what a model must take; the form of `FlatModel.example_spec`."""

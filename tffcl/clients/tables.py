@@ -76,6 +76,27 @@ class TableRules:
             arrays.check_finite(found[key], "the features of the table")
         return found.get("", found)
 
+    def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
+        """Returns the examples of a table's rows, see `Population.features_of`."""
+        values = {}
+        for name in self.columns:
+            if name not in frame.columns:
+                raise unknown("column", name, map(str, frame.columns))
+            none = frame[name].isna().to_numpy()
+            if none.any() and self.missing != "mean":
+                where = f"{none.sum()} of {len(frame)} rows, first in row {none.argmax()}"
+                raise UserError(f"column {name} has no value in {where}")
+            values[name] = _values(frame[name], None)
+        self.check_kinds(values)
+        return self.features(values)
+
+    def check_kinds(self, values: Mapping[str, np.ndarray]):
+        """Raises UserError if a column is of numbers where it was of text, or the other way round."""
+        for name, column in self.columns.items():
+            if (column.categories is None) == (values[name].dtype.kind == "U"):
+                kinds = ("text", "numbers") if column.categories is None else ("numbers", "text")
+                raise UserError(f"column {name} holds {kinds[0]}; that of the known clients holds {kinds[1]}")
+
     def _of(self, name: str, values: np.ndarray) -> np.ndarray:
         rule = self.columns[name]
         if rule.categories is not None:
@@ -160,10 +181,7 @@ def read_table(
     rules = known or TableRules(
         inputs, _measured(frame, {name: values[name][training] for name in columns}, standardize), rule
     )
-    for name, column in rules.columns.items():
-        if (column.categories is None) == (values[name].dtype.kind == "U"):
-            kinds = ("text", "numbers") if column.categories is None else ("numbers", "text")
-            raise UserError(f"column {name} holds {kinds[0]}; that of the known clients holds {kinds[1]}")
+    rules.check_kinds(values)
     x = rules.features(values)
     y, names = (x, None) if label is None else _labels(frame, outputs, isinstance(label, str))
     if not known and any(
@@ -269,8 +287,9 @@ def _without_missing(frame, ids: np.ndarray, columns, outputs, rule: str) -> np.
     return kept
 
 
-def _values(column, ids: np.ndarray) -> np.ndarray:
-    """A column as float64 with NaN, integers, or texts of which "" is missing; UserError for other types."""
+def _values(column, ids: np.ndarray | None) -> np.ndarray:
+    """A column as float64 with NaN, integers, or texts of which "" is missing; UserError for other types. `ids` are the
+    rows' clients, for messages; None where they have none."""
     from pandas.api import types
 
     name, kind = column.name, column.dtype
@@ -280,7 +299,8 @@ def _values(column, ids: np.ndarray) -> np.ndarray:
         values = column.to_numpy(np.float64, na_value=np.nan)
         if (infinite := np.isinf(values)).any():
             row = infinite.argmax()
-            raise UserError(f"column {name} has an infinite value of client {ids[row]} in row {row}")
+            of = "" if ids is None else f" of client {ids[row]}"
+            raise UserError(f"column {name} has an infinite value{of} in row {row}")
         return values
     some = column.dropna()
     found = {type(each) for each in some}

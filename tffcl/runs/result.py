@@ -203,7 +203,7 @@ class Result(Shown):
     def facts(self):
         """What came of the run."""
         told = {f"{kind} accuracy": percent(mean) for kind, mean in self._means("accuracy").items()}
-        for name in self.summary.get("metrics", {}):
+        for name in [each for each in self.summary.get("metrics", {}) if each != "accuracy"]:
             told |= {f"{kind} {name}": f"{mean:.4g}" for kind, mean in self._means("metrics", name).items()}
         rest = {"clusters": self.summary["clusters"]["count"], "rounds": self.summary["rounds"], "files": self.out}
         return {"method": self.summary["algorithm"], **told, **rest}

@@ -254,7 +254,7 @@ def rates(model):
     def surprise_error(labels, outputs):
         return float(np.mean(1 - outputs[np.arange(len(labels)), labels]))
 
-    measuring = model.with_metrics(["log_loss", surprise_error])
+    measuring = model.with_metrics(["accuracy", "log_loss", surprise_error])
     return lambda learning_rate: build_fedavg(measuring, tffcl.LocalTraining(learning_rate=learning_rate))
 
 
@@ -271,6 +271,7 @@ def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone
     tested = [100 * each["accuracy"]["cluster"]["mean"] for each in found]
     assert found.tests["cluster_accuracy_percent"].tolist() == tested
     assert found.result(seed=5).summary == found[1]
+    assert found.result(seed=5).facts()["cluster accuracy"].endswith(" %")
     assert "picked: learning rate 0.1, on test data" in repr(found)
     again = tffcl.search(rates, settings, held_out, tmp_path, halving=2, callbacks=[Ending((3, 1))], **how)
     assert again == found, "nothing is run twice"
