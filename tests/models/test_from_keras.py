@@ -344,6 +344,13 @@ def functional_of(probabilities):
     return tffcl.FlatModel.from_functional(own_data.functional(), probabilities=probabilities)
 
 
+class OwnStep(tf.keras.Sequential):
+    """A model that is trained otherwise than by its loss."""
+
+    def train_step(self, data):
+        return super().train_step(data)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -351,6 +358,10 @@ def functional_of(probabilities):
             lambda: of_keras(layers.Dense(2)),
             r"the Keras model sequential\w* has no weights yet; give its first layer "
             r"an input shape",
+        ),
+        (
+            lambda: tffcl.FlatModel.from_keras(OwnStep([two()]), SparseCE(from_logits=True), spec([30], tf.float32)),
+            "has a train_step of its own, which clients do not run",
         ),
         (
             lambda: of_keras(layers.Dense(1, input_shape=(30,))),

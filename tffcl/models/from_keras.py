@@ -97,6 +97,11 @@ def from_keras(
         is_named = isinstance(input_spec, Mapping)
         input_spec = collections.OrderedDict(input_spec, y=y) if is_named else (input_spec[0], y)
     keras_model, rebuild = _model_and_rebuild(keras_model, x)
+    if type(keras_model).train_step is not tf.keras.Model.train_step:
+        raise UserError(
+            f"the Keras model {keras_model.name} has a train_step of its own, which clients do not run: what is lost "
+            "belongs into the loss, add_loss or a regularizer, and the step is that of LocalTraining"
+        )
     name = name or keras_model.name
     if not isinstance(loss, tf.keras.losses.Loss):
         raise UserError(
