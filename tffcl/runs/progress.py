@@ -37,6 +37,13 @@ def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqd
     )
 
 
+@contextlib.contextmanager
+def waiting(title: str, *, show: bool = True) -> Iterator[None]:
+    """Says what is waited for while its block runs, where nobody knows how long."""
+    with tqdm(desc=title, bar_format="{desc} ({elapsed})", disable=not show, leave=False, dynamic_ncols=True):
+        yield
+
+
 def _interval() -> float:
     """Seconds between updates: in a log file a line every ten seconds does; on a terminal the bar moves."""
     if sys.stderr.isatty():

@@ -13,6 +13,7 @@ from tffcl.lab.tasks.attack_settings import note_of, told_of, with_imitators, wi
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.runs.callbacks import Callback
+from tffcl.runs.progress import waiting
 from tffcl.runs.result import Result
 from tffcl.runs.run import Protocol
 from tffcl.runs.run_directory import RunDirectory
@@ -57,8 +58,9 @@ def run(
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read
     directory = RunDirectory(out)
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
-    federated = build.load_data(config, data_dir)
-    population, later = build_populations(config, federated)
+    with waiting(f"{config.task}: reads and parts the data", show=show_progress):
+        federated = build.load_data(config, data_dir)
+        population, later = build_populations(config, federated)
     attack = config.attack
     malicious = attack.malicious(federated.num_clients, config.seed)
     if attack.kind in OF_DATA and len(malicious):

@@ -15,6 +15,7 @@ from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.clients.sampling import stream
+from tffcl.clients.simulation_context import simulating
 from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project
 from tffcl.display import Shown
@@ -26,6 +27,7 @@ from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import replacing
+from tffcl.runs.progress import progress_bar
 from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind
 
@@ -140,6 +142,7 @@ def similarity(
     training: LocalTraining = LocalTraining(),
     seed: int = 0,
     data_dir: str | None = None,
+    show_progress: bool = True,
     **values,
 ) -> Similarity:
     """Lets all clients send their signatures, and measures how alike these are; no federated round is run.
@@ -155,6 +158,7 @@ def similarity(
       training: What signatures that train take.
       seed: Of signatures and halves.
       data_dir: Where data sets of tasks are.
+      show_progress: A bar on standard error while clients sign.
       **values: What else a signature is given: `server_images`, `find_encoder`, `noise_seed`, as of `build_composed`.
 
     Raises:
@@ -171,7 +175,15 @@ def similarity(
         how, population, seed = *_of_task(clients, data_dir), clients.seed
     runtime.use_local_worker()
     how.check(len(population.client_ids))
-    formed, notes, numbers = _formed(how, population, seed)
+    with progress_bar(len(population.client_ids), "clients sign", "client", show=show_progress) as bar:
+
+        def show_clients(done: int, clients: int):  # of which some sign several times, as for their halves
+            bar.n = min(done, clients)
+            bar.refresh()
+
+        with simulating(on_progress=show_clients):
+            formed, notes, numbers = _formed(how, population, seed)
+        bar.n = bar.total
     # A threshold that a task can have is one of the tree in the metric's own unit.
     tree, unit = formed.dendrogram, how.tree_unit or how.unit
     if formed.chance is not None or tree is None:
@@ -270,9 +282,13 @@ def write_similarity(
         )  # fmt: skip
     federated = build.load_data(config, data_dir)
     truth = federated.true_groups
-    pictures = {"proximity": found.heat_map(), "dendrogram": found.tree(), "histogram": found.histogram(truth)}
-    pictures |= {"umap": found.umap()} if map_clients else {}
-    written = [figures.save(picture, out / f"{name}.png") for name, picture in pictures.items()]
+    pictures = {"proximity": found.heat_map, "dendrogram": found.tree, "histogram": lambda: found.histogram(truth)}
+    pictures |= {"umap": found.umap} if map_clients else {}
+    written = []
+    with progress_bar(len(pictures), "pictures", "picture") as bar:
+        for name, draw in pictures.items():
+            written.append(figures.save(draw(), out / f"{name}.png"))
+            bar.update()
     return "\n".join(
         [
             *_table(found),
