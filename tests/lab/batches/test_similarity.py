@@ -102,6 +102,8 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
     assert sum(found.numbers.values()) == pytest.approx(1) and "2 in " in repr(found)
     again = tffcl.similarity(clients, {"name": "subspace", "num_vectors": 2}, model=own_data.perceptron())
     assert again.numbers == found.numbers and found._repr_html_().count("data:image/png;base64,") == 2
+    for signature in ("anchor_gradient", "label_histogram", "pca_centres"):
+        assert tffcl.similarity(clients, signature, model=own_data.perceptron()).numbers, "of every signature"
     with pytest.raises(UserError, match="clients is of dict; it must be a tffcl.Population, or what tffcl.resolve"):
         tffcl.similarity({"a": clients}, model=own_data.perceptron())
     with pytest.raises(UserError, match="unknown signature 'subspce'; did you mean 'subspace'"):

@@ -215,8 +215,8 @@ def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, flo
     first, second = signed.halves  # type: ignore[misc]  # which the rule "self" asks for
     both = {name: np.concatenate([own, second[name]]) for name, own in first.items()}
     clients = len(signed.examples)  # type: ignore[arg-type]  # as the halves
-    told = [np.isfinite(each).all() for each in both.values()] + [both["mask"].any(1).all()] * ("mask" in both)
-    if clients <= 2 or not all(told):
+    finite = all(np.isfinite(each).all() for each in both.values())
+    if clients <= 2 or not finite or "centres" in both and not both["mask"].any(axis=1).all():
         return {}
     apart, found = how.distances(both, None), collections.Counter()
     draws = int(np.clip(_DRAWS * (_ALL_DRAWS_OF / clients) ** 2, _FEWEST_DRAWS, _DRAWS))
