@@ -39,8 +39,9 @@ def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqd
 
 @contextlib.contextmanager
 def waiting(title: str, *, show: bool = True) -> Iterator[None]:
-    """Says what is waited for while its block runs, where nobody knows how long."""
-    with tqdm(desc=title, bar_format="{desc} ({elapsed})", disable=not show, leave=False, dynamic_ncols=True):
+    """Says on a terminal what is waited for while its block runs, where nobody knows how long."""
+    hidden = None if show else True  # None: where standard error is no terminal
+    with tqdm(desc=title, bar_format="{desc} ({elapsed})", disable=hidden, leave=False, dynamic_ncols=True):
         yield
 
 

@@ -12,7 +12,7 @@ from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.runs.progress import progress_bar
+from tffcl.runs.progress import waiting
 
 _MOST_CLIENTS = 10
 _MOST_GROUPS = 16
@@ -40,23 +40,21 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     """
     from tffcl.lab.reporting import figures
 
-    with progress_bar(4, "reads and parts the data", "step") as bar:
+    with waiting("reads and parts the data"):
         # The same stream as of a run: what is shown is what is trained on.
         federated = load_federated(
             config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir
         )
-        counts, sizes = federated.label_counts(), [len(index) for index in federated.train_indices]
-        drawn = {"sizes.png": lambda: figures.client_sizes_figure(sizes)}
-        if counts is not None:
-            drawn = {"labels.png": lambda: figures.label_histograms(counts, federated.true_groups)} | drawn
-        if _are_drawn(federated):
-            drawn["samples.png"] = lambda: figures.sample_pictures(*_samples(federated))
-        bar.total, written = 1 + len(drawn), []
-        bar.set_description("pictures", refresh=False)
-        bar.update()
+    counts, sizes = federated.label_counts(), [len(index) for index in federated.train_indices]
+    drawn = {"sizes.png": lambda: figures.client_sizes_figure(sizes)}
+    if counts is not None:
+        drawn = {"labels.png": lambda: figures.label_histograms(counts, federated.true_groups)} | drawn
+    if _are_drawn(federated):
+        drawn["samples.png"] = lambda: figures.sample_pictures(*_samples(federated))
+    written = []
+    with waiting("draws pictures"):
         for name, draw in drawn.items():
             written.append(str(figures.save(draw(), pathlib.Path(out) / name)))
-            bar.update()
     return "\n".join([*_lines(config, federated), f"written: {', '.join(written)}"])
 
 

@@ -27,7 +27,7 @@ from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import replacing
-from tffcl.runs.progress import progress_bar
+from tffcl.runs.progress import progress_bar, waiting
 from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind
 
@@ -285,10 +285,9 @@ def write_similarity(
     pictures = {"proximity": found.heat_map, "dendrogram": found.tree, "histogram": lambda: found.histogram(truth)}
     pictures |= {"umap": found.umap} if map_clients else {}
     written = []
-    with progress_bar(len(pictures), "pictures", "picture") as bar:
+    with waiting("draws pictures"):
         for name, draw in pictures.items():
             written.append(figures.save(draw(), out / f"{name}.png"))
-            bar.update()
     return "\n".join(
         [
             *_table(found),
