@@ -344,6 +344,12 @@ def functional_of(probabilities):
     return tffcl.FlatModel.from_functional(own_data.functional(), probabilities=probabilities)
 
 
+def of_two_heads(*units):
+    x = tf.keras.Input([30])
+    model = tf.keras.Model(x, [layers.Dense(each)(x) for each in units])
+    return tffcl.FlatModel.from_keras(model, SparseCE(from_logits=True), spec([30], tf.float32))
+
+
 class OwnStep(tf.keras.Sequential):
     """A model that is trained otherwise than by its loss."""
 
@@ -362,6 +368,14 @@ class OwnStep(tf.keras.Sequential):
         (
             lambda: tffcl.FlatModel.from_keras(OwnStep([two()]), SparseCE(from_logits=True), spec([30], tf.float32)),
             "has a train_step of its own, which clients do not run",
+        ),
+        (
+            lambda: of_two_heads(2, 2),
+            r"has 2 outputs; .*: tf.keras.Model\(model.inputs, model.outputs\[0\]\) is",
+        ),
+        (
+            lambda: of_two_heads(2, 3),
+            r"has 2 outputs; .*: tf.keras.Model\(model.inputs, model.outputs\[0\]\) is",
         ),
         (
             lambda: of_keras(layers.Dense(1, input_shape=(30,))),

@@ -97,6 +97,11 @@ def from_keras(
         is_named = isinstance(input_spec, Mapping)
         input_spec = collections.OrderedDict(input_spec, y=y) if is_named else (input_spec[0], y)
     keras_model, rebuild = _model_and_rebuild(keras_model, x)
+    if len(keras_model.outputs or [0]) > 1:
+        raise UserError(
+            f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
+            "tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first"
+        )
     if type(keras_model).train_step is not tf.keras.Model.train_step:
         raise UserError(
             f"the Keras model {keras_model.name} has a train_step of its own, which clients do not run: what is lost "
