@@ -97,16 +97,7 @@ def from_keras(
         is_named = isinstance(input_spec, Mapping)
         input_spec = collections.OrderedDict(input_spec, y=y) if is_named else (input_spec[0], y)
     keras_model, rebuild = _model_and_rebuild(keras_model, x)
-    if len(keras_model.outputs or [0]) > 1:
-        raise UserError(
-            f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
-            "tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first"
-        )
-    if type(keras_model).train_step is not tf.keras.Model.train_step:
-        raise UserError(
-            f"the Keras model {keras_model.name} has a train_step of its own, which clients do not run: what is lost "
-            "belongs into the loss, add_loss or a regularizer, and the step is that of LocalTraining"
-        )
+    _check_trainable(keras_model)
     name = name or keras_model.name
     if not isinstance(loss, tf.keras.losses.Loss):
         raise UserError(
@@ -217,6 +208,20 @@ def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.
             f"keras_model is of {type(given).__name__}; it must be a tf.keras.Model, or a function that builds one"
         )
     return build(), build
+
+
+def _check_trainable(keras_model: tf.keras.Model):
+    """Raises UserError for a model of several outputs, or one that is trained otherwise than by its loss."""
+    if len(keras_model.outputs or [0]) > 1:
+        raise UserError(
+            f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
+            "tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first"
+        )
+    if type(keras_model).train_step is not tf.keras.Model.train_step:
+        raise UserError(
+            f"the Keras model {keras_model.name} has a train_step of its own, which clients do not run: what is lost "
+            "belongs into the loss, add_loss or a regularizer, and the step is that of LocalTraining"
+        )
 
 
 def _called(keras_model: tf.keras.Model, x) -> tf.keras.Model:
