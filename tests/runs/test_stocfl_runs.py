@@ -14,6 +14,7 @@ from tffcl.lab.batches import similarity
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.run_files import read_run
 
 METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}
 SHORT = {
@@ -35,11 +36,8 @@ def finished(request, finished_run):
 
 
 def history(out):
-    """The clusters after each round, by name of the file; the clients are those of clients.csv."""
-    clients = [int(row["client_id"]) for row in rows_of(out / "clients.csv")]
-    found = {path.name: np.load(path) for path in (out / "history").glob("*.npy")}
-    assert all(then.tolist() == clients for then, _ in found.values())
-    return {name: clusters for name, (_, clusters) in found.items()}
+    """The clusters of the clients of clients.csv after each round that changed some."""
+    return dict(read_run(out).history)
 
 
 def test_a_run_its_newcomers_and_its_models(finished):
@@ -133,7 +131,7 @@ def test_the_history_is_the_clusters_of_each_round(finished):
         rows, told = rows_of(out / "rounds.csv"), summary["clusters"]
         # Nobody whom the server has not met.
         assert [row["clusters"] for row in rows] == [row["known_clusters"] for row in rows]
-        assert told["count"] == len(told["sizes"]) == int(rows[-1]["clusters"]) < len(np.unique(found["000001.npy"]))
+        assert told["count"] == len(told["sizes"]) == int(rows[-1]["clusters"]) < len(np.unique(found[1]))
         assert told["unknown"] == len(last) - int(rows[-1]["known_clients"]) == len(last) - sum(told["sizes"]) > 0
         assert len(np.unique(last)) == told["count"] + told["unknown"]  # they are in clusters of their own
         assert int(rows[0]["known_clients"]) == 12
@@ -158,5 +156,5 @@ def test_similarity_is_what_everyone_in_the_first_round_gives(tmp_path):
     assert "within true groups" in lines and (tmp_path / "similarity" / "histogram.png").stat().st_size > 5_000
     tffcl.run(how, tmp_path / "run", show_progress=False)
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
-        pairs = set(zip(saved["labels"].tolist(), history(tmp_path / "run")["000001.npy"].tolist()))
+        pairs = set(zip(saved["labels"].tolist(), history(tmp_path / "run")[1].tolist()))
     assert len(pairs) == len({first for first, _ in pairs}) == len({second for _, second in pairs}) > 1

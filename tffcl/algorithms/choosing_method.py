@@ -236,10 +236,11 @@ class Choosing(Method):
           UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
         """
         with on_devices():  # which know what they have
-            for client in population.client_ids if self.choose_by == "validation_loss" else ():
+            for client in population.read_before if self.choose_by == "validation_loss" else ():
                 population.validation(client)
-        if self.choose_by == "test_accuracy" and not population.test_sizes.all():
-            without = population.client_ids[population.test_sizes == 0][0]
+        tested = population.evaluated
+        if self.choose_by == "test_accuracy" and not tested.test_sizes.all():
+            without = tested.client_ids[tested.test_sizes == 0][0]
             raise UserError(
                 f"client {population.name_of(without)} has no test examples; choose_by 'test_accuracy' lets "
                 "clients choose on them, 'train_loss' does not"

@@ -64,8 +64,8 @@ class FedDrift(TryingMethod):
         """The state after the clients of a round have tried all models: they choose, models are opened, some merge."""
         asked = cohort.population.restricted(cohort.client_ids)
         where, own = state.index(asked.client_ids), state.clusters(asked.client_ids)
-        how = {"threshold": self._how.threshold, "eager": self._how.eager}
-        found = find_concepts(self.tried(state, asked), own, state.losses[where], state.untrained, asked.sizes, **how)
+        how, sizes = {"threshold": self._how.threshold, "eager": self._how.eager}, asked.sizes_of(asked.client_ids)
+        found = find_concepts(self.tried(state, asked), own, state.losses[where], state.untrained, sizes, **how)
         changed = {name: getattr(state, name).copy() for name in ("assignment", "losses", "drifted_in")}
         changed["assignment"][where], changed["losses"][where] = found.chosen, found.least
         changed["drifted_in"][where[found.drifted]] = cohort.seed[1]

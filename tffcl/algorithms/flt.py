@@ -387,7 +387,8 @@ class FLT(Method):
     def _carry(self, state: FLTState, labels, population: Population):
         if self._joint:
             return {}
-        weights = population.sizes if self._parameters.weighting == "examples" else np.ones_like(population.sizes)
+        everyone = population.client_ids
+        weights = population.sizes_of(everyone) if self._parameters.weighting == "examples" else np.ones_like(everyone)
         return {"models": mean_of_members(state.models, state.assignment, labels, weights)}
 
     def admit(self, state: FLTState, newcomers: Population) -> FLTState:

@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, ended_within
-from tffcl.algorithms.one_shot import OneShot, OneShotClustering, OneShotState, Signed
+from tffcl.algorithms.one_shot import MOST_COMPARED, OneShot, OneShotClustering, OneShotState, Signed
 from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
 from tffcl.choices import GAP, SELF
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
@@ -87,6 +87,8 @@ class GroupedInTime(Method):
         self.name, self.model, self.joining, self._inner = one_shot.name, one_shot.model, one_shot.joining, one_shot
         self.kept_bytes, self.pair_bytes, self._how = one_shot.kept_bytes, one_shot.pair_bytes, how
         self.trained_models = one_shot.trained_models
+        if how.when == AS_THEY_JOIN and not how.regroup_every and not how.regroup_on:
+            self.pairs_of = MOST_COMPARED
         self._signal = how.regroup_on
         self._triggers = Triggers(period=how.regroup_every, share=self._signal and self._signal.share)
         if self._signal and self._signal.signal == SIGNATURE and one_shot.clustering.signature.noise_multiplier:
@@ -228,7 +230,8 @@ class GroupedInTime(Method):
         arrivals = population.restricted(fresh)
         if state.met is None:
             return self._first(state, self._inner.initialize(arrivals), arrivals, round_number), len(fresh)
-        joined = dataclasses.replace(state, met=self._inner.admit(state.met, arrivals))
+        # Who groups all again needs the signatures of all.
+        joined = dataclasses.replace(state, met=self._inner.admit(state.met, arrivals, whole=bool(self._triggers)))
         if state.flags is None:
             return joined, len(fresh)
         order, unknown = joined_order(state.met, arrivals), np.full(len(fresh), np.nan, np.float32)

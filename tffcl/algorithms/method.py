@@ -248,6 +248,7 @@ class Method(abc.ABC):
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
       trained_models: How many models a client trains in a round, of each of which it may keep an optimizer's state.
       pair_bytes: What the server holds for each pair of clients.
+      pairs_of: Of how many clients at most; None: of all.
       training: The local training that its builder was given; None where none of ours has built it.
       parameters: The parameters that its builder was given; None where it has none.
       options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with
@@ -262,6 +263,7 @@ class Method(abc.ABC):
     kept_bytes: int = 0
     trained_models: int = 1
     pair_bytes: int = 0
+    pairs_of: int | None = None
     training: LocalTraining | None = None
     parameters: Parameters | None = None
     options: Mapping[str, object] = types.MappingProxyType({})

@@ -15,7 +15,7 @@ import numpy as np
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, listed, nowhere_note
 from tffcl.choices import GAP, KNEE, SELF
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering import density, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
 from tffcl.clustering.groupings import Grouping
@@ -27,6 +27,8 @@ from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
 from tffcl.validation import tell_once
 
+MOST_COMPARED = 5000  # clients with whom newcomers are compared where nobody is grouped again
+_FEWEST_COMPARED = 10  # of a cluster that newcomers found when there are so many
 THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there
 
 
@@ -231,7 +233,7 @@ class Formed:
 
 def _thin(signature: Signature, population: Population) -> str:
     """Says which clients have fewer examples than a signature is made of; "" if none has, or signatures hide it."""
-    few = population.client_ids[population.sizes < signature.least_examples]
+    few = population.client_ids[population.sizes_of(population.client_ids) < signature.least_examples]
     if not len(few) or signature.noise_multiplier:
         return ""
     return (
@@ -246,17 +248,18 @@ def _notes(*said: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneShotState(ClusteredState):
-    """Beside `ClusteredState`, what the clients were clustered by.
+    """Beside `ClusteredState`, what the clients were clustered by. N are those with whom newcomers are compared.
 
     Attributes:
       signatures: The signatures' arrays by name, rows are clients.
       proximity: `float32 [N, N]`.
-      merges: `float64 [N-1, 4]`, SciPy linkage matrix; None for a grouping without a tree.
+      merges: `float64 [N-1, 4]`, SciPy linkage matrix; None for a grouping without a tree, and beside `compared`.
       threshold: `float64`, where the tree is cut, in the tree's unit; None without one.
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
       chance: What a self-distance is, where the tree is in units of it; else None.
       examples: `int32 [N]`, how many examples clients have, where it is.
       signed_with: `float32 [P]`, the model that clients described their data with; None: the initial one, or none.
+      compared: `int32 [N]`, ascending, who these are; None: all clients.
     """
 
     signatures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -267,6 +270,7 @@ class OneShotState(ClusteredState):
     chance: Chance | None = None
     examples: np.ndarray | None = None
     signed_with: np.ndarray | None = None
+    compared: np.ndarray | None = None
 
     def facts(self):
         """How many clients share how many models, and what was found of them."""
@@ -302,26 +306,32 @@ class OneShot(EngineMethod):
             "signatures": signed.whole, "proximity": formed.proximity,
             "merges": None if formed.dendrogram is None else formed.dendrogram.merges,
             "threshold": None if formed.threshold is None else np.float64(formed.threshold), "notes": notes,
-            "chance": formed.chance, "examples": signed.examples, "signed_with": model,
+            "chance": formed.chance, "examples": signed.examples, "signed_with": model, "compared": None,
         }  # fmt: skip
 
-    def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
+    def admit(self, state: OneShotState, newcomers: Population, *, whole: bool = False) -> OneShotState:
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
 
         They found none where the number of clusters was given, where a rule has found a single one, and, by
         self-distances, those with too few examples to tell.
+
+        Newcomers are compared with the `MOST_COMPARED` clients that are known longest, and with ten of each cluster
+        that was founded later, so that there is no matrix of all pairs of very many clients; with all if `whole`.
         """
         check_newcomers(state, newcomers)
         signed = self.sign(newcomers, 0, state.signed_with)
         _tell_nowhere(newcomers, signed.whole)
-        labels, placed = self.placed(state, newcomers, signed)
+        labels, placed = self.placed(state, newcomers, signed, None if whole else MOST_COMPARED)
         grown = self.engine.grown(state, max(labels.max() + 1 - len(state.models), 0))
         return dataclasses.replace(state, **extended(state, newcomers, labels), **placed, **grown)
 
-    def placed(self, state: OneShotState, newcomers, signed: Signed) -> tuple[np.ndarray, dict]:
+    def placed(
+        self, state: OneShotState, newcomers, signed: Signed, most: int | None = None
+    ) -> tuple[np.ndarray, dict]:
         """Returns the clusters `int32 [B]` of clients, of which `client_ids` count, by what they have sent, and what a
-        state in which they are known has beside `ClusteredState`."""
-        how, known, whole, order = self.clustering, state.signatures, signed.whole, joined_order(state, newcomers)
+        state in which they are known has beside `ClusteredState`; of `most` clients with whom others are compared."""
+        how, known, whole, old = self.clustering, state.signatures, signed.whole, state.compared
+        old, assignment = (state.client_ids, state.assignment) if old is None else (old, state.clusters(old))
         proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))
         examples = None if state.chance is None else np.concatenate([state.examples, signed.examples])
         scaled = proximity if state.chance is None else proximity / state.chance.between(examples)
@@ -330,17 +340,21 @@ class OneShot(EngineMethod):
             free[:] = False
             free[self_distance.able(signed.examples, how.signature.least_examples)] = True
         if how.grouping is not None:
-            labels = np.concatenate([state.assignment, how.place(proximity, known, whole, state.assignment)])
+            labels = np.concatenate([assignment, how.place(proximity, known, whole, assignment)])
         else:
-            labels = _placed(scaled, state.assignment, free, self._limit(state), how.linkage)
-        joined = scaled[np.ix_(order, order)]
-        return labels[len(state.assignment) :], {
+            labels = _placed(scaled, assignment, free, self._limit(state), how.linkage)
+        kept = _compared(labels, len(old), most)
+        ids = np.concatenate([old, newcomers.client_ids]).astype(np.int32)
+        all_kept = state.compared is None and len(kept) == len(ids)
+        order = kept[np.argsort(ids[kept])]
+        return labels[len(old) :], {
             "signatures": {name: np.concatenate([known[name], whole[name]])[order] for name in known},
             "proximity": proximity[np.ix_(order, order)],
             # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any
             # more.
-            "merges": how.tree(joined),
+            "merges": how.tree(scaled[np.ix_(order, order)]) if all_kept else None,
             "examples": None if examples is None else examples[order],
+            "compared": None if all_kept else ids[order],
         }
 
     def _limit(self, state: OneShotState) -> float:
@@ -352,6 +366,10 @@ class OneShot(EngineMethod):
     def views(self, state: OneShotState) -> Views:
         how = self.clustering
         tree_unit = how.tree_unit if state.chance is None else self_distance.UNIT
+        if state.compared is not None:
+            met = functools.partial(_nowhere, state.compared, state.signatures)
+            few = f"later clients were compared with {len(state.compared):,} of {len(state.client_ids):,} known ones"
+            return Views(state.client_ids, state.assignment, notes=(*state.notes, few), nowhere=met)
         metric = MetricView(
             state.proximity,
             how.unit,
@@ -370,6 +388,17 @@ class OneShot(EngineMethod):
         return self.engine.exports(
             build=lambda: {"signature": build_collection(signature)}, clustering=self.clustering.described()
         )
+
+
+def _compared(labels: np.ndarray, old: int, most: int | None) -> np.ndarray:
+    """Which of the clients `[M + B]`, of whom M are old, later ones are compared with: all, or the first `most`, and of
+    clusters without such the first few."""
+    if most is None or len(labels) <= most:
+        return np.arange(len(labels))
+    first = max(old, most)
+    founded = np.setdiff1d(labels[first:], labels[:first])
+    few = [first + np.flatnonzero(labels[first:] == cluster)[:_FEWEST_COMPARED] for cluster in founded]
+    return np.concatenate([np.arange(first), *few])
 
 
 def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: float, linkage: str) -> np.ndarray:

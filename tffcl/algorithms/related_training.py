@@ -102,7 +102,7 @@ class RelatedTraining:
                         'mixes = "stored" weights the models of all clients by their examples, and one of them has '
                         'left; take mixes = "everyone", or weighting = "uniform"'
                     )
-                weights = cohort.population.sizes[cohort.population.index(state.client_ids)]
+                weights = cohort.population.sizes_of(state.client_ids)
             mixes = with_stored(mixes, everything[mixed[first]] * weights, where, state.models, state.rows)
         everyone = state.rows.copy()
         everyone[mixed] = len(state.models) + mix_of

@@ -125,9 +125,9 @@ class SoftGrouping(OneShot):
     def hides_empty_rounds(self, state: SoftGroupedState) -> bool:
         return privacy_releases.all_noised(self._round(len(state.models)).uploads)
 
-    def admit(self, state: SoftGroupedState, newcomers: Population) -> SoftGroupedState:
+    def admit(self, state: SoftGroupedState, newcomers: Population, *, whole: bool = True) -> SoftGroupedState:
         """Newcomers take part in the clusters of those who are there, or in clusters that they found."""
-        joined, old = super().admit(state, newcomers), len(state.client_ids)
+        joined, old = super().admit(state, newcomers, whole=whole), len(state.client_ids)
         order = joined_order(state, newcomers)
         back = np.argsort(order)  # old clients first
         proximity, labels = joined.proximity[np.ix_(back, back)], joined.assignment[back]

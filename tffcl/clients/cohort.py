@@ -33,7 +33,7 @@ class Cohort:
     @property
     def sizes(self) -> np.ndarray:
         """`int32 [m]`, training examples of each client."""
-        return self.population.sizes[self.population.index(self.client_ids)]
+        return self.population.sizes_of(self.client_ids)
 
     def client_seed(self, client_id: int) -> np.ndarray:
         """Returns `int32 [2]`, decided by run seed, round and client."""

@@ -1,13 +1,16 @@
 """Examples that are read when they are needed: of populations that do not fit into memory."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tffcl.clients.client_examples import ClientExamples
 
 _MEMORY_BYTES = 2**28  # of examples that stay in memory, those that were needed last
+MANY = 10_000  # clients; of more that are read when they are needed nobody reads all
+_MOST_READ = 64  # clients whose examples are read before a run where they are not in memory
 
 
 class LazyExamples(Mapping[int, ClientExamples]):
@@ -60,9 +63,18 @@ def mapped(
     return LazyExamples(examples, lambda client: function(client, examples[client]))
 
 
-def without_empty(examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
-    """Returns the mapping without clients that have no examples."""
-    some = [client for client in examples if len(examples[client])]
-    if isinstance(examples, dict):
-        return {client: examples[client] for client in some}
-    return LazyExamples(some, lambda client: examples[client])
+def too_many(examples: Mapping[int, ClientExamples]) -> bool:
+    """Whether these are too many to be read when no round needs them."""
+    return not isinstance(examples, dict) and len(examples) > MANY
+
+
+def most_of(client_ids: np.ndarray) -> np.ndarray:
+    """Returns at most `MANY` of these clients, drawn at random, always the same."""
+    if len(client_ids) <= MANY:
+        return client_ids
+    return np.sort(np.random.default_rng(0).choice(client_ids, MANY, replace=False))
+
+
+def few_of(client_ids: Sequence[int]) -> Sequence[int]:
+    """Returns some clients, evenly spread, whose examples are looked at where not all are."""
+    return client_ids[:: -(-len(client_ids) // _MOST_READ)]

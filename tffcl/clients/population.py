@@ -11,7 +11,7 @@ import numpy as np
 from tffcl.clients import sources
 from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, held, pooled
 from tffcl.clients.folders import read_folders
-from tffcl.clients.lazy_examples import mapped, without_empty
+from tffcl.clients.lazy_examples import few_of, mapped, most_of, too_many
 from tffcl.clients.simulation_context import current
 from tffcl.clients.tables import TableRules, drawn, random_of, read_table
 from tffcl.display import Shown, sizes_of
@@ -19,7 +19,6 @@ from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_value
 
 _MOST_NAMED = 20  # clients that a message lists
-_MOST_READ = 64  # clients whose examples are read before a run where they are not in memory
 
 
 class _CountedField:
@@ -52,7 +51,8 @@ class Population(Shown):
       test_examples: The same for its test examples, perhaps none; see `test`.
       validation_examples: The same for examples that it neither trains nor is tested on, to choose hyper-parameters by;
         None where there are none.
-      sizes: `int32 [N]`, training examples of each; by default they are counted.
+      sizes: `int32 [N]`, training examples of each; by default they are counted. None where more than 10,000 clients
+        are read when they are needed; `sizes_of` reads some.
       versions: `int32 [N]`, how often each client's training data have changed; default never, and in `later` of
         `train` as often as they are others than before.
       label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
@@ -83,18 +83,17 @@ class Population(Shown):
             held = getattr(self, name)
             if held is not None and not isinstance(held, CountedExamples):
                 object.__setattr__(self, name, CountedExamples(held))
-        if self.sizes is None:
-            held = self.train_examples.held
-            sizes = np.array([len(held[int(client)]) for client in self.client_ids], np.int32)
-            object.__setattr__(self, "sizes", sizes)
+        if self.sizes is None and not too_many(self.train_examples.held):
+            object.__setattr__(self, "sizes", self.sizes_of(self.client_ids))
         if self.versions is None:
             object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
         if not len(self.client_ids):
             raise UserError("the population has no clients; at least 1 is needed")
-        if np.any(np.diff(self.client_ids) <= 0) or len(self.sizes) != len(self.client_ids):
+        sizes = np.ones(len(self.client_ids)) if self.sizes is None else np.asarray(self.sizes)
+        if np.any(np.diff(self.client_ids) <= 0) or len(sizes) != len(self.client_ids):
             raise UserError("client IDs must be ascending and distinct, with one size each")
-        if np.any(np.asarray(self.sizes) < 1):
-            empty = self.shown_ids[np.flatnonzero(np.asarray(self.sizes) < 1)[0]]
+        if np.any(sizes < 1):
+            empty = self.shown_ids[np.flatnonzero(sizes < 1)[0]]
             raise UserError(f"client {empty} has no training examples; every client needs at least 1")
 
     def __len__(self) -> int:
@@ -103,12 +102,15 @@ class Population(Shown):
     def facts(self):
         """Who there is and how much they hold."""
         groups = {} if self.groups is None else {"true groups": len(np.unique(self.groups))}
+        if self.sizes is None:
+            return {"clients": len(self), "training examples": "read when they are needed", **groups}
         total = f"{int(np.sum(self.sizes)):,}"
         return {"clients": len(self), "training examples": total, "each": sizes_of(self.sizes), **groups}
 
     def __repr__(self) -> str:
         groups = "" if self.groups is None else f", {len(np.unique(self.groups))} true groups"
-        return f"Population({len(self)} clients, {int(np.sum(self.sizes)):,} training examples{groups})"
+        total = "" if self.sizes is None else f", {int(np.sum(self.sizes)):,} training examples"
+        return f"Population({len(self)} clients{total}{groups})"
 
     def index(self, client_ids) -> np.ndarray:
         """Returns the rows of the given clients, by ID or by name.
@@ -175,16 +177,33 @@ class Population(Shown):
             )
         return found
 
+    def sizes_of(self, client_ids) -> np.ndarray:
+        """Returns `int32 [n]`, training examples of each of the given clients, which are read where no `sizes` are
+        known."""
+        if self.sizes is not None:
+            return self.sizes[self.index(client_ids)]
+        examples = held(self.train_examples)
+        return np.array([len(examples[int(client)]) for client in client_ids], np.int32)
+
     @functools.cached_property
     def read_before(self) -> list[int]:
         """The clients whose training examples are looked at before a run: all, or few where they must be read."""
-        few = 1 if isinstance(held(self.train_examples), dict) else -(-len(self) // _MOST_READ)
-        return self.client_ids[::few].tolist()
+        clients = self.client_ids.tolist()
+        return clients if isinstance(held(self.train_examples), dict) else few_of(clients)
+
+    @functools.cached_property
+    def evaluated(self) -> "Population":
+        """The clients whose accuracies are taken: all; of more than 10,000 that are read when they are needed so many,
+        drawn at random, always the same."""
+        few = most_of(self.client_ids) if too_many(held(self.test_examples)) else self.client_ids
+        return self if len(few) == len(self) else self.restricted(few)
 
     @functools.cached_property
     def test_sizes(self) -> np.ndarray:
-        """`int [N]`, test examples of each client."""
-        return np.array([len(held(self.test_examples)[int(client)]) for client in self.client_ids])
+        """`int [N]`, test examples of each client; 0 for those that are not `evaluated`."""
+        found, asked = np.zeros(len(self), int), self.evaluated.client_ids
+        found[self.index(asked)] = [len(held(self.test_examples)[int(client)]) for client in asked]
+        return found
 
     @property
     def pooled_tests(self) -> PooledExamples:
@@ -241,6 +260,7 @@ class Population(Shown):
         examples: Mapping[str | int, Any],
         test: Mapping[str | int, Any] | None = None,
         *,
+        lazy: bool = False,
         known: "Population | None" = None,
         label_names: Sequence[str] | None = None,
     ) -> "Population":
@@ -252,6 +272,8 @@ class Population(Shown):
             become what `clients.labels` says. Or to a data set of such pairs, in batches or not: batches are those
             whose first dimension has no fixed size. All clients alike but for n.
           test: The same for test examples; none for a client that is not named.
+          lazy: Whether examples are read when they are needed, as `from_client_data` says: for a mapping of one's own,
+            a `collections.abc.Mapping` whose `__getitem__` reads or makes those of one client, the same each time.
           known: All clients so far, where those of `examples` join them or are all of a later round; they keep their
             numbers, and labels their names.
           label_names: What each class is called, by its number; default the sorted texts, where labels are texts.
@@ -259,7 +281,7 @@ class Population(Shown):
         Raises:
           UserError: If there are no clients, a client has no examples, or arrays do not fit each other.
         """
-        return cls(**sources.from_arrays(examples, test, known=known, label_names=label_names))
+        return cls(**sources.from_arrays(examples, test, lazy=lazy, known=known, label_names=label_names))
 
     @classmethod
     def from_client_data(
@@ -279,8 +301,10 @@ class Population(Shown):
             `train.preprocess(...)` puts others in this form.
           test: Test examples by client; None for none.
           clients: Only these; the others are not read.
-          lazy: Whether examples are read when they are needed. At first each client is read once, to be checked and
-            counted; after that only the clients of a round and some 256 MB of the last ones are in memory.
+          lazy: Whether examples are read when they are needed, so that the clients of a round and some 256 MB of the
+            last ones are in memory. Of up to 10,000 clients each is read once at first, to be checked and counted. Of
+            more, some 60 are, and each that is drawn when it is; nobody knows the `sizes` of the others, accuracies are
+            of 10,000, and labels that are texts need `label_names`, or all are read.
           known: As of `from_arrays`.
           label_names: As of `from_arrays`.
 
@@ -391,18 +415,18 @@ class Population(Shown):
         """
 
         def of(kind: str, examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
-            return mapped(
-                examples,
-                lambda client, each: sources.checked(self.name_of(client), function(each.x, each.y), kind),
-            )
+            def made(client: int, each: ClientExamples) -> ClientExamples:
+                return sources.checked(self.name_of(client), function(each.x, each.y), kind) if len(each) else each
+
+            return mapped(examples, made)
 
         current().on_reading()  # by the function
         validation = self.validation_examples
         found = sources.fields(
             self.shown_ids.tolist(),
             of("training", held(self.train_examples)),  # of which everybody has some
-            of("test", without_empty(held(self.test_examples))),
-            None if validation is None else of("validation", without_empty(held(validation))),
+            of("test", held(self.test_examples)),
+            None if validation is None else of("validation", held(validation)),
         )
         found["label_names"] = found["label_names"] or self.label_names
         found["table"] = None  # whose rules do not make these features
@@ -429,11 +453,10 @@ class Population(Shown):
 
             return mapped(held(self.train_examples), of)
 
-        validation = without_empty(part(0))
-        if not validation:
+        validation = part(0)
+        if not any(map(len, validation.values())):
             raise UserError(f"share is {share:g}, which is no example of any client; give a larger one")
-        tests = without_empty(held(self.test_examples))
-        found = sources.fields(self.shown_ids.tolist(), part(1), tests, validation)
+        found = sources.fields(self.shown_ids.tolist(), part(1), held(self.test_examples), validation)
         found["label_names"] = self.label_names
         return dataclasses.replace(self, **found)
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from tffcl import arrays
 from tffcl.clients import labels, tables
 from tffcl.clients.client_examples import ClientExamples, inputs_of
-from tffcl.clients.lazy_examples import LazyExamples, mapped
+from tffcl.clients.lazy_examples import LazyExamples, few_of, mapped, too_many
 from tffcl.errors import UserError, unknown
 
 if TYPE_CHECKING:  # which makes one of what is read here
@@ -26,6 +26,7 @@ def from_arrays(
     examples: Mapping[str | int, tuple],
     test: Mapping[str | int, tuple] | None = None,
     *,
+    lazy: bool = False,
     known: "Population | None" = None,
     label_names: Sequence[str] | None = None,
 ) -> dict:
@@ -47,11 +48,21 @@ def from_arrays(
     unknown_tests = set(test or {}) - set(examples)
     if unknown_tests:
         raise UserError(f"client {min(unknown_tests, key=str)} has test examples, but no training examples")
-    train, tests = (
-        {number: checked(client, held[client], kind) for number, client in zip(ids.tolist(), shown) if client in held}
-        for kind, held in (("training", examples), ("test", test or {}))
-    )
+    names = dict(zip(ids.tolist(), shown))
+
+    def read(held: Mapping, kind: str) -> Mapping[int, ClientExamples]:
+        return _read_by_name(names, set(held), lambda client: checked(client, held[client], kind), kind, lazy)
+
+    train, tests = read(examples, "training"), read(test or {}, "test")
     return fields(shown, train, tests, known=known, label_names=label_names)
+
+
+def _read_by_name(names: Mapping, there: set, read: Callable, kind: str, lazy: bool) -> Mapping[int, ClientExamples]:
+    """Number to what `read` gives for the name of each client that is there, now or when it is needed."""
+    numbers = [number for number, name in names.items() if name in there]
+    if lazy and numbers:
+        return LazyExamples(numbers, lambda number: read(names[number]))
+    return {number: read(names[number]) for number in _bar(numbers, kind)}
 
 
 def fields(
@@ -64,6 +75,8 @@ def fields(
     label_names: Sequence[str] | None = None,
 ) -> dict:
     """Returns the fields of a population of examples that are checked one by one; reads one client at a time.
+
+    Of too many clients that are read when they are needed few are read now, and the others are checked then.
 
     Args:
       shown: What the clients of `train` are called, in its order.
@@ -87,12 +100,19 @@ def fields(
             "the clients' {what} are",
             "those of the known clients",
         )
+
+    def check(number: int, each: ClientExamples):
+        _check_alike(each, first, f"the {{what}} of client {name_of[number]} are", f"those of client {shown[0]}")
+
+    none = ClientExamples(tf.nest.map_structure(lambda leaf: leaf[:0], first.x), first.y[:0])
+    test, validation = _of_all(train, test, none), validation and _of_all(train, validation, none)
+    few = too_many(train) and (first.y.dtype.kind != "U" or known is not None or bool(label_names))
     counted: dict[str, dict[int, tuple]] = {}
     for kind, examples in (("training", train), ("test", test), ("validation", validation or {})):
         counted[kind] = {}
-        for number in _bar(examples, kind):
+        for number in few_of(list(examples)) if few and examples else _bar(examples, kind):
             each = examples[number]
-            _check_alike(each, first, f"the {{what}} of client {name_of[number]} are", f"those of client {shown[0]}")
+            check(number, each)
             values = each.y[:0] if each.y.dtype.kind == "f" else each.y
             counted[kind][number] = len(each), *np.unique(values, return_counts=True)
     seen = [values for clients in counted.values() for _, values, _ in clients.values()]
@@ -102,15 +122,24 @@ def fields(
     for clients in counted.values():
         for number, (_, values, _) in clients.items():
             labels.coded(values, f"client {name_of[number]}", names)
-    none = ClientExamples(tf.nest.map_structure(lambda leaf: leaf[:0], first.x), first.y[:0])
     code = _coder(names)
+
+    def code_read(number: int, each: ClientExamples) -> ClientExamples:
+        check(number, each)
+        return ClientExamples(each.x, labels.coded(each.y, f"client {name_of[number]}", names))
+
+    def code_trained(number: int, each: ClientExamples) -> ClientExamples:
+        if not len(each):
+            raise UserError(f"client {name_of[number]} has no training examples; every client needs at least 1")
+        return code_read(number, each)
+
     return dict(
         client_ids=np.array(list(train), np.int32),
-        train_examples=mapped(train, code),
-        test_examples=mapped(_of_all(train, test, none), code),
-        validation_examples=None if validation is None else mapped(_of_all(train, validation, none), code),
-        sizes=np.array([size for size, _, _ in counted["training"].values()], np.int32),
-        label_counts=_label_counts(counted["training"].values(), names),
+        train_examples=mapped(train, code_trained if few else code),
+        test_examples=mapped(test, code_read if few else code),
+        validation_examples=None if validation is None else mapped(validation, code_read if few else code),
+        sizes=None if few else np.array([size for size, _, _ in counted["training"].values()], np.int32),
+        label_counts=None if few else _label_counts(counted["training"].values(), names),
         label_names=names,
         names=np.array(shown) if isinstance(shown[0], str) else None,
     )
@@ -118,9 +147,12 @@ def fields(
 
 def _of_all(train, examples, none: ClientExamples) -> Mapping[int, ClientExamples]:
     """The examples of every client, `none` of those that have none."""
-    if isinstance(examples, dict):
-        return {number: examples.get(number, none) for number in train}
-    return LazyExamples(train, lambda number: examples[number] if number in examples else none)
+
+    def of(number: int) -> ClientExamples:
+        found = examples.get(number)
+        return found if found is not None and len(found) else none
+
+    return {number: of(number) for number in train} if isinstance(examples, dict) else LazyExamples(train, of)
 
 
 def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
@@ -212,14 +244,11 @@ def from_client_data(
     names = dict(zip(ids.tolist(), shown))
 
     def read(data, kind: str) -> Mapping[int, ClientExamples]:
-        def of_client(number: int) -> ClientExamples:
-            return checked(names[number], data.create_tf_dataset_for_client(names[number]), kind)
+        def of_client(name: str) -> ClientExamples:
+            return checked(name, data.create_tf_dataset_for_client(name), kind)
 
         there = set() if data is None else set(data.client_ids)
-        numbers = [number for number in names if names[number] in there]
-        if lazy and numbers:
-            return LazyExamples(numbers, of_client)
-        return {number: of_client(number) for number in _bar(numbers, kind)}
+        return _read_by_name(names, there, of_client, kind, lazy)
 
     return fields(shown, read(train, "training"), read(test, "test"), known=known, label_names=label_names)
 

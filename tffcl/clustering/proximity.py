@@ -30,6 +30,10 @@ _COSINE_SQUARED_OF_ZERO = 1.0 - 2e-14
 # spread less evenly over the threads.
 _LARGEST_SIDE = 128
 
+# Cosine of three times the angle of the trigonometric solution, which is -1 where the two largest of three eigenvalues
+# are equal. From here on an error of it is more than that of the sums.
+_NEARLY_EQUAL = -0.9
+
 # Signatures are prepared in parts of about this size: memory that is used again is several times faster than
 # memory that the system must first provide.
 _PART_BYTES = 16 * 2**20
@@ -267,7 +271,33 @@ def _degrees(squared_cosines: np.ndarray) -> np.ndarray:
 
 
 def _smallest_angle(left: _Vectors, right: _Vectors) -> np.ndarray:
+    if left.rows.shape[1] == right.rows.shape[1] == 3:
+        return _degrees(_largest_of_three(_products(left, right)))
     return _degrees(_squared_cosines(left, right)[:, :, -1])
+
+
+def _largest_of_three(products: np.ndarray) -> np.ndarray:
+    """Returns the largest squared singular value of all matrices 3 x 3, `products [n, 3, m, 3]`.
+
+    By the trigonometric solution of the Gram matrix's cubic (Smith, "Eigenvalues of a symmetric 3 x 3 matrix",
+    Communications of the ACM 4(4), 1961), which is a third of the time of an eigenvalue routine for each small matrix.
+    It is right to some 1e-15 but where the two largest values are nearly equal; there the routine is asked.
+    """
+    column = [np.ascontiguousarray(products[:, :, :, place].swapaxes(0, 1)) for place in range(3)]
+    a, b, c = (np.einsum("knm,knm->nm", each, each) for each in column)
+    d, e, f = (np.einsum("knm,knm->nm", column[i], column[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    mean = (a + b + c) / 3
+    a, b, c = a - mean, b - mean, c - mean
+    spread = np.sqrt((a * a + b * b + c * c + 2 * (d * d + e * e + f * f)) / 6)
+    determinant = a * (b * c - f * f) - d * (d * c - f * e) + e * (d * f - b * e)
+    cubed = spread**3
+    ratio = np.divide(determinant, 2 * cubed, out=np.ones_like(cubed), where=cubed > 0)
+    found = mean + 2 * spread * np.cos(np.arccos(np.clip(ratio, -1, 1)) / 3)
+    near = np.nonzero(ratio < _NEARLY_EQUAL)
+    if len(near[0]):
+        matrices = products[near[0], :, near[1]]
+        found[near] = np.linalg.eigvalsh(matrices @ matrices.swapaxes(1, 2))[:, -1]
+    return found
 
 
 def _angle_sum(left: _Vectors, right: _Vectors) -> np.ndarray:

@@ -147,7 +147,7 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     population = cohort.population
     held = float(np.mean(cohort.sizes)) * example
     if cohort.local_test is not None:
-        held += float(np.mean(population.test_sizes)) * example
+        held += float(np.mean(population.evaluated.test_sizes)) * example
     result = composed.simulated_update.type_signature.result
     uploads = type_bytes(result["uploads"], rows)
     kept = sum(type_bytes(kind, rows) for kind in composed.work.keeps.values())

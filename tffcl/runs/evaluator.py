@@ -145,9 +145,12 @@ def check_tokens(model: FlatModel, population: Population):
 
 def _held(population: Population):
     """Yields each client with its training examples, then with its test examples."""
-    yield from ((client, population.train(client).x) for client in population.client_ids)
-    tests = population.pooled_tests
-    for client, index in zip(population.client_ids, tests.indices, strict=True):
+    # Of very many that are read when they are needed, few are.
+    trained = population.read_before if population.sizes is None else population.client_ids
+    yield from ((client, population.train(client).x) for client in trained)
+    tested = population.evaluated
+    tests = tested.pooled_tests
+    for client, index in zip(tested.client_ids, tests.indices, strict=True):
         yield client, chosen(tests.x, index)
 
 

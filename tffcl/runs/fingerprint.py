@@ -50,11 +50,13 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
     for start, population in populations.items():
         when = f" from round {start} on" if start else ""
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
-        found[f"sizes of clients{when}"] = of_array(population.sizes)
+        counted = population.read_before if population.sizes is None else population.client_ids
+        found[f"sizes of clients{when}"] = of_array(population.sizes_of(counted))
         read = [population.train(client) for client in population.read_before]
         found[f"training images{when}"] = of_array(*(leaf for each in read for leaf in tf.nest.flatten(each.x)))
         found[f"training labels{when}"] = of_array(*(each.y for each in read))
-        pools = {"test": population.pooled_tests, "validation": population.pooled_validation}
+        tested = population.evaluated
+        pools = {"test": tested.pooled_tests, "validation": tested.pooled_validation}
         for kind, pool in pools.items():
             if pool is not None:  # the indices of each client are apart: how many they are tells it, too
                 found[f"{kind} examples{when}"] = of_array(*tf.nest.flatten(pool.x), pool.y, *pool.indices)

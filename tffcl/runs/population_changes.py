@@ -23,13 +23,13 @@ class Stage:
 
     Attributes:
       population: Those who take part.
-      evaluator: Of their test examples.
+      evaluator: Of the test examples of those of them whose accuracies are taken, `population.evaluated`.
       arrivals: Those of them who were in no stage before, or None.
       changed: Clients with other data than when they were there last, `int32 [n]`, ascending.
       left: Clients of the stage before that are not there, `int32 [n]`, ascending.
       returned: Clients that are there again, and were not in the stage before, `int32 [n]`, ascending.
       initial: The model before any training, `float32 [P]`.
-      validator: Of their validation examples; None without.
+      validator: Of the validation examples of the same; None without.
     """
 
     population: Population
@@ -46,8 +46,15 @@ class Stage:
         """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that
         never trained.
         """
-        own = Evaluator(self.evaluator.model, self.population)
-        return own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(self.population), int))
+        asked = self.population.evaluated
+        own = Evaluator(self.evaluator.model, asked)
+        return self.of_all(own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(asked), int)))
+
+    def of_all(self, values: np.ndarray) -> np.ndarray:
+        """Returns values `float64 [n]` of those whose accuracies are taken as of all clients `[N]`, NaN of others."""
+        found = np.full(len(self.population), np.nan)
+        found[self.population.index(self.population.evaluated.client_ids)] = values
+        return found
 
 
 class Stages:
@@ -106,8 +113,9 @@ class Stages:
 
     def _make_stage(self, place: int) -> Stage:
         population, nobody = self.populations[place], np.zeros(0, np.int32)
-        evaluator, held = Evaluator(self._model, population), population.pooled_validation
-        more = self._model.initial, None if held is None else Evaluator(self._model, population, tests=held)
+        asked = population.evaluated
+        evaluator, held = Evaluator(self._model, asked), asked.pooled_validation
+        more = self._model.initial, None if held is None else Evaluator(self._model, asked, tests=held)
         if place == 0:
             return Stage(population, evaluator, None, nobody, nobody, nobody, *more)
         before, there, changed = self.populations[:place], population.client_ids, [nobody]

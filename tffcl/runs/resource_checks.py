@@ -25,15 +25,15 @@ def who_takes_part(stages: Stages, protocol) -> np.ndarray:
       stages: Of the run.
       protocol: Its `run.Protocol`.
     """
-    found = np.zeros(0, np.int32)
+    everyone = stages.client_ids
+    found = np.zeros(len(everyone), bool)
     for number in range(1, min(protocol.rounds, _MOST_DRAWN) + 1):
-        if len(found) == len(stages.client_ids):
+        if found.all():
             break
         ids = stages.population(number).client_ids
-        found = np.union1d(
-            found, sampling.sample_cohort(ids, protocol.clients_per_round, protocol.seed, number, protocol.sampling)
-        )
-    return found
+        drawn = sampling.sample_cohort(ids, protocol.clients_per_round, protocol.seed, number, protocol.sampling)
+        found[np.searchsorted(everyone, drawn)] = True
+    return everyone[found]
 
 
 def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budget: int):
@@ -55,8 +55,8 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
         raise UserError(
             f"memory is {given}; one client that trains {_parameters(model.size)} parameters takes {needed}"
         )
-    pairs = clients**2 * method.pair_bytes
-    memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
+    paired = min(clients, method.pairs_of or clients)
+    memory.check_room(paired**2 * method.pair_bytes, f"the distances of {paired:,} × {paired:,} clients")
     own = method.kept_bytes + _optimizer_bytes(method)
     kept = taking_part * own
     there = sum(path.lstat().st_size for path in (out / KEPT).glob("*.npz"))

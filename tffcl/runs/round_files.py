@@ -1,5 +1,4 @@
-"""What a run writes after each of its rounds: a row of rounds.csv, TensorBoard's numbers, and the clusters where they
-changed."""
+"""What a run writes after each of its rounds: a row of rounds.csv, and TensorBoard's numbers."""
 
 import asyncio
 import concurrent.futures
@@ -15,11 +14,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.csv_files import Table
-from tffcl.errors import OVERWRITE, RESUME, UserError, tell
-from tffcl.regular_files import check_replaceable, make_directory, opened, read_bytes, replacing, write_bytes
+from tffcl.errors import RESUME, UserError, tell
+from tffcl.regular_files import check_replaceable, make_directory, read_bytes, write_bytes
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run import Run
-from tffcl.runs.run_directory import HISTORY, ROUNDS, TENSORBOARD
+from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
 
 _MOST_CLUSTERS = 24  # of which TensorBoard has curves
 
@@ -100,45 +99,6 @@ def _as_os_error(error: tf.errors.OpError, place: pathlib.Path) -> OSError:
     """TensorFlow's errors about files as Python's, with the reason that the operating system gave."""
     reason = error.message.splitlines()[0].rpartition("; ")[2]
     return OSError(None, reason, str(place))
-
-
-class ClusterHistory(Callback):
-    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before."""
-
-    def begin(self, run: Run):
-        """Reads what there is, and drops files of rounds that an interrupted run did not save.
-
-        Raises:
-          UserError: If a file of an earlier round is damaged.
-        """
-        self._directory, self._last = run.directory / HISTORY, None
-        make_directory(self._directory)
-        for path in sorted(each for each in self._directory.glob("*.npy") if re.fullmatch(r"\d{6,}", each.stem)):
-            if int(path.stem) > run.round_number:
-                path.unlink()
-            else:
-                self._last = _read(path)
-
-    def after_round(self, run: Run):
-        """Saves the clusters after a round; of clients with names all is text."""
-        now = np.stack([run.population.shown_ids, run.views.clusters])
-        now = now if now.dtype.kind == "U" else now.astype(np.int32)
-        if self._last is None or not np.array_equal(self._last, now):
-            with replacing(self._directory / f"{run.round_number:06}.npy") as file:
-                np.save(file, now)
-            self._last = now
-
-
-def _read(path: pathlib.Path) -> np.ndarray:
-    try:
-        with opened(path) as file:
-            found = np.load(file, allow_pickle=False)
-    except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is damaged: {reason}; {OVERWRITE} starts anew") from None
-    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != 2:
-        raise UserError(f"{path} is damaged: it does not hold clients and their clusters; {OVERWRITE} starts anew")
-    return found
 
 
 def _keep_rows(file: pathlib.Path, done: int) -> list[str]:

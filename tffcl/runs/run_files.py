@@ -15,6 +15,7 @@ from tffcl.errors import UserError, printable
 from tffcl.json_files import read_toml
 from tffcl.regular_files import opened
 from tffcl.runs import metrics
+from tffcl.runs.cluster_history import NO_CLUSTER, read_history
 from tffcl.runs.run_directory import (
     CLIENTS,
     CLUSTERING,
@@ -35,7 +36,6 @@ CLIENT_COLUMNS = (
 _ROUNDING = 1e-6  # by which a number may be beyond the limits of its metric
 _LARGEST = 2**63  # of numbers in a summary: bytes are the largest
 SPLIT_COLUMNS = ("round", "cluster", "founded")
-NO_CLUSTER = -1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -195,8 +195,8 @@ class RunFiles(_Numbers, Shown):
       clients: `clients.csv`.
       clustering: `clustering.npz`; None for methods without a proximity matrix.
       representations: `representations.npz`; None for methods without.
-      history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed;
-        `NO_CLUSTER` for those who were not there yet.
+      history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv` after the rounds that changed
+        some; `NO_CLUSTER` for those who were not there yet.
       splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None
         for methods that split none.
       samples: `samples.npz`; None where examples are no images.
@@ -285,7 +285,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         clients=clients,
         clustering=read_arrays(directory / CLUSTERING, clustering_of),
         representations=read_arrays(directory / REPRESENTATIONS, representations_of),
-        history=_read_history(directory / HISTORY, clients.client_id),
+        history=read_history(directory / HISTORY, clients.client_id.tolist()),
         splits=_read_splits(directory / SPLITS) if (directory / SPLITS).exists() else None,
         samples=read_arrays(directory / SAMPLES, samples_of),
         confusion=read_arrays(directory / CONFUSION, confusion_of),
@@ -303,22 +303,6 @@ def _read_splits(path: pathlib.Path) -> np.ndarray:
     if not set(splits[:, 1].tolist()) <= known or len(known) != len(splits) + 1:
         raise csv_files.damaged(path, "a cluster is split that was never founded, or founded twice")
     return splits
-
-
-def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, np.ndarray]:
-    history, place = {}, {client: row for row, client in enumerate(client_ids.tolist())}
-    for path in sorted(directory.glob("*.npy")):
-        try:
-            with opened(path) as file:
-                then, clusters = np.load(file, allow_pickle=False)
-            # Who has left is not in clients.csv.
-            own = {place[str(client)]: cluster for client, cluster in zip(then, clusters) if str(client) in place}
-            rows, found, round_number = list(own), np.array(list(own.values()), int), int(path.stem)
-        except Exception as error:  # NumPy's errors for damaged headers are of a dozen types
-            raise csv_files.damaged(path, error) from error
-        history[round_number] = np.full(len(client_ids), NO_CLUSTER)
-        history[round_number][rows] = found
-    return history
 
 
 def _read_config(path: pathlib.Path) -> dict:

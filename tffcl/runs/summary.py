@@ -201,6 +201,7 @@ def summarize(
         **about,
         "notes": [
             *([population.note] if population.note else []),
+            *_notes_of_many(population),
             *_notes(population, views),
             *_undefined(accuracy),
             *told,
@@ -248,6 +249,12 @@ def _notes_of_classes(population: Population) -> list[str]:
         return []
     classes = listed([names[each] if names else each for each in empty])
     return [f"no client has training examples of class{'es' if len(empty) > 1 else ''} {classes}"]
+
+
+def _notes_of_many(population: Population) -> list[str]:
+    asked, everyone = len(population.evaluated), len(population)
+    said = f"accuracies are of {asked:,} of the {everyone:,} clients, drawn at random: examples are read when needed"
+    return [said] if asked < everyone else []
 
 
 def _undefined(accuracy: Mapping) -> list[str]:
@@ -307,6 +314,9 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": totals.local_accuracies,
     }
+    if len(asked := population.evaluated) < len(population):  # nobody knows how many the others have
+        unknown = ~np.isin(population.client_ids, asked.client_ids)
+        columns["test_examples"] = np.ma.masked_array(population.test_sizes, unknown)
     for place, (name, found) in enumerate(accuracy["metrics"].items()):
         columns |= {f"cluster_{name}": found["cluster"], f"local_{name}": totals.local_metrics[:, place]}
     if labels is not None:

@@ -19,6 +19,7 @@ from tffcl.models.objectives import LABELS, RECONSTRUCTION
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
+from tffcl.runs.cluster_history import ClusterHistory
 from tffcl.runs.evaluator import check_metrics, check_tokens
 from tffcl.runs.interrupts import stopped, watch_for_interrupts
 from tffcl.runs.lock import locked
@@ -27,7 +28,7 @@ from tffcl.runs.population_changes import Stages
 from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
 from tffcl.runs.progress import Progress
 from tffcl.runs.result import Result
-from tffcl.runs.round_files import ClusterHistory, RoundsTable, TensorBoard
+from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run import Protocol, Run
 from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
 from tffcl.runs.write_results import finish

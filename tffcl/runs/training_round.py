@@ -44,11 +44,12 @@ def evaluate(run: Run):
     """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`."""
     with run.timed(EVALUATION):
         method, population, stage = run.method, run.population, run.stage
-        run.state = method.choose(run.state, population)
-        placed = method.place(run.state, population) if run.protocol.place_unseen else run.state
-        models, rows = method.used_models(placed, population.client_ids)
-        method_checks.check_models(method.name, models, rows, len(population), method.model.whole.size)
-        views = method.views(placed).of(population.client_ids)
+        asked = population.evaluated
+        run.state = method.choose(run.state, asked)
+        placed = method.place(run.state, asked) if run.protocol.place_unseen else run.state
+        models, rows = method.used_models(placed, asked.client_ids)
+        method_checks.check_models(method.name, models, rows, len(asked), method.model.whole.size)
+        views = method.views(placed).of(asked.client_ids)
         # A model for everyone has nothing of what clients keep of theirs.
         everyones = views.global_model if method.model.own is None else None
         clusters = np.asarray(views.clusters)
@@ -57,8 +58,10 @@ def evaluate(run: Run):
             everyones = models[used.rows[0]]
 
         def of(evaluator) -> dict:
-            found = {"cluster": evaluator.cluster_accuracy(models, rows)}
+            found = {"cluster": stage.of_all(evaluator.cluster_accuracy(models, rows))}
             found |= {"metrics": evaluator.cluster_metrics(models, rows, clusters)}
+            for values in found["metrics"].values():
+                values["cluster"] = stage.of_all(values["cluster"])
             shared = None if everyones is None else evaluator.global_accuracy(everyones)
             for name, value in ({} if everyones is None else evaluator.global_metrics(everyones)).items():
                 found["metrics"][name]["global"] = value

@@ -104,17 +104,21 @@ def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
-    for row in range(len(columns["client_id"])):
-        writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
+    clients = len(columns["client_id"])
+    writer.writerows(zip(*(_cells(column, clients) for column in columns.values()), strict=True))
     write_text(out / CLIENTS, text.getvalue())
 
 
-def _cell(value):
-    if isinstance(value, str):
-        return text_cell(value)
-    if np.issubdtype(np.asarray(value).dtype, np.floating):
-        return "" if not np.isfinite(value) else f"{value:.6f}"
-    return value
+def _cells(column: np.ndarray | None, clients: int) -> list:
+    """The cells of a column; an entry that is masked is an empty one."""
+    if column is None:
+        return [""] * clients
+    values = column.tolist()
+    if column.dtype.kind == "U":
+        return list(map(text_cell, values))
+    if column.dtype.kind == "f":
+        return [f"{value:.6f}" if np.isfinite(value) else "" for value in values]
+    return ["" if value is None else value for value in values]
 
 
 def write_representations(out: pathlib.Path, views: Views, population: Population, seed: int):

@@ -39,6 +39,7 @@ from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 _FILES = (
     CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, SAMPLES, newcomers_table.NEWCOMERS, published_table.PUBLISHED,
 )  # fmt: skip
+_MOST_SIZES = 50  # of clusters that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +226,8 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 def _cluster_sizes(run: RunFiles) -> str:
     labels = run.clients.cluster
     _, sizes = np.unique(labels[labels != NO_CLUSTER], return_counts=True)
-    return ", ".join(map(str, sorted(sizes.tolist(), reverse=True))) or MISSING
+    largest = ", ".join(map(str, sorted(sizes.tolist(), reverse=True)[:_MOST_SIZES])) or MISSING
+    return largest + (f" and {len(sizes) - _MOST_SIZES:,} smaller ones" if len(sizes) > _MOST_SIZES else "")
 
 
 def _span(values) -> str:

@@ -1,0 +1,112 @@
+"""A run of more clients than anybody reads: who is drawn is read, and few others."""
+
+import collections.abc
+
+import numpy as np
+import pytest
+
+import tffcl
+from tffcl.algorithms import one_shot
+from tffcl.algorithms.each_round_parameters import IFCAParameters
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
+from tffcl.clients import lazy_examples
+from tffcl.clients.sampling import sample_cohort
+from tffcl.errors import UserError
+from tffcl.models.classifiers import build_mlp
+from tffcl.runs.run_files import read_run
+
+CLIENTS, MANY, ROUNDS, A_ROUND = 400, 25, 4, 9
+TRAINING = tffcl.LocalTraining(epochs=1, learning_rate=0.1)
+
+
+class Read(collections.abc.Mapping):
+    """Digits of each client, a quarter turned for those with odd numbers, and who was read."""
+
+    def __init__(self, digits, examples: int):
+        (self.x, self.y), self.examples, self.reads = digits, examples, []
+
+    def __getitem__(self, client: int):
+        self.reads.append(client)
+        rows = (np.arange(self.examples) + self.examples * client) % len(self.y)
+        return np.rot90(self.x[rows], client % 2, axes=(1, 2)), self.y[rows]
+
+    def __iter__(self):
+        return iter(range(CLIENTS))
+
+    def __len__(self):
+        return CLIENTS
+
+
+@pytest.fixture
+def many(digits, monkeypatch):
+    """A population, and the mappings of its training and test examples."""
+    monkeypatch.setattr(lazy_examples, "MANY", MANY)
+    examples, tests = Read(digits, 10), Read(digits, 5)
+    return tffcl.Population.from_arrays(examples, tests, lazy=True), examples, tests
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_mlp((8, 8, 1), 10, hidden=10, normalization=(0.3, 0.4))
+
+
+@pytest.fixture(params=["pacfl", "ifca"])
+def method(request, model):
+    if request.param == "ifca":
+        return build_ifca(model, TRAINING, IFCAParameters(num_clusters=2))
+    how = PACFLParameters(num_vectors=3, threshold=25.0, linkage="average", when="as_they_join")
+    return build_pacfl(model, TRAINING, how)
+
+
+def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, monkeypatch, tmp_path):
+    """Newcomers are compared with few of those who are known, and are in the same clusters as if with all."""
+    monkeypatch.setattr(one_shot, "MOST_COMPARED", 12)
+    population, examples, tests = many
+    assert population.sizes is None and "read when" in str(population.facts()) and len(population) == CLIENTS
+    run = {"rounds": ROUNDS, "clients_per_round": A_ROUND, "evaluate_every": ROUNDS, "checkpoint_every": 1}
+    assert tffcl.train(method, population, out=tmp_path, show_progress=False, until=2, **run) is None
+    result = tffcl.train(method, population, out=tmp_path, show_progress=False, resume=True, **run)
+    cohorts = [sample_cohort(population.client_ids, A_ROUND, 0, number + 1) for number in range(ROUNDS)]
+    drawn, asked = set(np.concatenate(cohorts).tolist()), set(population.evaluated.client_ids.tolist())
+    looked_at = set(lazy_examples.few_of(range(CLIENTS)))
+    # Those of an evaluation choose their models on their training examples; some are shown as samples.
+    choosing = asked if method.clients_choose else set()
+    assert len(asked) == MANY and drawn <= set(examples.reads)
+    assert len(set(examples.reads) - drawn - looked_at - choosing) <= 24
+    assert asked <= set(tests.reads) <= asked | looked_at | drawn
+
+    columns, found = result.clients, read_run(tmp_path)
+    known = np.isfinite(np.asarray(columns["cluster_accuracy"], float))
+    assert set(np.flatnonzero(known)) == asked and np.flatnonzero(found.clients.test_examples).tolist() == sorted(asked)
+    assert any(f"accuracies are of {MANY} of the {CLIENTS} clients" in note for note in result.summary["notes"])
+    together = [found.clients.cluster[[client for client in sorted(drawn) if client % 2 == turn]] for turn in (0, 1)]
+    if method.name == "pacfl":
+        assert [len(set(each.tolist())) for each in together] == [1, 1] and together[0][0] != together[1][0]
+        state = result.trained.state.met
+        assert len(state.client_ids) == len(drawn) > len(state.compared) == 12 == len(state.proximity)
+        sizes = [np.load(path).shape[1] for path in sorted((tmp_path / "history").glob("*.npy"))]
+        assert sizes[0] == CLIENTS and all(size < CLIENTS for size in sizes[1:])
+    last = max(found.history)
+    assert found.history[last].tolist() == found.clients.cluster.tolist()
+    assert tffcl.write_report(tmp_path).stat().st_size < 2_000_000
+
+
+def test_what_nobody_looked_at_is_checked_when_it_is_read(digits, monkeypatch):
+    monkeypatch.setattr(lazy_examples, "MANY", MANY)
+
+    class Odd(Read):
+        def __getitem__(self, client):
+            x, y = super().__getitem__(client)
+            return {1: (x[:0], y[:0]), 2: (x[..., 0], y), 3: (x, y.astype(str))}.get(client, (x, y))
+
+    population = tffcl.Population.from_arrays(Odd(digits, 3), lazy=True)
+    for client, message in (
+        (1, "client 1 has no training"),
+        (2, "the examples of client 2"),
+        (3, "labels of client 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            population.train(client)
+    assert population.sizes_of([4, 5]).tolist() == [3, 3]
