@@ -106,6 +106,22 @@ class CountedExamples(Mapping[int, ClientExamples]):
         return len(self.held)
 
 
+class CountedField:
+    """A field of which a simulation counts the reading, as it does that of examples; None by default."""
+
+    def __set_name__(self, owner, name: str):
+        self._name = name
+
+    def __get__(self, population, owner=None):
+        if population is None:
+            return None  # which a dataclass takes for the default
+        current().on_reading()
+        return vars(population)[self._name]
+
+    def __set__(self, population, value):
+        vars(population)[self._name] = value
+
+
 def held(examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
     """Returns the mapping that counted examples come from; another mapping as it is."""
     return examples.held if isinstance(examples, CountedExamples) else examples

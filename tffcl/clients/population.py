@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tffcl.clients import sources
-from tffcl.clients.client_examples import ClientExamples, CountedExamples, PooledExamples, held, pooled
+from tffcl.clients.client_examples import ClientExamples, CountedExamples, CountedField, PooledExamples, held, pooled
 from tffcl.clients.folders import read_folders
 from tffcl.clients.lazy_examples import few_of, mapped, most_of, too_many
 from tffcl.clients.simulation_context import current
@@ -19,22 +19,6 @@ from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_value
 
 _MOST_NAMED = 20  # clients that a message lists
-
-
-class _CountedField:
-    """A field of which a simulation counts the reading, as it does that of examples; None by default."""
-
-    def __set_name__(self, owner, name: str):
-        self._name = name
-
-    def __get__(self, population, owner=None):
-        if population is None:
-            return None  # which a dataclass takes for the default
-        current().on_reading()
-        return vars(population)[self._name]
-
-    def __set__(self, population, value):
-        vars(population)[self._name] = value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,7 +54,7 @@ class Population(Shown):
     validation_examples: Mapping[int, ClientExamples] | None = None
     sizes: np.ndarray = None  # type: ignore[assignment]  # counted below
     versions: np.ndarray | None = None
-    label_counts: np.ndarray | None = _CountedField()  # type: ignore[assignment]  # which gives an array or None
+    label_counts: np.ndarray | None = CountedField()  # type: ignore[assignment]  # which gives an array or None
     groups: np.ndarray | None = None
     note: str = ""
     names: np.ndarray | None = None
