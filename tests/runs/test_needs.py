@@ -43,6 +43,7 @@ def large(method, size=6_600_000):
         model=types.SimpleNamespace(size=size),
         kept_bytes=method.kept_bytes // method.model.size * size,
         pair_bytes=method.pair_bytes,
+        pairs_of=method.pairs_of,
         models_held=method.models_held,
     )
 

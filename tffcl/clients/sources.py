@@ -94,12 +94,8 @@ def fields(
         if label_names and tuple(label_names) != known.label_names:
             raise UserError("label_names are those of the known clients; leave them out")
         numbers = ClientExamples(first.x, labels.coded(first.y[:0], "a client", None))
-        _check_alike(
-            numbers,
-            known.train_examples.held[int(known.client_ids[0])],
-            "the clients' {what} are",
-            "those of the known clients",
-        )
+        theirs = known.train_examples.held[int(known.client_ids[0])]
+        _check_alike(numbers, theirs, "the clients' {what} are", "those of the known clients")
 
     def check(number: int, each: ClientExamples):
         _check_alike(each, first, f"the {{what}} of client {name_of[number]} are", f"those of client {shown[0]}")
