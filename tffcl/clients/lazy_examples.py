@@ -75,6 +75,6 @@ def most_of(client_ids: np.ndarray) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(client_ids, MANY, replace=False))
 
 
-def few_of(client_ids: Sequence[int]) -> Sequence[int]:
+def few_of(client_ids: Sequence[int]) -> list[int]:
     """Returns some clients, evenly spread, whose examples are looked at where not all are."""
-    return client_ids[:: -(-len(client_ids) // _MOST_READ)]
+    return list(client_ids[:: -(-len(client_ids) // _MOST_READ)])
