@@ -461,7 +461,8 @@ def quick(monkeypatch):
         place.mkdir(parents=True, exist_ok=True)
         directory.claim(config.as_dict(), {}, anew=True)
         about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "rounds": config.train.rounds}
-        validation = {"cluster": {"mean": config.train.learning_rate}}
+        rate = {"cluster": {"mean": config.train.learning_rate}}
+        validation = {**rate, "metrics": {"log_loss": rate}}
         directory.write_summary({**about, "seconds": {"total": 1.0}, "validation": validation})
         made.append(config.train.learning_rate)
 
@@ -496,6 +497,16 @@ def test_trials_of_another_grid_are_not_scored_as_those_of_this_one(tmp_path, qu
         study.run_study(other, out)
     longer = tuned(tmp_path, TUNED.replace("[0.1, 0.2]", "[0.1, 0.2, 0.15]"))
     assert study.run_study(longer, out) == 0 and quick[3:] == [0.15]  # what has been tried is not tried again
+
+
+def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick):
+    by_loss = TUNED.replace("[set.dataset]", '[tuning]\nselect = "cluster_log_loss"\n[set.dataset]')
+    with pytest.raises(UserError, match=r"select of \[tuning\], in digits/FedAvg, needs the metric: --set 'evaluation"):
+        study.run_study(tuned(tmp_path, by_loss), tmp_path / "out")
+    measured = by_loss.replace("[set.dataset]", '[set.evaluation]\nmetrics = ["log_loss"]\n[set.dataset]')
+    assert study.run_study(tuned(tmp_path, measured), tmp_path / "out") == 0 and quick == [0.1, 0.2, 0.1]
+    with pytest.raises(UserError, match="unknown select of .*, .tuning.: 'local'"):
+        tuned(tmp_path, TUNED.replace("[set.dataset]", '[tuning]\nselect = "local"\n[set.dataset]'))
 
 
 def test_overwriting_a_study_makes_what_is_tuned_anew(tmp_path, quick):

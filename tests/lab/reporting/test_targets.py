@@ -124,3 +124,12 @@ def test_a_run_without_an_accuracy_reaches_nothing(compared):
     pacfl = next(run for run in files.find_runs(compared) if run.method == "pacfl")
     (row,) = targets.reached([pacfl], [targets.Target("global", 1)])
     assert row.rounds.count == 0 and targets.cells(row)[2] == "not reached" and np.isnan(row.megabits.mean)
+
+
+def test_a_target_of_what_is_better_the_less_is_reached_from_above(compared):
+    fedavg = next(run for run in files.find_runs(compared) if run.method == "fedavg")
+    losses = fedavg.rounds["train_loss"]
+    limit = float(np.mean(losses))
+    (row,) = targets.reached([fedavg], [targets.parse_target(f"train_loss={limit}")])
+    assert row.rounds.mean == 1 + np.flatnonzero(losses <= limit)[0] > 1
+    assert targets.cells(row)[1].startswith("train_loss ") and "%" not in targets.cells(row)[1]
