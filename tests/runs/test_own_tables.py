@@ -125,6 +125,8 @@ def test_rows_of_a_table_are_predicted_by_the_rules_of_the_population(result, po
     ):
         with pytest.raises(UserError, match=message):
             population.features_of(wrong)
+    with pytest.raises(UserError, match=r"the examples are .*; .* clients.features_of\(frame\) makes examples"):
+        result.predict("clinic 0", own)
     with pytest.raises(UserError, match="these clients are of no table"):
         tffcl.Population.from_arrays({"a": (x, answers)}).features_of(rows)
 

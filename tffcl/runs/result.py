@@ -115,7 +115,12 @@ class Trained(Shown):
           UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
             infinite or masked, or the model cannot be computed on them.
         """
-        x = as_taken(x, self.method.model.example_spec["x"], "the examples")
+        try:
+            x = as_taken(x, self.method.model.example_spec["x"], "the examples")
+        except UserError as error:
+            of_table = hasattr(x, "columns") and self.population.table is not None
+            cure = "; of rows as from_frame was given, clients.features_of(frame) makes examples" if of_table else ""
+            raise UserError(f"{error}{cure}") from None
         models, weights = self.mixture_of(client)
         own = (models[0],) if len(models) == 1 else (models, weights)
         try:
