@@ -160,7 +160,7 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
         )
     inside = f"clients are as far from each other as from themselves, up to chance ({apart:.2f} times)"
     if number == 1:
-        return 1, ALIKE, f"nothing differs: {inside}; one cluster"
+        return 1, ALIKE, f"nothing differs: in what they have sent {inside}; one cluster"
     alone = int((np.bincount(labels) == 1).sum())
     beyond = f"the nearest two merge at {tree.heights[clients - number]:.2f} times"
     beyond += f", {alone} are of one client" if alone else ""
