@@ -1,6 +1,7 @@
 """A run of more clients than anybody reads: who is drawn is read, and few others."""
 
 import collections.abc
+import re
 
 import numpy as np
 import pytest
@@ -90,7 +91,10 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
         assert sizes[0] == CLIENTS and all(size < CLIENTS for size in sizes[1:])
     last = max(found.history)
     assert found.history[last].tolist() == found.clients.cluster.tolist()
-    assert tffcl.write_report(tmp_path).stat().st_size < 2_000_000
+    page = tffcl.write_report(tmp_path)
+    assert page.stat().st_size < 2_000_000
+    # Nobody has counted the training examples, and the page does not say that there are none.
+    assert re.search("training examples</dt>\\s*<dd[^>]*>–", page.read_text())
 
 
 def test_what_nobody_looked_at_is_checked_when_it_is_read(digits, monkeypatch):

@@ -215,7 +215,7 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
         ("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))),
         ("rounds", _span(run.number("rounds") for run in runs)),
         ("clients", _span(len(run.clients) for run in runs)),
-        ("training examples", _span(run.clients.examples.sum() for run in runs)),
+        ("training examples", _span(run.clients.examples.sum() or math.nan for run in runs)),
         ("classes", _span(run.clients.label_counts.shape[1] or math.nan for run in runs)),
     ]
     if len(runs) == 1:

@@ -193,7 +193,7 @@ OF_RUNS = (
         CLIENTS,
         "How much data the clients have",
         "The height of a bar is the number of clients with so many training examples; the dashed line is the median.",
-        lambda runs: clients.client_sizes_figure(runs[0].clients.examples),
+        lambda runs: clients.client_sizes_figure(runs[0].clients.examples) if runs[0].clients.examples.any() else None,
         {"seeds": " It is of seed {0[0].seed}."},
     ),
 )

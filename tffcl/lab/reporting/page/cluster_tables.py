@@ -49,7 +49,8 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
         own = clients.cluster == found[each].name
         cluster, local = clients.cluster_accuracy[own], clients.local_accuracy[own]
         row = [Cell(ordering.cluster_name(found[each].name)), Cell(f"{own.sum():,}")]
-        row += [Cell(f"{clients.examples[own].sum():,}")]
+        held = clients.examples[own].sum()
+        row += [Cell(f"{held:,}" if held else MISSING)]
         row += [percent(value) for value in (_mean(cluster), _least(cluster), _mean(local))]
         row += [_of_cluster(run, name, found[each].name) for name in named]
         row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
@@ -150,8 +151,8 @@ def clients_table(run: RunFiles) -> Table:
         who.client_id,
         [each or MISSING for each in who.true_cluster],
         _clusters_of(run),
-        who.examples,
-        who.test_examples,
+        [each or MISSING for each in who.examples],
+        [each or MISSING for each in who.test_examples],  # of those that nobody has read, too
         who.rounds_trained,
         map(percent, who.cluster_accuracy),
         map(percent, who.local_accuracy),
@@ -178,7 +179,7 @@ def clients_compared(runs: Sequence[RunFiles]) -> Table | None:
     ):
         return None
     first = runs[0].clients
-    columns = [first.client_id, [each or MISSING for each in first.true_cluster], first.examples]
+    columns = [first.client_id, *([each or MISSING for each in of] for of in (first.true_cluster, first.examples))]
     heads = [Column("client"), Column("true group"), Column("examples")]
     for run in same:
         heads += [Column(name, run.method) for name in ("cluster", "cluster %", "local %")]
