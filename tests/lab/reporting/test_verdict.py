@@ -47,6 +47,13 @@ def test_a_comparison_has_three_sentences(runs):
     assert cost.startswith("pacfl sent ") and " as much as fedavg" in cost and cost.endswith(" here.")
 
 
+def test_fedavg_is_known_as_python_calls_it(runs):
+    name = {"algorithm": "FedAvg"}
+    called = [dataclasses.replace(run, method="FedAvg", summary=run.summary | name) for run in runs[:2]]
+    _, best, cost = verdict.verdict([*called, *runs[2:]])
+    assert "points above FedAvg" in best and " as much as FedAvg" in cost
+
+
 def test_no_groups_and_no_difference_are_answers(runs):
     same = [dataclasses.replace(run, method="other", path=run.path / "x") for run in runs[:2]]
     groups, best, _ = verdict.verdict([*runs[:2], *same])

@@ -173,7 +173,8 @@ def _sent(runs: Sequence[RunFiles]) -> float:
 
 
 def _is_plain(runs: Sequence[RunFiles]) -> bool:
-    return runs[0].algorithm == PLAIN
+    # In Python a method is called as its user calls it: compare({"FedAvg": ...}).
+    return runs[0].algorithm.casefold() == PLAIN
 
 
 def _shown(value: float, measured: Metric, unit: str = " %") -> str:
