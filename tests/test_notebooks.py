@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 # These take a minute or more; the others go the same ways, and `SHORTER` runs them with less.
-LONG = ("femnist", "which_method", "deploy", "private", "clinics", "texts")
+LONG = ("femnist", "first_steps", "which_method", "deploy", "private", "clinics", "texts")
 EXECUTED = [
     pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS
 ]
@@ -82,7 +82,7 @@ def executed(tmp_path_factory):
 
 
 def test_there_are_notebooks():
-    named = {"femnist", "own_data", "private", "which_method", "deploy", "clinics", "texts"}
+    named = {"femnist", "first_steps", "own_data", "private", "which_method", "deploy", "clinics", "texts"}
     assert named <= {path.stem for path in NOTEBOOKS}
 
 
@@ -168,6 +168,18 @@ def test_deploy_exports_serves_and_keeps_secrets(executed, committed):
     accuracy = dict(re.findall(r"^(open|secure|private) Result\(.*?cluster ([\d.]+) %", printed, re.MULTILINE))
     assert abs(float(accuracy["open"]) - float(accuracy["secure"])) < 0.5
     assert 50 < float(accuracy["private"]) < float(accuracy["open"])
+
+
+@pytest.mark.parametrize(
+    "committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"]
+)
+def test_first_steps_find_the_two_scanners_and_say_what_is_best(executed, committed):
+    path = next(path for path in NOTEBOOKS if path.stem == "first_steps")
+    printed = streams(nbformat.read(path, as_version=4) if committed else executed(path)[0], "stdout")
+    assert printed.startswith("2 groups: ")
+    assert re.search(r"Best by cluster accuracy is pacfl with .* above fedavg, beyond chance", printed)
+    own, foreign = (int(share) for share in re.findall(r"by the model of \w+: (\d+)% right", printed))
+    assert own > 80 > 40 > foreign
 
 
 @pytest.mark.slow
