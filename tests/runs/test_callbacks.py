@@ -16,10 +16,9 @@ from tffcl.runs.interrupts import Interrupted
 
 @pytest.fixture
 def go(model, population, tmp_path):
-    """Trains FedAvg for seven rounds; `(out, *callbacks, ...) -> result or None`."""
-    method = tffcl.algorithms.build_fedavg(model, TRAINING)
+    """Trains for seven rounds, FedAvg unless told otherwise; `(out, *callbacks, ...) -> result or None`."""
 
-    def run(out, *callbacks, population=population, **more):
+    def run(out, *callbacks, population=population, build=tffcl.algorithms.build_fedavg, **more):
         how = {
             "rounds": 7,
             "clients_per_round": 2,
@@ -27,7 +26,7 @@ def go(model, population, tmp_path):
             "checkpoint_every": 3,
             "show_progress": False,
         } | more
-        return tffcl.train(method, population, callbacks=callbacks, out=tmp_path / out, **how)
+        return tffcl.train(build(model, TRAINING), population, callbacks=callbacks, out=tmp_path / out, **how)
 
     return run
 
@@ -190,6 +189,13 @@ def test_early_stopping_promises_no_validation_data_where_the_metric_has_none(go
         line = capsys.readouterr().err
         assert f"early stopping chooses by {metric}, which is of test data" in line
         assert ("dataset.validation = 0.1" in line) == has_some
+
+
+def test_early_stopping_by_what_a_method_has_not_says_once_that_it_ends_nothing(go, capsys):
+    go("solo", EarlyStopping("global_accuracy", 1), build=tffcl.algorithms.build_solo, rounds=2)
+    assert capsys.readouterr().err.count("global_accuracy has no value here, and while that is so early stopping") == 1
+    go("fedavg", EarlyStopping("global_accuracy", 9), rounds=1)
+    assert "has no value here" not in capsys.readouterr().err
 
 
 def test_early_stopping_on_validation_data_that_nobody_has_is_told_before_anything_is_written(go, tmp_path):

@@ -140,6 +140,8 @@ class EarlyStopping(Parameters, Callback):
             raise unknown("metric of this run", column, run.metrics)
         value = run.metrics[column]
         if value is None:
+            if run.evaluation is not None and run.round_number <= run.protocol.evaluate_every:  # the first one
+                run.progress.say(f"tffcl: {column} has no value here, and while that is so early stopping ends nothing")
             return None
         known = run.callback_states.get(self._key(column))
         if known is not None and known["last"] == run.round_number:
