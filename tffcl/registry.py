@@ -19,6 +19,9 @@ from tffcl.validation import Parameters, from_table
 
 COMPOSED = "composed"  # the method that groups clients by any signature
 PLAIN = "fedavg"  # the method where any would do
+# Notes of runs of known groups, whose clusters say nothing of whether groups can be found.
+ORACLE = "clients are in their true groups, which no method that has to find them may know: an upper bound"
+GIVEN = "clients are in the groups that were given; nothing had to find them"
 
 _STEPS = {
     "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "

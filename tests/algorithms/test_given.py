@@ -8,11 +8,12 @@ import pytest
 import tffcl
 from tests.short_runs import TRAINING, cohort_of, split
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.given import ORACLE, build_given
+from tffcl.algorithms.given import build_given
 from tffcl.algorithms.parameters import GivenParameters
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.lab.tasks.resolve import resolve
+from tffcl.registry import GIVEN, ORACLE
 
 GROUPS = np.array([1, 0, 1, 2, 0], np.int32)
 
@@ -48,7 +49,7 @@ def test_a_mapping_and_a_file_mean_what_true_groups_do(tff_worker, model, groupe
         given = build_given(model, TRAINING, GivenParameters(groups))
         state = given.initialize(grouped)
         assert state.assignment.tolist() == GROUPS.tolist() and state.groups.tolist() == ["coast", "north", "south"]
-        assert given.views(state).notes == ()
+        assert given.views(state).notes == (GIVEN,)
 
 
 def test_newcomers_join_their_group_or_found_it(tff_worker, model, grouped):

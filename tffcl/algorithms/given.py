@@ -19,9 +19,8 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.registry import GIVEN, ORACLE
 from tffcl.validation import tell_once
-
-ORACLE = "clients are in their true groups, which no method that has to find them may know: an upper bound"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,8 +91,7 @@ class Given(EngineMethod):
         return np.array([self._groups[name] for name in names])
 
     def views(self, state: GivenState) -> Views:
-        notes = (ORACLE,) if self._groups is None else ()
-        return dataclasses.replace(super().views(state), notes=notes)
+        return dataclasses.replace(super().views(state), notes=(ORACLE if self._groups is None else GIVEN,))
 
 
 @method_builder

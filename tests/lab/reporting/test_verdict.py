@@ -8,6 +8,7 @@ import scipy.stats
 
 from tests.lab.reporting.conftest import write_run
 from tffcl.lab.reporting import verdict
+from tffcl.registry import GIVEN, ORACLE
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import read_run
 
@@ -52,6 +53,16 @@ def test_fedavg_is_known_as_python_calls_it(runs):
     called = [dataclasses.replace(run, method="FedAvg", summary=run.summary | name) for run in runs[:2]]
     _, best, cost = verdict.verdict([*called, *runs[2:]])
     assert "points above FedAvg" in best and " as much as FedAvg" in cost
+
+
+@pytest.mark.parametrize("note", [GIVEN, ORACLE])
+def test_groups_that_a_method_was_told_are_not_found(runs, note):
+    told = [dataclasses.replace(run, method="given", summary=run.summary | {"notes": [note]}) for run in runs[2:]]
+    same = [dataclasses.replace(run, clients=plain.clients) for run, plain in zip(told, runs[:2])]
+    nothing = "Nothing shows that there are groups: given was told 3 clusters; no model of a cluster is better than"
+    assert verdict.verdict([*runs[:2], *same])[0].startswith(nothing)
+    gain = "There are groups by which models gain: given was told 3 clusters; fedavg has one model for all."
+    assert verdict.verdict([*runs[:2], *told])[0] == gain
 
 
 def test_no_groups_and_no_difference_are_answers(runs):

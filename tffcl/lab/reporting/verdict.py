@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 from tffcl.lab.reporting.number_format import Stat, human_bytes, human_time, show_number
-from tffcl.registry import PLAIN
+from tffcl.registry import GIVEN, ORACLE, PLAIN
 from tffcl.runs.metrics import BY_KEY, DOWN, Metric, rows_of
 from tffcl.runs.run_files import RunFiles
 
@@ -85,7 +85,7 @@ def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
 
 def _groups(methods: ByMethod, measured: Metric | None) -> str:
     """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
-    one, alone, found, best_agreement = [], [], {}, math.nan
+    one, alone, found, told, best_agreement = [], [], {}, {}, math.nan
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
         if counts == [1]:
@@ -94,6 +94,9 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
             alone.append(name)
         else:
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+            if any({GIVEN, ORACLE}.intersection(run.summary.get("notes", [])) for run in runs):
+                told[name] = f"{name} was told {span} clusters"
+                continue
             agreement = _mean(runs, BY_KEY["ari"])
             best_agreement = np.nanmax([best_agreement, agreement]) if not math.isnan(agreement) else best_agreement
             found.setdefault((span, f"{agreement:.2f}".replace("nan", "")), []).append(name)
@@ -101,13 +104,13 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
         f"{_listed(names)} {'finds' if len(names) == 1 else 'find'} {span} clusters"
         + (f" (adjusted Rand index with the true groups {agreement})" if agreement else "")
         for (span, agreement), names in found.items()
-    ]
+    ] + list(told.values())
     if not said:
         said = ["No groups were found"]
     elif best_agreement >= _AGREEING:
         said[0] = f"There are groups: {said[0]}"
     elif measured is not None and (plain := [name for name in methods if _is_plain(methods[name])]):
-        clustered = [name for names in found.values() for name in names]
+        clustered = [*(name for names in found.values() for name in names), *told]
         gains = [_beyond_chance(methods, measured, name, plain[0], len(clustered)) for name in clustered]
         begun = "There are groups by which models gain" if any(gains) else "Nothing shows that there are groups"
         said[0] = f"{begun}: {said[0]}"
