@@ -37,7 +37,7 @@ def test_links_and_files_are_there(page):
 def test_commands_and_options_are_there(page):
     options = {parser.prog: set(parser._option_string_actions) for parser in _parsers(build_parser())}
     lines = re.findall(r"(?:^|`)(tffcl [^`\n]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert lines or page.stem in ("privacy", "own_data", "own_parts", "robustness")
+    assert lines or page.stem in ("privacy", "own_data", "own_parts", "robustness", "callbacks")
     for line in lines:
         words = line.split()
         if words[1] in ("...", "--print-completion", "COMMAND"):

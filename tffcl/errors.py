@@ -10,9 +10,26 @@ _LONGEST = 100  # characters of what a user gave in a message
 _LONGEST_MESSAGE = 1000  # characters; what is left out is in the middle of what a user gave
 
 
-# Options that a run meets on the command line and in Python, as messages call them.
-RESUME = "--resume (in Python resume=True)"
-OVERWRITE = "--overwrite (in Python overwrite=True)"
+class Option:
+    """What users say one way on the command line and in files, and another way in Python: in an f-string the way of
+    this process.
+
+    Attributes:
+      on_command_line: Whether a command runs; `lab.cli.main` says so.
+    """
+
+    on_command_line = False
+
+    def __init__(self, command: str, python: str):
+        self._command, self._python = command, python
+
+    def __str__(self):
+        return self._command if self.on_command_line else self._python
+
+
+RESUME = Option("--resume", "resume=True")
+OVERWRITE = Option("--overwrite", "overwrite=True")
+VALIDATION = Option("dataset.validation = 0.1", "clients.with_validation(0.1)")
 
 # What commands a terminal, breaks a line, or is not seen: controls, separators, and what turns the order of letters.
 _UNSEEN = re.compile(
@@ -55,10 +72,8 @@ class Diverged(UserError):
 
 def no_server_data() -> UserError:
     """Returns the error for a method that compares models on images which the server has not."""
-    return UserError(
-        "the server has no data to compare models on; give dataset.server_examples, e.g. --set "
-        "dataset.server_examples=2500 (they are held out before the partition)"
-    )
+    held_out = "dataset.server_examples, e.g. --set dataset.server_examples=2500 (held out before the partition)"
+    return UserError(f"the server has no data to compare models on; give {Option(held_out, 'server_images=')}")
 
 
 def unknown(

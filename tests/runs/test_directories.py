@@ -20,8 +20,9 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.cluster_history import ClusterHistory
 from tffcl.runs.lock import locked
-from tffcl.runs.round_files import ClusterHistory, RoundsTable, TensorBoard
+from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run_directory import RunDirectory, State
 
 # --- Whose the directory is ---
@@ -46,7 +47,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_
     shutil.rmtree(stopped / "checkpoints")
     with pytest.raises(
         UserError,
-        match="its seed is 0, not 3; resume with its own.* --overwrite .*overwrite=True.*, or give another directory",
+        match="its seed is 0, not 3; resume with its own.*overwrite=True, or give another directory",
     ):
         run(resolved(seed=3), stopped, resume=True, show_progress=False)
     assert go(stopped, resume=True, until=1) is None
@@ -339,7 +340,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped,
         told = refused(stopped, resume=True, unchanged=False)
     assert told == (
         "somewhere cannot be written: No space left on device (what was done up to round 3 is saved, later rounds "
-        "are lost; the same command with --resume (in Python resume=True) goes on when it can be written)"
+        "are lost; resume=True goes on when it can be written)"
     )
     assert_same_result(go(stopped, resume=True).summary, runs[1])
     assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["1", "2", "3", "4"]

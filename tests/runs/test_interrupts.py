@@ -148,10 +148,7 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, m
     assert (
         main(["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]) == 130
     )
-    assert (
-        "stopped after round 2; the same command with --resume (in Python resume=True) goes on"
-        in capsys.readouterr().err
-    )
+    assert "stopped after round 2; --resume goes on" in capsys.readouterr().err
     assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()
 
 
@@ -170,7 +167,7 @@ def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_
         return real(*given)
 
     monkeypatch.setattr(where, when, interrupted)
-    with pytest.raises(interrupts.Interrupted, match=rf"stopped {place}.* \(in Python resume=True\) goes on"):
+    with pytest.raises(interrupts.Interrupted, match=rf"stopped {place}; resume=True goes on"):
         tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)
     monkeypatch.undo()
     assert tffcl.train(

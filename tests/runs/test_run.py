@@ -136,7 +136,7 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     assert not (target / "summary.json").exists()
     assert workers, "the run had no worker process"
     wait_for(lambda: not any(alive(pid) for pid in workers))
-    with pytest.raises(UserError, match=r"holds a run already; --resume \(in Python resume=True\) goes on"):
+    with pytest.raises(UserError, match=r"holds a run already; resume=True goes on"):
         tffcl.run(resolved(), target, show_progress=False)
     summary = tffcl.run(resolved(), target, resume=True, show_progress=False).summary
     assert without_times(summary) == without_times(uninterrupted)
@@ -162,7 +162,7 @@ def test_who_asks_for_the_end_saves_and_leaves_no_worker(tmp_path, number):
     process.send_signal(number)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 130 and [*(target / "checkpoints").glob("round_*.npz")]
-    assert "the same command with --resume (in Python resume=True) goes on" in errors
+    assert "--resume goes on" in errors
     assert "Traceback" not in errors
     assert workers and not any(alive(pid) for pid in workers)
 
@@ -280,7 +280,7 @@ def test_what_was_computed_is_saved_when_a_client_diverges(tmp_path):
 
 
 def test_more_clients_a_round_than_there_are(tmp_path):
-    with pytest.raises(UserError, match="train.clients_per_round is 41, but there are only 40 clients"):
+    with pytest.raises(UserError, match="^clients_per_round is 41, but there are only 40 clients"):
         tffcl.run(resolved(train={"clients_per_round": 41}), tmp_path / "run", show_progress=False)
 
 

@@ -1,4 +1,4 @@
-"""Trackers: the callbacks of the page on own parts with the real MLflow and Weights & Biases, and what TensorBoard
+"""Trackers: the callbacks of their page with the real MLflow and Weights & Biases, and what TensorBoard
 has of a run; and that packages whose typing-extensions is newer than TFF's pin stand beside it."""
 
 import importlib
@@ -14,7 +14,7 @@ import tffcl
 from tests.runs.finished_runs import rows_of
 from tests.short_runs import TRAINING
 
-PAGE = (pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md").read_text(encoding="utf-8")
+PAGE = (pathlib.Path(tffcl.__file__).parent / "docs" / "callbacks.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["pydantic", "altair", "IPython"])

@@ -139,7 +139,7 @@ def test_a_finished_run_that_is_resumed_trains_no_more(finished, method, populat
 
 
 def test_what_holds_a_run_is_left_alone(finished, method, population):
-    with pytest.raises(UserError, match=r"holds a run already; --resume \(in Python resume=True\) goes on with it"):
+    with pytest.raises(UserError, match=r"holds a run already; resume=True goes on with it"):
         train(method, population, finished.out)
     with pytest.raises(UserError, match="holds another run: its seed is 3, not 4; resume with its own settings"):
         train(method, population, finished.out, resume=True, seed=4)
@@ -153,9 +153,9 @@ def test_what_holds_a_run_is_left_alone(finished, method, population):
 @pytest.mark.parametrize(
     "name, told",
     [
-        ("summary.json", r"summary.json is damaged: .*; without it, --resume \(in Python resume=True\) makes it again"),
-        ("config.toml", r"config.toml is damaged: .*; --overwrite \(in Python overwrite=True\) starts anew"),
-        ("rounds.csv", r"rounds.csv is damaged: .*; without it, --resume \(in Python resume=True\) goes on"),
+        ("summary.json", r"summary.json is damaged: .*; without it, resume=True makes it again"),
+        ("config.toml", r"config.toml is damaged: .*; overwrite=True starts anew"),
+        ("rounds.csv", r"rounds.csv is damaged: .*; without it, resume=True goes on"),
     ],
 )
 def test_damage_is_told_with_what_mends_it_in_python(finished, method, population, tmp_path, name, told):
@@ -293,7 +293,7 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
     assert run.clients["client_id"].tolist() == list(range(6)) and sum(run.clients["rounds_trained"]) == 12
     assert run.summary["traffic"]["signature_bytes"] == 6 * 8
     for later, message in (
-        ({3: first.restricted([0, 1])}, "train.clients_per_round is 3, but there are only 2 clients"),
+        ({3: first.restricted([0, 1])}, "^clients_per_round is 3, but there are only 2 clients"),
         ({0: population}, "a round of later is 0; it must be a whole number from 1"),
     ):
         with pytest.raises(UserError, match=message):

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import tensorflow_federated as tff
@@ -394,7 +394,11 @@ def method_builder(build: Build) -> Build:
 
     @functools.wraps(build)
     def built(*args, **kwargs):
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            asked = ", ".join(signature.parameters)
+            raise UserError(f"{build.__name__}({asked}): {error}{_own_key(signature, kwargs)}") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             check_declared(name, value, signature.parameters[name].annotation)
@@ -405,6 +409,16 @@ def method_builder(build: Build) -> Build:
         return method
 
     return built  # type: ignore[return-value]
+
+
+def _own_key(signature: inspect.Signature, given: Mapping) -> str:
+    """Says where a setting belongs that was given to the builder itself."""
+    declared = signature.parameters.get("parameters")
+    for kind in get_args(declared.annotation) or (declared.annotation,) if declared else ():
+        known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        for name in set(given) & set(known):
+            return f"; it is one of the parameters: {getattr(kind, '__name__', kind)}({name}=...)"
+    return ""
 
 
 def own_part(kept) -> np.ndarray:

@@ -15,7 +15,7 @@ from tffcl.clients.lazy_examples import few_of, mapped, most_of, too_many
 from tffcl.clients.simulation_context import current
 from tffcl.clients.tables import TableRules, drawn, random_of, read_table
 from tffcl.display import Shown, sizes_of
-from tffcl.errors import UserError, unknown
+from tffcl.errors import VALIDATION, UserError, unknown
 from tffcl.validation import Fraction, check_value
 
 _MOST_NAMED = 20  # clients that a message lists
@@ -155,9 +155,8 @@ class Population(Shown):
         found = (self.validation_examples or {}).get(number)
         if not found:
             raise UserError(
-                f"client {self.name_of(number)} has no validation examples; "
-                "dataset.validation = 0.1, in Python with_validation(0.1), holds out a tenth of those that clients "
-                "train on"
+                f"client {self.name_of(number)} has no validation examples; {VALIDATION} holds out a tenth of those "
+                "that clients train on"
             )
         return found
 

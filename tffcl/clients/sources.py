@@ -36,7 +36,7 @@ def from_arrays(
     """
     if not isinstance(examples, Mapping):
         frame = ": Population.from_frame(frame, client=..., label=...) takes tables"
-        hint = frame if hasattr(examples, "groupby") else ""
+        hint = frame if hasattr(examples, "groupby") else ', {"clinic": (x, y), ...}'
         raise UserError(f"examples is of {type(examples).__name__}; it must be a mapping of client IDs to (x, y){hint}")
     if not examples:
         raise UserError("there are no clients; give a mapping of client IDs to (x, y) with 1 or more")

@@ -203,7 +203,7 @@ def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.
             raise UserError(f"the function in the place of a Keras model gives {type(made).__name__}, no Keras model")
         return _called(made, x)
 
-    if not callable(given):
+    if not callable(given) or isinstance(given, tf.keras.losses.Loss):
         raise UserError(
             f"keras_model is of {type(given).__name__}; it must be a tf.keras.Model, or a function that builds one"
         )

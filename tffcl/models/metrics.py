@@ -217,6 +217,11 @@ def chosen(metrics: Sequence[str | Callable], kind: str, whose: str) -> tuple[An
 
 
 def _of_function(function: Callable, kind: str) -> AnswerMetric:
+    if isinstance(function, type) or hasattr(function, "update_state"):
+        raise UserError(
+            f"{getattr(function, '__name__', type(function).__name__)} adds up what it is given, as Keras metrics do; "
+            "a metric is a name or a function (labels, outputs) -> float of a client's whole test set"
+        )
     name = _name_of(function)
     return AnswerMetric(name, name, _users(function), (kind,), better_of(name))
 

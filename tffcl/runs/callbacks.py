@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tffcl.errors import UserError, tell, unknown
+from tffcl.errors import VALIDATION, UserError, tell, unknown
 from tffcl.runs.metrics import DOWN, OF_ROUNDS, measured, of_column
 from tffcl.validation import Count, NonNegative, Parameters
 
 if TYPE_CHECKING:
     from tffcl.runs.run import Run
-
-_HOLD_OUT = "dataset.validation = 0.1, in Python clients.with_validation(0.1),"
 
 
 class Callback:
@@ -108,7 +106,7 @@ class EarlyStopping(Parameters, Callback):
         if self.metric.startswith("validation_") and run.stage.validator is None:
             raise UserError(
                 f"early stopping chooses by {self.metric}, and clients have no validation examples; "
-                f"{_HOLD_OUT} holds some out, or choose by "
+                f"{VALIDATION} holds some out, or choose by "
                 f"{self.metric.removeprefix('validation_')}"
             )
         model = run.method.model
@@ -120,7 +118,7 @@ class EarlyStopping(Parameters, Callback):
         """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
         column = self._column(run)
         if self._is_of_evaluation and not column.startswith("validation_"):
-            hint = f"; {_HOLD_OUT} holds out validation data to choose by" if self._twin else ""
+            hint = f"; {VALIDATION} holds out validation data to choose by" if self._twin else ""
             run.progress.say(
                 f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it "
                 f"is{hint}"

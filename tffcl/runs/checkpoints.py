@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from tffcl.clients.client_state import KeptStore, write_arrays
-from tffcl.errors import OVERWRITE, RESUME, UserError, tell
+from tffcl.errors import OVERWRITE, RESUME, Option, UserError, tell
 from tffcl.regular_files import make_directory, opened, replacing
 from tffcl.runs import state_arrays
 from tffcl.runs.run import Totals
@@ -26,7 +26,7 @@ _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
 _LARGE = "large arrays"  # the name of each, and of its file, in JSON
 LARGE_BYTES = 2**22  # from so many on an array has a file of its own
-ANEW = f"; {OVERWRITE} starts anew"
+ANEW = Option("; --overwrite starts anew", "; overwrite=True starts anew")
 _NAME = re.compile(r"round_(\d+)\.npz")
 _LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
@@ -176,7 +176,7 @@ class Checkpoints:
             for each in damaged:
                 self._path(each).unlink()
             if damaged:
-                tell(f"{str(first).removesuffix(ANEW)}; the run goes on from round {number}")
+                tell(f"{str(first).removesuffix(str(ANEW))}; the run goes on from round {number}")
             self._remove_oldest()  # a process that ended between writing one and this has left one too many
             return number, *loaded
         raise first
@@ -214,5 +214,5 @@ def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> Us
     there = "nothing of the run is saved"
     if saved is not None:
         rounds = f"what was done up to round {saved} is saved, later rounds are lost" if saved else "no round is saved"
-        there = f"{rounds}; the same command with {RESUME} goes on when it can be written"
+        there = f"{rounds}; {RESUME} goes on when it can be written"
     return UserError(f"{place} cannot be written: {error.strerror or error} ({there})")

@@ -26,7 +26,7 @@ class Interrupted(UserError):
 def stopped(done: int) -> Interrupted:
     """Returns the error for a run that was asked to end when so many rounds were done and saved."""
     when = f"after round {done}" if done else "before the first round"
-    return Interrupted(f"stopped {when}; the same command with {RESUME} goes on")
+    return Interrupted(f"stopped {when}; {RESUME} goes on")
 
 
 class Interrupts:

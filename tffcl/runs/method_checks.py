@@ -1,6 +1,7 @@
 """Whether an object is a method, and whether its state gives what a run asks of it: told before the first round."""
 
 import dataclasses
+import inspect
 from collections.abc import Iterable
 
 import numpy as np
@@ -26,6 +27,9 @@ def check_method(method):
     """Raises UserError if the object is no `Method`, or an attribute of it is of another kind than it must be."""
     kind = type(method).__name__
     if not isinstance(method, Method):
+        if inspect.isfunction(method):
+            name = method.__name__
+            raise UserError(f"{name} is a function, and no method: call it, {name}(model, training)")
         raise UserError(f"{kind} is no method: its class does not derive from tffcl.algorithms.Method")
     for name, (wanted, words) in _ATTRIBUTES.items():
         if not isinstance(getattr(method, name, None), wanted):

@@ -399,6 +399,9 @@ def use_workers(remote: RemoteWorkers) -> WorkersContext:
       UserError: If one is not there, or does not compute a small trial rightly.
     """
     global _current
+    if not isinstance(remote, RemoteWorkers):
+        wanted = 'a tffcl.RemoteWorkers, as RemoteWorkers.parse("host:10000,...") makes one'
+        raise UserError(f"workers is of {type(remote).__name__}; it must be {wanted}")
     known = [worker.address for worker in _current.workers if not worker.lost] if _current else []
     if known != list(remote.addresses):
         workers = [RemoteWorker(address, remote.silence) for address in remote.addresses]

@@ -73,7 +73,7 @@ def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
     (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
     (tmp_path / "solo" / "seed-0" / "checkpoints").mkdir()
     (tmp_path / "solo" / "seed-0" / "checkpoints" / "round_000001.npz").touch()
-    with pytest.raises(UserError, match="holds a run already; --resume"):
+    with pytest.raises(UserError, match="holds a run already; resume=True"):
         compare.compare_runs(configs([0]), tmp_path)
     assert len(ran) == 2
 

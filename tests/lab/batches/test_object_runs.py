@@ -112,7 +112,7 @@ def test_what_has_failed_goes_on(compared, methods, clients, tmp_path):
     with pytest.raises(UserError, match="RuntimeError: ended"):
         compare({"PACFL": methods["PACFL"]}, clients, tmp_path, seeds=[0, 1], callbacks=[ending], task="clinics")
     assert ending.begun == 2
-    with pytest.raises(UserError, match="seed-1 holds a run already; --resume"):
+    with pytest.raises(UserError, match="seed-1 holds a run already; resume=True"):
         compare({"PACFL": methods["PACFL"]}, clients, tmp_path, seeds=[0, 1], task="clinics")
     found = compare({"PACFL": methods["PACFL"]}, clients, tmp_path, seeds=[0, 1], resume=True, task="clinics")
     assert [each["accuracy"] for each in found] == [compared[place]["accuracy"] for place in (0, 2)]
@@ -290,7 +290,7 @@ def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, he
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"population": "clients"}, r"needs validation examples.*; in Python clients.with_validation\(0.1\)"),
+        ({"population": "clients"}, r"needs validation examples.*: clients.with_validation\(0.1\)"),
         ({"select": "local"}, "--select 'local' must be cluster or global: local accuracy is taken on test examples"),
         ({"select": "cluster_auc"}, r"--select cluster_auc needs the metric: .* metrics=\(.auc., ...\) of a model"),
         ({"select": "cluster_log_los"}, "'cluster_log_los'; did you mean 'cluster_log_loss'"),

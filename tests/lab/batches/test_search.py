@@ -130,7 +130,7 @@ def test_random_points():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--select", "cluster"], "--select needs validation examples, e.g. --set dataset.validation=0.1"),
+        (["--select", "cluster"], "--select needs validation examples"),
         (
             [*HELD, "--select", "local"],
             "--select 'local' must be cluster or global: local accuracy is taken on test examples",

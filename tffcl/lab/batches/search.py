@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import Option, UserError
 from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
@@ -239,8 +239,8 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
     for run in [run for point in planned.points for run in point.runs]:
         if not run.has_validation:
             raise UserError(
-                "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's "
-                "training data; in Python clients.with_validation(0.1)"
+                f"{Option('--select', 'select')} needs validation examples, a share of each client's training data: "
+                f"{Option('--set dataset.validation=0.1', 'clients.with_validation(0.1)')}"
             )
         check_select(options.select, run, f"--select {options.select}")
     metric = on_validation(options.select)

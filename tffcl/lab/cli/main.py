@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tffcl.clients.simulation_context import simulating
-from tffcl.errors import UserError, printable, tell, unknown
+from tffcl.errors import Option, UserError, printable, tell, unknown
 from tffcl.lab.cli import (
     command_options,
     look_command,
@@ -191,6 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a β
     options = build_parser().parse_args(arguments)
+    Option.on_command_line = True
     try:
         _check_no_nul(options)
         command_options.parse_formats(getattr(options, "format", ""))
@@ -230,6 +231,8 @@ def main(arguments: list[str] | None = None) -> int:
         name = name if len(name) <= 150 else f"{name[:70]}...{name[-70:]}"
         tell(f"{name} cannot be written or read: {error.strerror or error}")
         return 2
+    finally:
+        Option.on_command_line = False
 
 
 def _check_no_nul(options):

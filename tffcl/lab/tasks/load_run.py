@@ -57,7 +57,7 @@ def load_run(
     checkpoints = Checkpoints(directory / CHECKPOINTS, run=marker.get("tffcl run", ""))
     newest = checkpoints.latest()
     if newest is None:
-        raise UserError(f"{out} has no checkpoint; tffcl run with {RESUME} makes one")
+        raise UserError(f"{out} has no checkpoint; a run with {RESUME} makes one")
     if newest > config.train.rounds:
         raise UserError(
             f"{out} has a checkpoint of round {newest}, but the run has {config.train.rounds}; it is of another run"
@@ -86,7 +86,7 @@ def _newest(checkpoints: Checkpoints, state_class: type):
     except UserError as error:
         if not before:
             raise
-        raise UserError(f"{str(error).removesuffix(ANEW)}; {_again(before[-1])}") from None
+        raise UserError(f"{str(error).removesuffix(str(ANEW))}; {_again(before[-1])}") from None
 
 
 def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, then: np.ndarray) -> Ledger:
@@ -103,4 +103,4 @@ def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, t
 
 
 def _again(done: int) -> str:
-    return f"tffcl run with {RESUME} goes on from round {done} and makes it again"
+    return f"a run with {RESUME} goes on from round {done} and makes it again"

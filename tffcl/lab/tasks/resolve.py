@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tffcl.display import Shown
-from tffcl.errors import UserError, unknown
+from tffcl.errors import Option, UserError, unknown
 from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.files import runs_below
 from tffcl.lab.tasks import task_file
@@ -447,7 +447,7 @@ def _check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
     if foreign:
         raise UserError(
             f"{file} names {foreign[0]!r}, which would be imported and called, and whoever made that run may have "
-            "written it; if you trust its code, say --trust-builders, in Python trust_builders=True"
+            f"written it; if you trust its code, say {Option('--trust-builders', 'trust_builders=True')}"
         )
 
 
