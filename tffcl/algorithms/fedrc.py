@@ -70,10 +70,8 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
         labels = label_counts(shares, y, counted, model.num_classes)
         examples = tf.cast(report["examples"], tf.float32)
         changed = uploads["labels"].clipped(tf.math.divide_no_nan(labels - kept["labels"], examples))
-        told = {
-            name: collections.OrderedDict(weights=tf.ones([num_models]), value=value)
-            for name, value in {"update": trained - models, "labels": changed}.items()
-        }
+        told, ones = {"update": trained - models, "labels": changed}, tf.ones([num_models])
+        told = {name: collections.OrderedDict(weights=ones, value=value) for name, value in told.items()}
         # What a bound has cut off is told in a later round.
         renewed = collections.OrderedDict(mixture=mixture, labels=kept["labels"] + examples * changed)
         renewed = tf.nest.map_structure(lambda new, old: tf.where(report["finite"], new, old), renewed, kept)
