@@ -1,8 +1,8 @@
 """Runs the steps of the Containerfile in a clean root where no image can be built, as root:
 `python tests/container/run_steps.py ROOT -- COMMAND`.
 
-ROOT is a directory with a system that has Python 3.11, e.g. of debootstrap; COMMAND runs in it at the end, as the
-image's user, in the place of the entry point.
+ROOT is a directory with a system that has Python 3.11 and pip, e.g. of debootstrap (whose pip wants
+PIP_BREAK_SYSTEM_PACKAGES=1); COMMAND runs in it at the end, as the image's user, in the place of the entry point.
 """
 
 import os
