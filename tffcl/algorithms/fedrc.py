@@ -67,8 +67,7 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
         losses, prior = all_losses(models, local["x"], y), label_prior(received["labels"], y, counted)
         shares, mixture = responsibilities(losses, kept["mixture"], model.objective.counts(y), prior)
         trained, report = train(models, shares, mixture, client)
-        labels = label_counts(shares, y, counted, model.num_classes)
-        examples = tf.cast(report["examples"], tf.float32)
+        labels, examples = label_counts(shares, y, counted, model.num_classes), tf.cast(report["examples"], tf.float32)
         changed = uploads["labels"].clipped(tf.math.divide_no_nan(labels - kept["labels"], examples))
         told, ones = {"update": trained - models, "labels": changed}, tf.ones([num_models])
         told = {name: collections.OrderedDict(weights=ones, value=value) for name, value in told.items()}
