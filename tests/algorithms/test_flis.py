@@ -258,7 +258,7 @@ def test_bad_parameters(cls, values, message):
 
 @pytest.mark.parametrize("build", [build_flis_dc, build_flis_hc])
 def test_bad_server_data(model, digits, build):
-    with pytest.raises(UserError, match="the server has no data to compare models on; give dataset.server_examples"):
+    with pytest.raises(UserError, match="the server has no data to compare models on; give server_images="):
         build(model, TRAINING, server_images=None)
     with pytest.raises(
         UserError,

@@ -141,7 +141,7 @@ def test_the_authors_way_chooses_by_test_accuracy(tff_worker, convex, digit_clie
 def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, digit_clients):
     population = digit_clients([40, 40])
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="validation_loss"))
-    with pytest.raises(UserError, match="client 0 has no validation examples; dataset.validation = 0.1"):
+    with pytest.raises(UserError, match="client 0 has no validation examples; clients.with_validation"):
         method.initialize(population)
     # Held out are the five examples that the better one of two models is worst at, so that the other examples choose
     # another way.

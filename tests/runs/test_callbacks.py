@@ -188,7 +188,7 @@ def test_early_stopping_promises_no_validation_data_where_the_metric_has_none(go
         go(metric, EarlyStopping(metric, 9), rounds=1)
         line = capsys.readouterr().err
         assert f"early stopping chooses by {metric}, which is of test data" in line
-        assert ("dataset.validation = 0.1" in line) == has_some
+        assert ("clients.with_validation(0.1)" in line) == has_some
 
 
 def test_early_stopping_by_what_a_method_has_not_says_once_that_it_ends_nothing(go, capsys):

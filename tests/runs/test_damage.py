@@ -254,7 +254,7 @@ def test_a_damaged_last_checkpoint_is_not_loaded_and_the_one_before_neither(fini
     damage(finished / "checkpoints/round_000004.npz")
     for read in (tffcl.load_run, lambda out: export_run(out, out.parent / "export")):
         with pytest.raises(
-            UserError, match=rf"{told}.*; tffcl run with --resume \(.*\) goes on from round 3 and makes it again"
+            UserError, match=rf"{told}.*; a run with resume=True goes on from round 3 and makes it again"
         ):
             read(finished)
     assert_same_result(go(finished, resume=True).summary, runs[1])

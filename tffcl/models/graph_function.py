@@ -5,9 +5,20 @@ import inspect
 from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow.python.types import trace
 
 # Operations that draw by a state of their own; those that a seed decides are called Stateless....
 _DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+
+
+class _Traced(type):
+    def __instancecheck__(cls, value):
+        return hasattr(value, "__tf_tracing_type__")
+
+
+# From 4.6 on typing_extensions asks for the names of a protocol by inspect.getattr_static, which raises a TypeError for
+# the dicts that TensorFlow 2.14 wraps, as where tff.program saves a state; before, it asked by hasattr.
+trace.SupportsTracingProtocol = _Traced("SupportsTracingProtocol", (), {})
 
 
 def drawing_nodes(definition: tf.compat.v1.GraphDef) -> list:
