@@ -7,17 +7,11 @@ would with the machine's cores.
 """
 
 import contextlib
-import functools
 
 import threadpoolctl
 
 
-@functools.cache
-def _libraries() -> threadpoolctl.ThreadpoolController:
-    # To look for them takes milliseconds; scikit-learn has loaded its own by the time of the first call.
-    return threadpoolctl.ThreadpoolController()
-
-
 def single_thread() -> contextlib.AbstractContextManager:
     """Returns a context in which OpenMP's loops run in one thread."""
-    return _libraries().limit(limits=1, user_api="openmp")
+    # Looked for each time, which takes milliseconds: a package that is imported later brings loops of its own.
+    return threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
