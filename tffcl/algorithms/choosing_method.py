@@ -174,12 +174,15 @@ class Choosing(Method):
     def chosen_rows(self, models: np.ndarray, population: Population, state=None) -> np.ndarray:
         """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`; with what it
         keeps of its model, where a state is given."""
-        found = self._chosen_rows(self.model, models, population)
         own, states = self.model.own, None if state is None else self.own_states(state)
         if own is None or states is None:
-            return found
-        for place in np.flatnonzero(states.has(population.client_ids)):
-            client = population.client_ids[place]
+            return self._chosen_rows(self.model, models, population)
+        ids, found = population.client_ids, np.zeros(len(population), np.int32)
+        has = states.has(ids)
+        if not has.all():
+            found[~has] = self._chosen_rows(self.model, models, population.restricted(ids[~has]))
+        for place in np.flatnonzero(has):
+            client = ids[place]
             whole = own.parts.joined(own_part(states.value(client)), models)
             found[place] = self._chosen_rows(own.whole, whole, population.restricted([client]))[0]
         return found

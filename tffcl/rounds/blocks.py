@@ -111,7 +111,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
 
 def _shards(composed: Round, cohort: Cohort, blocks: int) -> int:
     """Into how many shards the clients of each block are put."""
-    wanted = shards.wanted(cohort.sizes, _MANY_CLIENTS) // blocks
+    wanted = shards.wanted(len(cohort.client_ids), lambda: cohort.sizes, _MANY_CLIENTS) // blocks
     if current().shards:
         wanted = max(wanted, 1)
     if not wanted:

@@ -96,7 +96,9 @@ def ask_all(
     examples, taken = examples or population.train, asking.type_signature.parameter[1].member
     form = "dataset" if isinstance(taken["examples"], tff.SequenceType) else "stacked"
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
-    in_shards = shards.wanted(population.sizes_of(population.client_ids), _MANY_CLIENTS) if form == "stacked" else 0
+    in_shards = 0
+    if form == "stacked":
+        in_shards = shards.wanted(everyone, lambda: population.sizes_of(population.client_ids), _MANY_CLIENTS)
     sharded, most = (_build_sharded(asking), _SHARDED_CLIENTS) if in_shards else (None, _CLIENTS)
     while done < everyone:
         ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()

@@ -28,16 +28,17 @@ AS_IT_IS = tf.compat.v1.ConfigProto()  # what TFF compiles without another look 
 AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
-def wanted(sizes: np.ndarray, many: int) -> int:
-    """Returns into how many shards clients with so many examples are put, 0 for none; see `Simulation.shards`.
+def wanted(clients: int, sizes: Callable[[], np.ndarray], many: int) -> int:
+    """Returns into how many shards so many clients are put, 0 for none; see `Simulation.shards`.
 
     Args:
-      sizes: The number of examples of each.
+      clients: How many there are.
+      sizes: Returns the number of examples of each, which may have to be read for that.
       many: How many small clients are enough to pay for another trace.
     """
-    given, clients = current().shards, len(sizes)
+    given = current().shards
     if given is None:
-        return -(-clients // _SHARD_CLIENTS) if clients >= many and np.mean(sizes) <= _FEW_EXAMPLES else 0
+        return -(-clients // _SHARD_CLIENTS) if clients >= many and np.mean(sizes()) <= _FEW_EXAMPLES else 0
     return min(given, clients)
 
 

@@ -45,7 +45,7 @@ class ClusterHistory(Callback):
     def after_round(self, run: "Run"):
         """Saves who moved, joined or left; of clients with names all is text."""
         clients, clusters = np.asarray(run.population.shown_ids), np.asarray(run.views.clusters)
-        gone = np.setdiff1d(self._clients, clients)
+        gone = clients[:0] if np.array_equal(self._clients, clients) else np.setdiff1d(self._clients, clients)
         clients, clusters = np.append(clients, gone), np.append(clusters, np.full(len(gone), NO_CLUSTER))
         moved = clusters != _of(self._clients, self._clusters, clients)
         if not moved.any():

@@ -13,6 +13,7 @@ from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
+from tffcl.runs.run_files import RunFiles
 
 _EVENTS = "events.out.tfevents.pictures"  # what TensorBoard shows of a report
 
@@ -91,34 +92,34 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     table, notes, runs = read_tables(out)
     text = table.to_text()
     if runs and not sweeps.is_sweep(out):
-        text += "".join(f"\n\n{each}" for each in verdict.verdict(files.find_runs(out)))
+        text += "".join(f"\n\n{each}" for each in verdict.verdict(runs))
     text += "".join(f"\n\nnote: {note}" for note in notes)
     page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)
     if wanted and runs:
-        print(f"\n{targets.to_table(targets.reached(files.find_runs(out), wanted)).to_text(left=2)}")
+        print(f"\n{targets.to_table(targets.reached(runs, wanted)).to_text(left=2)}")
     for each in files.unfinished_runs(out):
         print(f"\nnot finished, and left out: {printable(str(each))}", file=sys.stderr)
     if page:
         print(f"\nreport: {printable(str(page))}")
 
 
-def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], int]:
+def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], Sequence[RunFiles]]:
     """Reads a run, a comparison or a sweep, as far as its runs are finished.
 
     Returns:
-      The table for people, what they should know of the runs, and how many runs are in it.
+      The table for people, what they should know of the runs, and the runs that are in it.
 
     Raises:
       UserError: If a file of a run is missing or damaged.
     """
     if sweeps.is_sweep(path):
         found = sweeps.read_sweep(path)
-        return sweeps.to_table(found), comparison_table.cost_together(found.runs), len(found.runs)
+        return sweeps.to_table(found), comparison_table.cost_together(found.runs), found.runs
     rows = comparison_table.directory_rows(path)
-    runs = sum(len(row.seeds) for row in rows)
-    return comparison_table.to_table(rows), comparison_table.notes_of(files.find_runs(path)) if runs else [], runs
+    runs = files.find_runs(path) if any(row.seeds for row in rows) else []
+    return comparison_table.to_table(rows), comparison_table.notes_of(runs), runs
 
 
 def plain_table(path: str | pathlib.Path) -> Table:
