@@ -416,7 +416,7 @@ def _own_key(signature: inspect.Signature, given: Mapping) -> str:
     declared = signature.parameters.get("parameters")
     for kind in get_args(declared.annotation) or (declared.annotation,) if declared else ():
         known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-        for name in set(given) & set(known):
+        for name in filter(known.__contains__, given):
             return f"; it is one of the parameters: {getattr(kind, '__name__', kind)}({name}=...)"
     return ""
 

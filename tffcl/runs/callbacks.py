@@ -106,8 +106,7 @@ class EarlyStopping(Parameters, Callback):
         if self.metric.startswith("validation_") and run.stage.validator is None:
             raise UserError(
                 f"early stopping chooses by {self.metric}, and clients have no validation examples; "
-                f"{VALIDATION} holds some out, or choose by "
-                f"{self.metric.removeprefix('validation_')}"
+                f"{VALIDATION} holds some out, or choose by {self.metric.removeprefix('validation_')}"
             )
         model = run.method.model
         known = measured([each.name for each in model.metrics], has_accuracy=model.objective.has_accuracy)

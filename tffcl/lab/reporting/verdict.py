@@ -67,9 +67,13 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
     if not pairs.size:
         return math.nan, math.nan, 0
     signs = {np.sign(each.mean()) for each in apart}
-    if pairs.size < 2 or len(signs) > 1 or not np.ptp(pairs):
-        return float(pairs.mean()), float(pairs.size < 2 or len(signs) > 1 or not pairs.any()), pairs.size
-    return float(pairs.mean()), float(scipy.stats.ttest_1samp(pairs, 0).pvalue), pairs.size
+    if pairs.size < 2 or len(signs) > 1 or not pairs.any():
+        chance = 1.0
+    elif not np.ptp(pairs):  # the same difference for all, of which the test would divide by 0
+        chance = 0.0
+    else:
+        chance = float(scipy.stats.ttest_1samp(pairs, 0).pvalue)
+    return float(pairs.mean()), chance, pairs.size
 
 
 def _of_clients(run: RunFiles, measured: Metric) -> np.ndarray:
@@ -85,7 +89,7 @@ def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
 
 def _groups(methods: ByMethod, measured: Metric | None) -> str:
     """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
-    one, alone, found, told, best_agreement = [], [], {}, {}, math.nan
+    one, alone, found, told, agreements = [], [], {}, {}, []
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
         if counts == [1]:
@@ -98,7 +102,7 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
                 told[name] = f"{name} was told {span} clusters"
                 continue
             agreement = _mean(runs, BY_KEY["ari"])
-            best_agreement = np.nanmax([best_agreement, agreement]) if not math.isnan(agreement) else best_agreement
+            agreements.append(agreement)
             found.setdefault((span, f"{agreement:.2f}".replace("nan", "")), []).append(name)
     said = [
         f"{_listed(names)} {'finds' if len(names) == 1 else 'find'} {span} clusters"
@@ -107,7 +111,7 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
     ] + list(told.values())
     if not said:
         said = ["No groups were found"]
-    elif best_agreement >= _AGREEING:
+    elif any(each >= _AGREEING for each in agreements):  # none of NaN, where true groups are not known
         said[0] = f"There are groups: {said[0]}"
     elif measured is not None and (plain := [name for name in methods if _is_plain(methods[name])]):
         clustered = [*(name for names in found.values() for name in names), *told]
