@@ -11,7 +11,7 @@ import tffcl
 from tests import memory
 from tests.conformance import checks
 from tests.conformance.subject import Exported, Subject
-from tests.runtime.processes import Processes
+from tests.runtime.processes import pair_of_workers
 from tffcl.clients import sampling
 from tffcl.export import deployment_forms
 from tffcl.lab.tasks import build as prepare
@@ -90,20 +90,17 @@ def data_dir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_workers(worker):
     """A context manager in which two workers compute; the pair is the same for all methods."""
-    processes = Processes()
-    processes.start(2)
+    with pair_of_workers() as processes:
 
-    @contextlib.contextmanager
-    def both():
-        try:
-            yield processes.use(processes.started).workers
-        finally:
-            worker.use_local_worker()
+        @contextlib.contextmanager
+        def both():
+            try:
+                yield processes.use(processes.started).workers
+            finally:
+                worker.use_local_worker()
 
-    yield both
-    worker.use_local_worker()
-    for each in processes.started:
-        each.stop()
+        yield both
+        worker.use_local_worker()
 
 
 @pytest.fixture(scope="module", params=ALGORITHMS)

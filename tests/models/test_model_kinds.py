@@ -10,7 +10,7 @@ import tffcl
 from tests import own_data
 from tests.models.test_keras_function import frozen_base
 from tests.own_data import CROSS_ENTROPY, LENGTH, LETTERS, layers, sequential, spec
-from tests.runtime.processes import Processes
+from tests.runtime.processes import pair_of_workers
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import build_local_sgd
 
@@ -90,11 +90,8 @@ def model_of(kind):
 
 @pytest.fixture(scope="module")
 def two_workers():
-    processes = Processes()
-    processes.start(2)
-    yield processes
-    for each in processes.started:
-        each.stop()
+    with pair_of_workers() as processes:
+        yield processes
 
 
 def cases():

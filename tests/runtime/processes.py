@@ -1,8 +1,20 @@
 """Worker processes of this machine that are nobody's default, spoken to as if they were on others."""
 
+import contextlib
+
 from tffcl import runtime
 
 SILENCE = 60.0  # on a busy machine a worker that lives may be silent for seconds
+
+
+@contextlib.contextmanager
+def pair_of_workers():
+    """Gives a block two of them."""
+    processes = Processes()
+    processes.start(2)
+    yield processes
+    for worker in processes.started:
+        worker.stop()
 
 
 class Processes:

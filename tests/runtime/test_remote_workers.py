@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runtime.processes import Processes
+from tests.runtime.processes import pair_of_workers
 from tffcl import runtime
 from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.each_round_parameters import FLISDCParameters
@@ -32,11 +32,8 @@ TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.
 
 @pytest.fixture(scope="module")
 def pair():
-    processes = Processes()
-    processes.start(2)
-    yield processes
-    for worker in processes.started:
-        worker.stop()
+    with pair_of_workers() as processes:
+        yield processes
 
 
 @pytest.fixture(scope="module")
