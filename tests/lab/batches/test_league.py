@@ -126,6 +126,42 @@ def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatc
     assert "holds another run" not in capsys.readouterr().err
 
 
+def test_a_cell_that_diverges_is_run_again_with_gentler_settings(league, tmp_path, capsys):
+    """Its trial, which is shorter, has not shown it: here scores are written in that no such trial would have."""
+    noted = json.loads((league[1] / "results" / "batch.json").read_text())
+    rates = {"FedAvg": {1e-6: 0.1, 0.08: 0.2, 1e30: 0.9, 1e31: 0.8}, "Wild": {1e30: 0.9, 1e31: None}}
+    for row, scores in rates.items():
+        points = [{"values": {"train.learning_rate": rate}, "validation": each} for rate, each in scores.items()]
+        noted["tuned"][f"digits/{row}"]["points"] = points
+    (out := tmp_path / "out").joinpath("results").mkdir(parents=True)
+    (out / "results" / "batch.json").write_text(json.dumps(noted))
+    command = ["study", str(league[0]), *SHORT, "--only", "*/FedAvg,*/Wild", "--out", str(out)]
+    assert main(command) == 1  # of Wild nothing gentler was tried
+    said = capsys.readouterr()
+    assert "digits/FedAvg diverged with learning rate 1e+30; it is run again with gentler settings" in said.err
+    assert "FedAvg: diverged with learning rate 1e+30, and was run again with all seeds" in said.out
+    assert "Wild: seed 0 failed: client" in said.out and "Wild: diverged" not in said.out
+    rows = {each.noted["row"]: each for each in study_results.read_study(out / "results").results}
+    assert rows["FedAvg"].noted["tuned"] == {"train.learning_rate": 0.08} and rows["FedAvg"].seeds == 1
+    assert rows["Wild"].noted["tuned"] == {"train.learning_rate": 1e30} and rows["Wild"].failures
+    run = out / "results" / "digits" / "fedavg" / "seed-0"
+    assert "learning_rate = 0.08" in (run / "config.toml").read_text() and not (run / "failed.json").exists()
+    index = (out / "results" / "batch.json").read_text()
+    assert main(command) == 1 and "nothing to do" in capsys.readouterr().err  # the choice stands
+    assert (out / "results" / "batch.json").read_text() == index
+
+
+def test_another_method_in_a_study_changes_no_choice_of_the_others(league):
+    planned = study.plan(study_file.load_study(league[0]))
+    (cell,) = [each for each in planned.cells if each.row == "FedAvg"]
+
+    def mark(**algorithms):
+        overrides = task_file.merged(cell.overrides, {"algorithms": algorithms})
+        return study_tuning.mark(dataclasses.replace(cell, overrides=overrides), planned)
+
+    assert mark(ifca={"num_clusters": 4}) == mark() != mark(fedavg={"momentum": 0.9})
+
+
 @pytest.mark.parametrize("damage", [3, {"points": 3}, {"points": [3]}])
 def test_choices_that_are_damaged_are_told(league, tmp_path, capsys, damage):
     out = shutil.copytree(league[1], tmp_path / "out")

@@ -19,6 +19,7 @@ from tffcl.json_files import read_json, write_json
 from tffcl.lab.batches import study_tuning
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.batches.study_plan import StudyPlan, plan
+from tffcl.lab.reporting.number_format import show_settings
 from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
@@ -75,16 +76,46 @@ def run_study(
     anew = [cell.name for cell in planned.cells] if overwrite else ()
     contents = _contents(planned, batch.index or {}, anew)
     with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
-        _clear(planned.jobs, batch)
-        if any(cell.tune for cell in planned.cells):
-            elsewhere = None if overwrite else known
-            planned = study_tuning.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
-            batch.check([_below(RUNS, job) for job in planned.jobs])  # with what has been chosen
-            batch.note(_contents(planned, batch.index))
-            _clear(planned.jobs, batch)  # cells of one setting may have become those of several
-        if not (overwrite or all_here):
-            _take_over(planned.jobs, known, batch)
-        return _run_all(planned, batch, keep_checkpoints)
+        if overwrite:
+            _clear(planned.jobs, batch)
+        cleared: set[pathlib.PurePath] = set()
+        while True:
+            chosen = planned
+            if any(cell.tune for cell in planned.cells):
+                elsewhere = None if overwrite else known
+                chosen = study_tuning.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
+                batch.check([_below(RUNS, job) for job in chosen.jobs])  # with what has been chosen
+                batch.note(_contents(chosen, batch.index))
+            if overwrite:  # cells of one setting may have become those of several
+                _clear([job for job in chosen.jobs if job.place not in cleared], batch)
+                cleared |= {job.place for job in chosen.jobs}
+            elif not all_here:
+                _take_over(chosen.jobs, known, batch)
+            failed = _run_all(chosen, batch, keep_checkpoints)
+            if all_here or not _lower(chosen, batch):
+                return failed
+
+
+def _lower(chosen: StudyPlan, batch: Batch) -> bool:
+    """Takes the settings with which a cell diverged out of its choice, where gentler ones have been tried, and its runs
+    with all seeds away, so that no cell has runs of two settings.
+
+    Returns:
+      Whether there was such a cell.
+    """
+    diverged = {job.place.parent for job in chosen.jobs if _diverged(batch.place(_below(RESULTS, job)))}
+    choices = dict(batch.index["tuned"])
+    for cell, place in zip(chosen.cells, chosen.places, strict=True):
+        left = place in diverged and cell.tuned and study_tuning.gentler(choices[cell.name], cell.tuned)
+        if left:
+            choices[cell.name] = left
+            batch.say(f"{cell.name} diverged with {show_settings(cell.tuned)}; it is run again with gentler settings")
+            job = next(job for job in chosen.jobs if job.place.parent == place)
+            _clear([dataclasses.replace(job, place=place / f"seed-{seed}") for seed in batch.index["seeds"]], batch)
+    lowered = choices != batch.index["tuned"]
+    if lowered:
+        batch.note({**batch.index, "tuned": choices})
+    return lowered
 
 
 def _below(directory: str, job: Job) -> Job:
@@ -92,9 +123,9 @@ def _below(directory: str, job: Job) -> Job:
 
 
 def _clear(jobs: Sequence[Job], batch: Batch):
-    """Deletes the runs of jobs and their results, if the options say that they are overwritten."""
-    batch.clear([_below(RUNS, job) for job in jobs])
-    for job in jobs if batch.options.overwrite else ():
+    """Deletes the runs of jobs and their results."""
+    for job in jobs:
+        RunDirectory(batch.place(_below(RUNS, job))).clear()
         for name in SMALL_FILES:
             (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
 
@@ -113,8 +144,13 @@ def kept(job: Job, results: pathlib.Path) -> bool:
         before = configs.load_run_config(place, trust_builders=job.config)
     except UserError:
         return False
-    diverged = (place / FAILED).is_file() and read_json(place / FAILED).get("task")
-    return settings_of(before) == settings_of(job.config) and bool((place / "summary.json").is_file() or diverged)
+    ended = (place / "summary.json").is_file() or _diverged(place)
+    return settings_of(before) == settings_of(job.config) and ended
+
+
+def _diverged(place: pathlib.Path) -> bool:
+    """Whether the run of which a directory has the results diverged, and did not fail otherwise."""
+    return (place / FAILED).is_file() and "task" in read_json(place / FAILED)
 
 
 def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):

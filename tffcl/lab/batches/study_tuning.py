@@ -21,6 +21,7 @@ from tffcl.lab.tasks.resolve import method_key
 from tffcl.runs.metrics import Metric, on_validation
 
 _TRIALS = pathlib.PurePath("runs", "trials")
+_RATE = "train.learning_rate"
 
 
 def tuned(
@@ -97,8 +98,33 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
     }
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
     tuning, rounds = dataclasses.asdict(planned.study.tuning), float(planned.rounds)
-    said = [task, cell.method, cell.overrides, cell.tune, tuning, rounds, planned.overrides]
+    overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]
+    said = [task, cell.method, overrides[0], cell.tune, tuning, rounds, overrides[1]]
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _of_method(overrides: Mapping, method: str) -> dict:
+    """What is set, without what is set for other methods: one more in a study changes no choice of the others."""
+    own = {name: table for name, table in overrides.get("algorithms", {}).items() if name == method}
+    return {**overrides, "algorithms": own}
+
+
+def gentler(choice: Mapping, diverged: Mapping) -> dict | None:
+    """Returns the choice of a cell whose runs diverged with values that a trial had not shown to: these are noted as
+    such, and `tuned` chooses them no more, nor those of a learning rate as high. None if nothing else is left.
+    """
+    tried = [{**point, "diverged": True} if point["values"] == diverged else point for point in choice["points"]]
+    return {**choice, "points": tried} if _able(tried) else None
+
+
+def _able(tried: Sequence[Mapping]) -> list[Mapping]:
+    """The points of a cell among which its settings are chosen."""
+    wild = [point["values"] for point in tried if point.get("diverged")]
+
+    def as_wild(values: Mapping) -> bool:
+        return any(values == each or _RATE in values and values[_RATE] >= each[_RATE] for each in wild)
+
+    return [point for point in tried if point["validation"] is not None and not as_wild(point["values"])]
 
 
 def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
@@ -124,7 +150,7 @@ def _finite(score: float) -> float | None:
 
 
 def _with_best(cell: Cell, tried: Sequence[Mapping], metric: Metric) -> Cell:
-    able = [point for point in tried if point["validation"] is not None]
+    able = _able(tried)
     if not able:
         return dataclasses.replace(
             cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged"

@@ -52,6 +52,7 @@ class _Cell(TypedDict):
 class _Trial(TypedDict):
     values: dict
     validation: float | None
+    diverged: NotRequired[bool]
 
 
 class _Choice(TypedDict):

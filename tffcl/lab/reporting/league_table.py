@@ -14,7 +14,7 @@ from tffcl.lab.reporting.number_format import (
     show_count,
     show_number,
     show_seconds,
-    show_value,
+    show_settings,
 )
 from tffcl.lab.reporting.study_results import Result, StudyResults
 from tffcl.lab.reporting.table import Table
@@ -107,11 +107,6 @@ def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> 
     return LeagueRow(result, above, stats, len(runs))
 
 
-def _chosen(noted: Mapping) -> str:
-    chosen = noted.get("tuned", {})
-    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {show_value(chosen[key])}" for key in chosen)
-
-
 def _numbers(run: RunNumbers, target: float | None) -> dict[str, float]:
     """What one run gives, by the names of `LeagueRow.stats`."""
     found = {key: BY_KEY[key].of_run(run) for key in _METRICS}
@@ -145,7 +140,7 @@ def cells(row: LeagueRow) -> list[str]:
         show_bytes(stats["total_bytes"]),
         show_seconds(stats["seconds"]),
         str(row.seeds),
-        _chosen(result.noted) or MISSING,
+        show_settings(result.noted.get("tuned", {})) or MISSING,
     ]
 
 

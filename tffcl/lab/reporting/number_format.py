@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MISSING = "–"
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -120,3 +120,8 @@ def show_value(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(show_value, value))
     return str(value)
+
+
+def show_settings(values: Mapping[str, object]) -> str:
+    """Returns settings in words: "learning rate 0.1, threshold 4" for {"train.learning_rate": 0.1, "threshold": 4}."""
+    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {show_value(values[key])}" for key in values)

@@ -14,7 +14,7 @@ from tffcl import csv_files as columns
 from tffcl.errors import UserError
 from tffcl.json_files import inside, read_json, telling_damage
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
-from tffcl.lab.reporting.number_format import Stat, human_time
+from tffcl.lab.reporting.number_format import Stat, human_time, show_settings
 from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers
@@ -115,12 +115,16 @@ class StudyResults:
         return self.noted.get("about", {}).get(column, "")
 
     def notes(self, column: str) -> list[str]:
-        """What failed and what cannot be run in a column, a line for each reason."""
+        """What failed, what diverged and was run again, and what cannot be run in a column, a line for each reason."""
         notes: dict[str, list[str]] = {}
         for result in self.results:
             if result.noted["column"] == column:
                 if result.noted["missing"]:
                     notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
+                for each in self.noted["tuned"].get(f"{column}/{result.noted['row']}", {}).get("points", ()):
+                    if each.get("diverged"):
+                        again = f"diverged with {show_settings(each['values'])}, and was run again with all seeds"
+                        notes.setdefault(again, []).append(result.noted["row"])
                 for each in result.failures:
                     notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
         return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
