@@ -13,6 +13,7 @@ from tests.lab.cli.test_cli import fails
 from tffcl.lab.batches import batch, search, study, study_file, study_plan, study_tuning
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import league_figure, league_table, study_results
+from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import Stat, human_time
 from tffcl.lab.reporting.results_page import results_page, write_leagues
 from tffcl.lab.tasks import task_file
@@ -344,9 +345,12 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
     from tffcl.registry import ALGORITHMS
 
     assert methods == set(ALGORITHMS) - {"composed"}
-    planned = study.plan(found, rounds=2)
+    planned = study.plan(found)
+    kept = read_index(task_file.task_directory() / "results" / "league", "study")["tuned"]
     for cell in planned.cells:
         assert len(study_tuning.points(cell)) == 3, cell.name
+        if cell.name in kept:  # what was chosen is taken over, and not searched for again
+            assert kept[cell.name]["mark"] == study_tuning.mark(cell, planned), cell.name
 
 
 @pytest.mark.slow
