@@ -169,6 +169,10 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
     assert set(asked) == {1}
     np.testing.assert_array_equal(second, Evaluator(model, population).cluster_accuracy(models, keys))
     assert (first[keys != 1] == second[keys != 1]).all() and (first != second).any()
+    asked.clear()
+    models[2, :4] *= -1  # the highest bit of each, which sums of whole words may lose
+    evaluator.cluster_accuracy(models, keys)
+    assert set(asked) == {2}
 
 
 def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):

@@ -284,10 +284,11 @@ def test_more_clients_a_round_than_there_are(tmp_path):
         tffcl.run(resolved(train={"clients_per_round": 41}), tmp_path / "run", show_progress=False)
 
 
-@pytest.mark.parametrize("here", [0, 250], ids=["on the worker", "in the process"])
+@pytest.mark.parametrize("here", [False, True], ids=["on the worker", "in the process"])
 def test_pooled_evaluation_is_every_client_on_its_own(tff_worker, monkeypatch, here):
     """The shared pool gives the accuracies of clients that evaluate their own copies with another implementation."""
-    monkeypatch.setattr("tffcl.runs.evaluator._FEW_IMAGES", here)
+    monkeypatch.setattr("tffcl.runtime.computes_here", lambda: here)
+    monkeypatch.setattr("tffcl.runs.evaluator.FEW", 7)
     chosen = resolved()
     federated = build.load_data(chosen)
     model = build.build_model(chosen, federated)

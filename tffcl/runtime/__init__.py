@@ -4,6 +4,7 @@ from tffcl.runtime.addresses import CHANNEL_OPTIONS, MESSAGE_BYTES, Address, Rem
 from tffcl.runtime.local_worker import (
     LARGE_WORKER,
     check_process,
+    computes_here,
     context_options,
     lanes,
     renew_local_worker,
@@ -15,6 +16,6 @@ from tffcl.runtime.worker_process import Worker, WorkerSettings, serve, worker_b
 
 __all__ = [
     "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings",
-    "check_process", "connect", "context_options",
+    "check_process", "computes_here", "connect", "context_options",
     "lanes", "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
 ]  # fmt: skip

@@ -99,6 +99,13 @@ def lanes() -> list:
     return getattr(current, "lanes", None) or [current]
 
 
+def computes_here() -> bool:
+    """Returns whether computations take place on this machine, by cores that this process has, too."""
+    import tensorflow_federated as tff
+
+    return not hasattr(tff.framework.get_context_stack().current, "workers")
+
+
 def worker_count() -> int:
     """Returns how many workers share a round's clients."""
     import tensorflow_federated as tff
