@@ -44,6 +44,10 @@ def read(frame, **options):
     return Population.from_frame(frame, **{"client": "user", "label": "ill", "test": 0, **options})
 
 
+def noised(noise_multiplier=1.0, **bounds):
+    return {"bounds": bounds, "noise_multiplier": noise_multiplier}
+
+
 def all_of(population, kind="train"):
     return [getattr(population, kind)(client) for client in population.client_ids]
 
@@ -65,6 +69,51 @@ def test_a_table_becomes_clients_with_standardised_features(cancer):
         [each.y for kind in ("train", "validation", "test") for each in all_of(population, kind)]
     )
     np.testing.assert_array_equal(np.bincount(everything), np.bincount(cancer["target"]))
+
+
+def test_means_with_noise_are_those_of_clients_and_the_noise_that_of_the_longest_client(small):
+    numbers = small.drop(columns="sex").astype({"age": float})
+    numbers.loc[0, "age"] = np.nan  # counts as the middle of its bounds
+    bounds = {"age": (0, 60), "pulse": (50, 150)}
+    options = {"features": ["age", "pulse"], "missing": "mean", "bounds": bounds}
+    rules = read(numbers, **options, noise_multiplier=1e-9).table
+    for name, middle, half in (("age", 30, 30), ("pulse", 100, 50)):
+        u = np.nan_to_num((np.clip(numbers[name], *bounds[name]) - middle) / half)
+        mean, square = ((values[::2].mean() + values[1::2].mean()) / 2 for values in (u, u**2))
+        column = rules.columns[name]
+        np.testing.assert_allclose(
+            [column.mean, column.std, column.fill],
+            [middle + half * mean, half * (square - mean**2) ** 0.5, middle + half * mean],
+        )
+    drawn = [read(numbers, **options, noise_multiplier=0.01, seed=seed) for seed in range(400)]
+    for name in bounds:
+        spread = np.std([each.table.columns[name].mean for each in drawn]) / np.diff(bounds[name])[0]
+        np.testing.assert_allclose(spread, 0.01 * (5 * 2) ** 0.5 / 2 / 2 / 2, rtol=0.15)  # of clients, of the distance
+    # No client, whatever it holds, tells more than what the noise is for.
+    told = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], (500, 7))
+    lengths = np.sqrt(told.mean(0) ** 2 + ((told**2).mean(0) - 0.5) ** 2)
+    assert lengths.max() <= 5**0.5 / 2
+    everywhere = read(small.assign(age=60, pulse=150)[["user", "age", "pulse", "ill"]], **options, noise_multiplier=3.0)
+    assert all(30 / 4 < each.std / half for each, half in zip(everywhere.table.columns.values(), (1, 50 / 30)))
+
+
+@pytest.mark.parametrize(
+    "options, noise",
+    [
+        ({}, 0.0),
+        ({"standardize": False}, 0.0),  # the categories of sex are read
+        ({"standardize": False, "features": ["age"]}, None),
+        ({"standardize": {"age": (45, 17)}, "features": ["age"], "missing": "mean"}, None),
+        ({"standardize": False, "features": ["age"], "missing": "mean"}, 0.0),
+        ({"features": ["age", "smokes"], **noised(2.0, age=(0, 100))}, 2.0),
+    ],
+)
+def test_what_was_measured_of_the_clients_is_told(small, options, noise):
+    population = read(small, **options)
+    assert population.measured_noise == noise and population.map(lambda x, y: (x, y)).measured_noise == noise
+    assert population.restricted([0]).measured_noise == noise
+    assert ("noise of a multiplier of 2" in population.note) == (noise == 2)
+    assert read(small.assign(user="c"), known=population).measured_noise is None
 
 
 def test_who_else_is_in_a_table_does_not_change_a_clients_split(cancer):
@@ -130,7 +179,7 @@ def test_newcomers_are_read_by_the_rules_of_the_known(small):
         (
             later,
             {"missing": "drop"},
-            "features, missing and standardize are those of the known clients; leave them out",
+            "features, missing, standardize and bounds are those of the known clients; leave them out",
         ),
         (later.assign(sex=1), {}, "column sex holds numbers; that of the known clients holds text"),
         (later.drop(columns="sex"), {}, "unknown column 'sex'"),
@@ -178,6 +227,13 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({}, {"test": 1.5}, "test is 1.5; it must be"),
         ({}, {"test": "age"}, "column age must hold bools: True where a row is for tests"),
         ({}, {"missing": "zero"}, "unknown missing 'zero'"),
+        ({}, {"bounds": {"age": (0, 100)}}, "bounds and noise_multiplier go together"),
+        ({}, {"noise_multiplier": 1.0}, "bounds and noise_multiplier go together"),
+        ({}, {"bounds": {}, "noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
+        ({}, noised(age=(0, 100)), "bounds has no column pulse, whose mean is measured; standardize="),
+        ({}, noised(age=(0, 100), pulse=(9, 9)), r"the bounds of column pulse are \(9, 9\); they must be"),
+        ({}, noised(age=(0, 100), pulse=(0, 200)), "column sex holds texts, and which there are would be read without"),
+        ({}, {**noised(age=(0, 9), pulse=(0, 9)), "standardize": ["age"]}, "unknown column of bounds .* 'pulse'"),
         ({}, {"standardize": ["sex"]}, "unknown column of numbers to standardise 'sex'"),
         ({}, {"group": "sex", "features": ["age"], "client": "smokes"}, "column smokes holds bool; client IDs must be"),
         ({"user": [1, "a"] * 3}, {}, "column user holds int, str; client IDs must be all text or all whole numbers"),

@@ -14,6 +14,7 @@ from tests.runs.finished_runs import unfinished_copy
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import UserError
+from tffcl.runs.composition import epsilon_of
 
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 PROTOCOL = {"rounds": 2, "clients_per_round": 3, "seed": 1, "evaluate_every": 1, "checkpoint_every": 1}
@@ -94,6 +95,34 @@ def test_a_run_is_resumed_with_the_same_table_only(method, result, out, tmp_path
     renamed = read(frame[held].replace({"diagnosis": {"benign": "a", "malignant": "b"}}))
     with pytest.raises(UserError, match="the data have changed since the run in .*: names of labels differ"):
         tffcl.train(method, renamed, out=tmp_path / "other", resume=True, show_progress=False, **PROTOCOL)
+
+
+@pytest.mark.parametrize("noise", [None, 2.0])
+def test_what_standardises_features_is_a_release_of_a_private_run(noise, tmp_path):
+    """The same run on a table whose means have noise, or none."""
+    frame = clinics()
+    frame = frame[frame["clinic"] < "clinic 6"].drop(columns=frame.columns[5:30])
+    bounds = {name: (0, 3 * frame[name].max()) for name in frame.columns[:5]}
+    noised = {} if noise is None else {"bounds": bounds, "noise_multiplier": noise}
+    clients = read(frame, **noised)
+    keras = sequential(layers.Dense(2, input_shape=(5,)))
+    model = tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, clients.example_spec)
+    private = tffcl.algorithms.build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=2.0))
+    protocol = {**PROTOCOL, "clients_per_round": 6}
+    if noise is None:
+        with pytest.raises(UserError, match="no noise on what features are standardised by; bounds and a noise_mult"):
+            tffcl.train(
+                private, clients, out=tmp_path / "budget", privacy=tffcl.PrivacySettings(epsilon=9.0), **protocol
+            )
+    found = tffcl.train(private, clients, out=tmp_path / "told", show_progress=False, **protocol).summary
+    one = {(2.0, -1.0, 6.0, 6.0): 2}
+    if noise is None:
+        assert found["privacy"]["epsilon"] is None and found["privacy"]["open_releases"] == 1
+        assert any(note.startswith("not private: 1 release came without noise") for note in found["notes"])
+    else:
+        both = {**one, (2.0, 1.0, 0.0, 0.0): 1}
+        assert found["privacy"]["epsilon"] == epsilon_of(both, found["privacy"]["delta"])
+        assert found["privacy"]["releases"] == 3
 
 
 def test_newcomers_join_by_the_rules_of_the_known(method, population, result):

@@ -45,6 +45,7 @@ class Population(Shown):
       names: What each client is called in files and messages, where that is not its ID.
       label_names: What each class is called, where labels were texts or bools; else None.
       table: How the columns of a table became features, see `from_frame`; else None.
+      measured_noise: Noise multiplier of what was measured of all clients to make features; 0: none; None: nothing was.
       signed_as: Of malicious clients in simulations: whose examples a client signs instead of its own, IDs by ID.
     """
 
@@ -60,6 +61,7 @@ class Population(Shown):
     names: np.ndarray | None = None
     label_names: tuple[str, ...] | None = None
     table: TableRules | None = None
+    measured_noise: float | None = None
     signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -312,14 +314,16 @@ class Population(Shown):
         group: str | None = None,
         missing: str | None = None,
         standardize: bool | Sequence[str] | Mapping[str, tuple[float, float]] | None = None,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        noise_multiplier: float | None = None,
         known: "Population | None" = None,
     ) -> "Population":
         """Makes a population of a table with a row for each example.
 
         Columns of numbers and bools become a feature each; one of texts or categories becomes a feature for each
         category of the training examples, 1 where it is that one and 0 elsewhere, so that others are all 0. What is
-        measured for this is of training examples alone, all clients' together and without noise: a private mean needs
-        bounds of each column, and who knows these can give them as `standardize`.
+        measured for this of all clients' training examples is a release, which a run's epsilon counts; a pandas column
+        of categories, and what `standardize` gives, are not measured.
 
         Args:
           frame: A `pandas.DataFrame`, or the path of a CSV or Parquet file.
@@ -334,9 +338,12 @@ class Population(Shown):
             earlier table is split anew: a column of bools as `test` keeps rows of tests apart over time.
           group: A column of the true group of each client.
           missing: What happens to rows with missing values: "refuse" (default), "drop" leaves them out, "mean" puts the
-            mean of training examples for a number and no category for a category.
+            column's mean for a number and no category for a category.
           standardize: Which columns of numbers become of mean 0 and deviation 1 on the training examples: True (all,
             the default) or False, or a list of them; or a mapping of columns to a mean and a deviation of your own.
+          bounds: The lowest and highest value of each column that is measured, known without the data, for means with
+            noise of the clients, which count the same: see `clients.noised_means`.
+          noise_multiplier: That of the noise, against any one client.
           known: All clients so far, from `from_frame`, where those of `frame` join them or are all of a later round:
             columns become features, and labels numbers, as theirs did.
 
@@ -347,7 +354,7 @@ class Population(Shown):
             raise UserError("the known clients are of no table; known= of from_frame is a population that it has made")
         table = read_table(
             frame, client=client, label=label, features=features, test=test, validation=validation, seed=seed,
-            group=group, missing=missing, standardize=standardize,
+            group=group, missing=missing, standardize=standardize, bounds=bounds, noise_multiplier=noise_multiplier,
             known=None if known is None else known.table,
         )  # fmt: skip
         return cls(**sources.from_table(table, known))

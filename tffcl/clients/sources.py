@@ -263,7 +263,8 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
         shown, train, test, validation or None, known=known, label_names=None if known else table.label_names
     )
     groups = table.groups and np.array([table.groups[client] for client in shown], np.int32)
-    return {**found, "groups": groups, "note": table.note, "table": table.rules}
+    noise = table.rules.measured_noise if table.rules and known is None else None
+    return {**found, "groups": groups, "note": table.note, "table": table.rules, "measured_noise": noise}
 
 
 def _bar(client_ids: Iterable, kind: str) -> Iterable:

@@ -11,11 +11,13 @@ import numpy as np
 
 from tffcl import arrays
 from tffcl.clients import labels
+from tffcl.clients.noised_means import noised_means
 from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_value, one_of
 
 MISSING = ("refuse", "mean", "drop")
 _STANDARDISED = "features are standardised by means and deviations of all clients' training examples"
+_NOISED = ", which have noise of a multiplier of {:g} against any one client"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
 _MOST_NAMED = 20  # clients in a note
 _BOOLS = ("bool", "boolean")  # types of columns that are 0 or 1 and stay so
@@ -46,12 +48,14 @@ class TableRules:
       columns: How each becomes features.
       missing: What happens to missing values, see `Population.from_frame`.
       groups: What each true group is called, by its number.
+      measured_noise: As of `clients.population.Population`.
     """
 
     inputs: Mapping[str, tuple[str, ...]]
     columns: Mapping[str, Column]
     missing: str
     groups: tuple[str, ...] = ()
+    measured_noise: float | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
@@ -142,6 +146,8 @@ def read_table(
     group: str | None = None,
     missing: str | None = None,
     standardize: bool | Sequence[str] | Mapping[str, tuple[float, float]] | None = None,
+    bounds: Mapping[str, Sequence[float]] | None = None,
+    noise_multiplier: float | None = None,
     known: TableRules | None = None,
 ) -> Table:
     """Makes examples of a table; `Population.from_frame` says what it is given.
@@ -153,8 +159,9 @@ def read_table(
       UserError: If a column is missing or of a type that is no numbers or texts, or a value is missing.
     """
     frame = _as_frame(frame, client)
-    if known is not None and (features, missing, standardize) != (None, None, None):
-        raise UserError("features, missing and standardize are those of the known clients; leave them out")
+    if known is not None and any(each is not None for each in (features, missing, standardize, bounds)):
+        raise UserError("features, missing, standardize and bounds are those of the known clients; leave them out")
+    noised = noised_means(bounds, noise_multiplier, seed)
     check_value("missing", missing or MISSING[0], one_of(MISSING))
     check_value("validation", validation, Fraction)
     outputs = [] if label is None else [label] if isinstance(label, str) else list(label)
@@ -178,8 +185,8 @@ def read_table(
     tested = frame[test].to_numpy(bool) if isinstance(test, str) else check_value("test", test, Fraction)
     parts = split(ids, tested, validation, seed)
     training = np.concatenate([*parts["training"].values(), np.zeros(0, int)]).astype(int)
-    rules = known or TableRules(
-        inputs, _measured(frame, {name: values[name][training] for name in columns}, standardize), rule
+    rules = known or _measured(
+        frame, ids[training], {name: values[name][training] for name in columns}, inputs, rule, standardize, noised
     )
     rules.check_kinds(values)
     x = rules.features(values)
@@ -187,7 +194,8 @@ def read_table(
     if not known and any(
         column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()
     ):
-        note = "; ".join(filter(None, [_STANDARDISED, note]))
+        how = _NOISED.format(rules.measured_noise) if rules.measured_noise else ""
+        note = "; ".join(filter(None, [_STANDARDISED + how, note]))
     groups = group and _groups(frame[group], ids, group)
     if groups:
         new = sorted(set(groups.values()) - set(rules.groups))
@@ -304,7 +312,7 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
         return values
     some = column.dropna()
     found = {type(each) for each in some}
-    if isinstance(kind, _categorical()) or all(issubclass(each, str) for each in found):
+    if _is_categorical(column) or all(issubclass(each, str) for each in found):
         return column.astype(object).map(str, na_action="ignore").fillna("").to_numpy(str)
     if all(issubclass(each, (int, float, np.number, bool)) for each in found):
         return _values(column.astype(float), ids)
@@ -317,10 +325,10 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
     raise UserError(f"column {name} holds {kinds}; features are numbers, bools, texts or categories: {cure}")
 
 
-def _categorical() -> type:
+def _is_categorical(column) -> bool:
     import pandas
 
-    return pandas.CategoricalDtype
+    return isinstance(column.dtype, pandas.CategoricalDtype)
 
 
 def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
@@ -361,8 +369,9 @@ def drawn(rows: np.ndarray, share: float, random: np.random.Generator) -> tuple[
     return rows[chosen], rows[~chosen]
 
 
-def _measured(frame, training: Mapping[str, np.ndarray], standardize) -> dict[str, Column]:
-    """The rule of each column, by training examples."""
+def _measured(frame, owners, training: Mapping[str, np.ndarray], inputs, missing: str, standardize, noised):
+    """The rules by training examples: `training` has their values by column, `owners` the clients `[n]` that hold
+    them, and `noised` the `NoisedMeans`, or None for means and deviations as they are."""
     numeric = [name for name, values in training.items() if values.dtype.kind != "U"]
     given = standardize if isinstance(standardize, Mapping) else {}
     if standardize is None or isinstance(standardize, bool):
@@ -372,17 +381,31 @@ def _measured(frame, training: Mapping[str, np.ndarray], standardize) -> dict[st
     for name in wanted:
         if name not in numeric:
             raise unknown("column of numbers to standardise", name, numeric)
+    for name in numeric:
+        if np.isnan(training[name].astype(np.float64)).all():
+            raise UserError(f"column {name} has no value in any training example; leave it out, features=[...]")
+    measured = [name for name in numeric if name not in given and (name in wanted or missing == "mean")]
+    found = {name: tuple(map(float, given[name])) for name in wanted if name in given}
+    if noised:
+        read = [name for name in training if name not in numeric]
+        found |= noised.of({name: training[name] for name in measured}, owners)
+    else:
+        read = [name for name in training if name not in numeric and not _is_categorical(frame[name])]
+        found |= {name: (float(np.nanmean(training[name])), _deviation(training[name])) for name in measured}
     rules = {}
     for name, values in training.items():
         if name not in numeric:
+            if noised and not _is_categorical(frame[name]):
+                raise UserError(
+                    f"column {name} holds texts, and which there are would be read without noise; say it, "
+                    f"frame[{name!r}].astype(pandas.CategoricalDtype([...])), or leave the column out, features=[...]"
+                )
             rules[name] = Column(categories=_categories(frame[name], values))
             continue
-        if np.isnan(values.astype(np.float64)).all():
-            raise UserError(f"column {name} has no value in any training example; leave it out, features=[...]")
-        middle, spread = float(np.nanmean(values)), _deviation(values)
-        mean, std = map(float, given.get(name, (middle, spread))) if name in wanted else (0.0, 1.0)
-        rules[name] = Column(mean, std or 1.0, fill=middle)
-    return rules
+        mean, std = found.get(name, (0.0, 1.0))
+        rules[name] = Column(*((mean, std or 1.0) if name in wanted else (0.0, 1.0)), fill=mean)
+    noise = noised.noise_multiplier if noised else 0.0
+    return TableRules(inputs, rules, missing, measured_noise=noise if measured or read else None)
 
 
 def _deviation(values: np.ndarray) -> float:
@@ -395,7 +418,7 @@ def _deviation(values: np.ndarray) -> float:
 
 
 def _categories(column, training: np.ndarray) -> tuple[str, ...]:
-    if isinstance(column.dtype, _categorical()):
+    if _is_categorical(column):
         found = tuple(map(str, column.dtype.categories))
     else:
         found = tuple(each for each in np.unique(training).tolist() if each)
@@ -410,7 +433,7 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
 def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels `[n]` of one column, `[n, L]` of a list of them, and the names of classes where pandas knows them."""
     names = None
-    if single and isinstance(frame[outputs[0]].dtype, _categorical()):
+    if single and _is_categorical(frame[outputs[0]]):
         names = tuple(map(str, frame[outputs[0]].dtype.categories))
         return labels.checked(frame[outputs[0]].astype(str).to_numpy(object), f"column {outputs[0]}"), names
     columns = []

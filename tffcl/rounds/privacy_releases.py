@@ -29,6 +29,7 @@ class Release:
         each, and cost together what a single one of everybody does.
       hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
       repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
+      cure: What gives it noise, for messages; default: what does of a signature, or of a round.
     """
 
     what: str
@@ -39,6 +40,7 @@ class Release:
     once: bool = False
     hidden: bool = False
     repeats: bool = False
+    cure: str = ""
 
 
 def all_noised(uploads: Mapping) -> bool:
@@ -66,12 +68,17 @@ def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
         )
 
 
-def of_all(
-    what: str, population: "Population", noise_multiplier: float = 0.0, *, once: bool = False, repeats: bool = False
-) -> Release:
+def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, **fields) -> Release:
     """Returns the release of what every client of a population tells; fields as of `Release`."""
     clients = len(population.client_ids)
-    return Release(what, noise_multiplier, clients, clients, once=once, repeats=repeats)
+    return Release(what, noise_multiplier, clients, clients, **fields)
+
+
+def release_measured(population: "Population"):
+    """Counts what was measured of all training examples to make features of them (`Population.measured_noise`)."""
+    if population.measured_noise is not None:
+        what, cure = "what features are standardised by", "bounds and a noise_multiplier of the table would be"
+        current().release(of_all(what, population, population.measured_noise, once=True, repeats=True, cure=cure))
 
 
 def release_round(uploads, cohort: "Cohort"):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from tffcl.errors import Diverged, UserError
+from tffcl.rounds.privacy_releases import release_measured
 from tffcl.runs import method_checks
 from tffcl.runs.callbacks import Callback, CallbackFailed
 from tffcl.runs.checkpoints import Checkpoints
@@ -51,6 +52,7 @@ def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
         return
     _count_lost(run, NOTHING, "before the first checkpoint")
     with run.progress.titled(" initialises"), run.timed(CLUSTERING), accounted(run.population):
+        release_measured(run.population)
         run.state = run.method.initialize(run.population)
     method_checks.check_state(run.method, run.state, run.population.client_ids, run.method.model.size)
     run.totals.releases = run.ledger.as_array()

@@ -204,7 +204,7 @@ class Ledger:
             )
             raise UserError(
                 f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; "
-                f"{signatures if release.once else rounds}",
+                f"{release.cure or (signatures if release.once else rounds)}",
                 table="privacy",
                 key="epsilon",
             )
@@ -322,7 +322,8 @@ def privacy_notes(summary: dict | None) -> list[str]:
     if summary["epsilon"] is None:
         return [
             f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the "
-            "updates, or what the method reads itself); those with noise alone cost epsilon "
+            "updates, what features are standardised by, or what the method reads itself); those with noise alone cost "
+            "epsilon "
             f"{summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"

@@ -14,6 +14,7 @@ from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.loaders.own import load_folders, load_table
+from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.task_file import load_task
 
 TASK = """
@@ -77,6 +78,16 @@ def test_show_and_export_take_a_table(table, compared, capsys):
     assert main(["export", str(compared / "fedavg" / "seed-0"), "--to", str(table.parent / "exported")]) == 0
 
 
+def test_what_a_task_measures_of_its_clients_reaches_the_population_of_its_runs(table):
+    """So that a run's ledger counts it."""
+    asked = {"name": "table", "path": str(table.with_suffix(".csv")), "client": "clinic", "label": "diagnosis"}
+    asked["features"] = ["mean radius", "mean area"]
+    noised = {"bounds": {"mean radius": [5, 30], "mean area": [100, 2500]}, "noise_multiplier": 0.5}
+    for options, noise in (({}, 0.0), (noised, 0.5), ({"standardize": False}, None)):
+        found = load_federated({**asked, **options}, {"name": "by_owner"}, seed=0)
+        assert build_population(found).measured_noise == noise
+
+
 def test_folders_in_a_task_have_the_clients_and_labels_of_the_tree(tmp_path):
     x, y = digits.load()
     for row in range(60):
@@ -87,7 +98,9 @@ def test_folders_in_a_task_have_the_clients_and_labels_of_the_tree(tmp_path):
     found = load_federated(asked, {"name": "by_owner"}, seed=0)
     assert found.client_names == ("office 0", "office 1") and found.class_names[3] == "digit 3"
     assert found.train.x.shape[1:] == (16, 16, 1) and found.num_classes == 10 and 0 < found.mean[0] < 1
-    assert [len(each) for each in found.validation_indices] == [2, 2]
+    assert [len(each) for each in found.validation_indices] == [2, 2] and found.measured_noise == 0.0
+    unit = load_federated({**asked, "normalization": "unit"}, {"name": "by_owner"}, seed=0)
+    assert unit.measured_noise is None
     held = tffcl.Population.from_folders(tmp_path / "scans", image_size=16)
     for client in range(2):
         np.testing.assert_array_equal(found.test.x[found.test_indices[client]], held.test(client).x)

@@ -30,6 +30,7 @@ class Dataset(Shown):
       attribute_names: Names of the columns of `Images.attributes`; else empty.
       owner_names: What each natural client is called, to which `Images.owner` are indices; empty for numbers.
       owner_groups: int32, the true group of each natural client, or None.
+      measured_noise: As of `clients.population.Population`: None for sets whose constants are public.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Dataset(Shown):
     attribute_names: tuple[str, ...] = ()
     owner_names: tuple[str, ...] = ()
     owner_groups: np.ndarray | None = None
+    measured_noise: float | None = None
 
     def facts(self):
         """How much of what."""
@@ -132,7 +134,7 @@ class Dataset(Shown):
         if not (train.are_images and len(train)):
             return data
         mean, std = measured(train.x)
-        return dataclasses.replace(data, mean=mean, std=std)
+        return dataclasses.replace(data, mean=mean, std=std, measured_noise=0.0)
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""

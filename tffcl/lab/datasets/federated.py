@@ -183,6 +183,7 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
         true_groups=groups,
         class_names=dataset.class_names,
         note=dataset.note,
+        measured_noise=dataset.measured_noise,
         server=server,
         transforms=partition.transforms,
         client_names=partition.names,

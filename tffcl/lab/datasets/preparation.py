@@ -57,7 +57,7 @@ def normalized(dataset: Dataset, *, normalization: one_of(NORMALIZATIONS) = "pac
         )
     channels = dataset.train.x.shape[-1]
     mean, std = {"unit": (0.0, 1.0), "half": (0.5, 0.5)}[normalization]
-    return dataclasses.replace(dataset, mean=(mean,) * channels, std=(std,) * channels)
+    return dataclasses.replace(dataset, mean=(mean,) * channels, std=(std,) * channels, measured_noise=None)
 
 
 def stratified(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generator) -> np.ndarray:

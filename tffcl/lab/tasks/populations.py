@@ -39,6 +39,7 @@ def build_population(federated: FederatedDataset, clients=None, *, versions: np.
         label_counts=None if counts is None else counts[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
+        measured_noise=federated.measured_noise,
         label_names=federated.class_names,
         names=None if federated.client_names is None else np.array(federated.client_names)[ids],
     )

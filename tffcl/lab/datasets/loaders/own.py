@@ -1,6 +1,6 @@
 """A user's own table, or folders of pictures, with their natural clients."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,8 @@ def load_table(
     group: str | None = None,
     missing: one_of(MISSING) = "refuse",
     standardize: bool | Sequence[str] = True,
+    bounds: Mapping[str, Sequence[float]] | None = None,
+    noise_multiplier: float | None = None,
     data_dir=None,
 ) -> Dataset:
     """Returns the data set of a CSV or Parquet file with a row for each example; columns become features, and labels
@@ -41,6 +43,8 @@ def load_table(
       group: A column of the true group of each client.
       missing: "refuse" (default), "drop" or "mean": what happens to missing values.
       standardize: Whether columns of numbers become of mean 0 and deviation 1, or which.
+      bounds: [lowest, highest] of each of these columns, for means and deviations with noise.
+      noise_multiplier: That of the noise, against one client.
       data_dir: Not used; all loaders have it.
 
     Raises:
@@ -50,7 +54,7 @@ def load_table(
     path = expanded(path)
     table = read_table(
         path, client=client, label=label, features=features, test=test, seed=split_seed, group=group, missing=missing,
-        standardize=standardize,
+        standardize=standardize, bounds=bounds, noise_multiplier=noise_multiplier,
     )  # fmt: skip
     return _dataset(path.stem, table)
 
@@ -93,9 +97,11 @@ def _dataset(name: str, table: Table) -> Dataset:
         owner, held = np.repeat(np.arange(len(owners), dtype=np.int32), list(map(len, rows))), np.concatenate(rows)
         parts.append(Images(x[held], y[held], owner))
     train, test = parts
-    normal = measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
+    are_images = train.are_images and len(train)
+    normal = measured(train.x) if are_images else (0.0, 1.0)
     return Dataset(
         name, train, test, len(names) if names else class_count(y), *normal, names, table.note,
         owner_names=tuple(map(str, owners)),
+        measured_noise=0.0 if are_images else table.rules and table.rules.measured_noise,
         owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32),
     )  # fmt: skip
