@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from tffcl.clients.population import Population
 from tffcl.clients.tables import read_table
 from tffcl.errors import UserError
-from tffcl.runs.population_changes import _why_not_after
+from tffcl.runs.population_changes import why_not_after
 
 
 def shared_out(data, clients=5, seed=0):
@@ -305,6 +305,6 @@ def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):
     with pytest.raises(UserError, match="label_names are those of the known clients"):
         Population.from_arrays({"b": (x, ["1", "2", "2"])}, known=known, label_names=["3", "2", "1"])
     first, other = (Population.from_arrays({0: (x, names)}) for names in (["cat", "dog", "dog"], ["dog", "hen", "hen"]))
-    assert "it has other names of labels" in _why_not_after(first, other)
+    assert "it has other names of labels" in why_not_after(first, other)
     tables = [Population.from_frame(small[:rows], client="user", label="age") for rows in (4, 6)]
-    assert "it has other rules of columns" in _why_not_after(*tables) and not _why_not_after(tables[0], tables[0])
+    assert "it has other rules of columns" in why_not_after(*tables) and not why_not_after(tables[0], tables[0])

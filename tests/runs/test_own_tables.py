@@ -125,11 +125,24 @@ def test_what_standardises_features_is_a_release_of_a_private_run(noise, tmp_pat
         assert found["privacy"]["releases"] == 3
 
 
-def test_newcomers_join_by_the_rules_of_the_known(method, population, result):
-    everyone = read(clinics(), known=population)
-    state = method.admit(result.trained.state, everyone.restricted(["clinic 6", "clinic 7"]))
-    found = dict(zip(state.client_ids.tolist(), method.views(state).clusters.tolist()))
-    assert found[6] == found[0] and found[7] == found[1] != found[0]
+def test_newcomers_join_by_the_rules_of_the_known(population, result):
+    frame = clinics()
+    everyone = read(frame, known=population)
+    joined = result.admit(everyone)
+    assert [joined.cluster_of(f"clinic {each}") == result.trained.cluster_of("clinic 0") for each in (6, 7)] == [1, 0]
+    same = result.admit(read(frame[frame["clinic"] >= "clinic 6"], known=population))  # the newcomers alone
+    rows = frame[frame["clinic"] == "clinic 7"].drop(columns=["diagnosis", "clinic", "scanner"])
+    answers = joined.predict("clinic 7", everyone.features_of(rows))
+    np.testing.assert_array_equal(answers, same.predict("clinic 7", everyone.features_of(rows)))
+    np.testing.assert_array_equal(joined.model_of("clinic 7"), result.model_of("clinic 1"))
+    for wrong, message in (
+        (population, "these clients have taken part; admit lets those join that are new"),
+        (read(frame), "these clients cannot join: it has other rules of columns; build it with known="),
+    ):
+        with pytest.raises(UserError, match=message):
+            result.admit(wrong)
+    with pytest.raises(UserError, match="clinic 7"):
+        result.predict("clinic 7", everyone.features_of(rows))
 
 
 def test_rows_of_a_table_are_predicted_by_the_rules_of_the_population(result, population):

@@ -84,7 +84,7 @@ class Stages:
         self.populations = [population]
         for start in self.starts[1:]:
             for before in self.populations:
-                if reason := _why_not_after(before, later[start]):
+                if reason := why_not_after(before, later[start]):
                     raise UserError(f"the population from round {start} on cannot follow those before: {reason}")
             self.populations.append(_with_versions(self.populations, later[start]))
         self.client_ids = functools.reduce(np.union1d, (each.client_ids for each in self.populations))
@@ -147,7 +147,7 @@ class Stages:
         return {client: " ".join(f"{first}-{last}" for first, last in spans) for client, spans in found.items()}
 
 
-def _why_not_after(before: Population, after: Population) -> str:
+def why_not_after(before: Population, after: Population) -> str:
     """Says why a population cannot follow another in a run; "" if it can."""
     names = dict(zip(after.client_ids.tolist(), after.shown_ids.tolist(), strict=True))
     known = set(names.values())

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
+from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
-from tffcl.clients.example_types import as_taken
+from tffcl.clients.example_types import as_taken, fitted
 from tffcl.clients.population import Population, index_of
 from tffcl.csv_files import read_table
 from tffcl.display import Shown, percent
@@ -22,6 +23,7 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
+from tffcl.runs.population_changes import why_not_after
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 
@@ -58,6 +60,30 @@ class Trained(Shown):
         own, views = self.population.id_of(client), self.method.views(self.state)
         # The state may know more clients than the population.
         return int(views.clusters[index_of(views.client_ids, own)[0]])
+
+    def admit(self, population: Population) -> "Trained":
+        """Lets clients join that are new in a population, and returns what answers for its clients as this does for
+        those so far; nobody trains.
+
+        What newcomers tell, as their signatures, is in no run's ledger; those of `train`'s `later` take part in a run,
+        which counts it.
+
+        Args:
+          population: The newcomers, and perhaps others; made with `known=` the population so far.
+
+        Raises:
+          UserError: If nobody is new in it, one of them cannot be told from the clients so far, or the method takes no
+            newcomers or not these.
+        """
+        if reason := why_not_after(self.population, population):
+            raise UserError(f"these clients cannot join: {reason}")
+        population = fitted(population, self.method.model.example_spec)
+        new = np.setdiff1d(population.client_ids, self.population.client_ids)
+        if not new.size:
+            raise UserError("these clients have taken part; admit lets those join that are new in a population")
+        runtime.use_local_worker()
+        state = self.method.admit(self.state, population.restricted(new))
+        return dataclasses.replace(self, state=state, population=population)
 
     def mixture_of(self, client) -> tuple[np.ndarray, np.ndarray]:
         """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a
@@ -200,6 +226,10 @@ class Result(Shown):
     def keras_model_of(self, client) -> tf.keras.Model:
         """Returns the model that a client uses as a Keras model, see `Trained.keras_model_of`."""
         return self.trained.keras_model_of(client)
+
+    def admit(self, population: Population) -> Trained:
+        """Returns what answers for clients that join after the run, see `Trained.admit`."""
+        return self.trained.admit(population)
 
     def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
         """Returns what a client's model answers, see `Trained.predict`."""
