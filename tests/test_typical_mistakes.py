@@ -85,7 +85,8 @@ MISTAKES = [
     (lambda here: here.train(out=here.place / "done"), "; resume=True goes on with it, overwrite=True starts anew"),
     (
         lambda here: here.train(
-            method=methods.build_fedavg(here.model, tffcl.LocalTraining(batch_size=5)), out=here.place / "done",
+            method=methods.build_fedavg(here.model, tffcl.LocalTraining(batch_size=5)),
+            out=here.place / "done",
             resume=True,
         ),
         "batch_size is 4, not 5; resume with its own settings, start anew with overwrite=True",

@@ -1,4 +1,4 @@
-# Made from the names in __init__.py; tests/test_public_names.py holds them together.
+# The public names: `tffcl.public_names` reads them here, as type checkers do.
 from tffcl import algorithms as algorithms
 from tffcl import learning as learning
 from tffcl import parts as parts

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -35,6 +35,13 @@ def read_text(path: pathlib.Path, newline: str | None = None) -> str:
         raise damaged(path, "it is not UTF-8 text") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def csv_text(rows: Iterable[Iterable]) -> str:
+    """Returns rows of cells, the names of the columns first, as the text of a CSV file."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
 
 
 def text_cell(text: object) -> str:

@@ -43,6 +43,12 @@ def printable(text: str, keep: str = "") -> str:
     return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
+def short_path(path: object) -> str:
+    """Returns a path as a message can hold it: a long one shortened."""
+    text = str(path)
+    return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
+
+
 def tell(text: str):
     """Says something in one line on standard error."""
     print(f"tffcl: {printable(text)}", file=sys.stderr)

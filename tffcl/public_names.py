@@ -1,43 +1,30 @@
 """What a package shows of itself, loaded when it is first asked for: TensorFlow takes seconds to import."""
 
 import importlib
-from collections.abc import Mapping
+import pathlib
+import re
+
+_LINE = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
-def lazily(package: str, places: Mapping[str, str]):
-    """Returns what a package's `__init__` needs to show names that live in modules.
+def lazily(package: str, file: str):
+    """Returns what a package's `__init__` needs to show the names that its stub, `__init__.pyi`, imports.
 
     Args:
       package: The package's `__name__`.
-      places: Name to the module that has it; a name whose module is `package.name` is that module itself.
+      file: The package's `__file__`.
 
     Returns:
       `(__getattr__, __dir__, __all__)`.
     """
+    stub = pathlib.Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    places = {name: module for module, name in _LINE.findall(stub)}
 
     def get(name: str):
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(places[name])
-        return module if places[name] == f"{package}.{name}" else getattr(module, name)
+        if places[name] == package:  # a package in this one
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(places[name]), name)
 
     return get, lambda: sorted(places), sorted(places)
-
-
-def stub(package: str, places: Mapping[str, str]) -> str:
-    """Returns what a type checker reads in the place of a package's `__init__`, which it could not see through.
-
-    Args:
-      package: As for `lazily`.
-      places: As for `lazily`.
-    """
-    lines = [
-        f"from {package} import {name} as {name}"
-        if module == f"{package}.{name}"
-        else f"from {module} import {name} as {name}"
-        for name, module in sorted(places.items())
-    ]
-    return (
-        "\n".join(["# Made from the names in __init__.py; tests/test_public_names.py holds them together.", *lines])
-        + "\n"
-    )

@@ -153,10 +153,8 @@ ALGORITHMS: Mapping[str, Row] = dict([
     _method("solo", "", "SOLO: every client trains alone, nothing is sent",
             refuses={ANY: "its clients upload nothing"}),
 ])
-# fmt: on
 
 # What clients tell before training, and what it is compared by.
-# fmt: off
 SIGNATURES: Mapping[str, Row] = dict([
     _signature("subspace", "SubspaceSignatureParameters", "the first singular vectors of the data (PACFL); by "
                "principal angles", method="pacfl"),
@@ -179,49 +177,26 @@ SIGNATURES: Mapping[str, Row] = dict([
     _signature("label_histogram", "LabelHistogramParameters", "the shares of the labels",
                "tffcl.signatures.label_histogram:build_label_histogram"),
 ])
-# fmt: on
-
 # What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,
 # aggregation)`.
 TRAININGS: Mapping[str, Row] = {
-    "sgd": Row(
-        "the cluster's model by [train]'s optimizer, and nothing beside it (FedAvg's)",
-        "tffcl.algorithms.clustered_training:build_clustered_training",
-    ),
-    "proximal": Row(
-        "held near the cluster's model (FedProx's)",
-        "tffcl.algorithms.fedavg:build_proximal_training",
-        f"{_OF_TRAININGS}:FedProxParameters",
-    ),
-    "fednova": Row(
-        "updates are averaged per step's worth of training (FedNova's)",
-        "tffcl.algorithms.fednova:build_normalized_training",
-        f"{_OF_TRAININGS}:FedNovaParameters",
-        sgd=_OF_SGD["fednova"],
-        refuses=_STEPS,
-    ),
-    "scaffold": Row(
-        "steps are corrected by control variates (SCAFFOLD's)",
-        "tffcl.algorithms.scaffold:build_controlled_training",
-        f"{_OF_TRAININGS}:ScaffoldParameters",
-        sgd=_OF_SGD["scaffold"],
-    ),
-    "ditto": Row(
-        "a model of the client's own beside the cluster's, held near it (Ditto's)",
-        "tffcl.algorithms.ditto:build_personal_training",
-        f"{_OF_TRAININGS}:DittoParameters",
-    ),
-    "lg_fedavg": Row(
-        "some layers stay with the client, the others are shared (LG-FedAvg's)",
-        "tffcl.algorithms.lg_fedavg:build_partly_shared_training",
-        f"{_OF_TRAININGS}:LGFedAvgParameters",
-    ),
-    "per_fedavg": Row(
-        "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
-        "tffcl.algorithms.per_fedavg:build_meta_training",
-        f"{_OF_TRAININGS}:PerFedAvgParameters",
-        sgd=_OF_SGD["per_fedavg"],
-    ),
+    "sgd": Row("the cluster's model by [train]'s optimizer, and nothing beside it (FedAvg's)",
+               "tffcl.algorithms.clustered_training:build_clustered_training"),
+    "proximal": Row("held near the cluster's model (FedProx's)", "tffcl.algorithms.fedavg:build_proximal_training",
+                    f"{_OF_TRAININGS}:FedProxParameters"),
+    "fednova": Row("updates are averaged per step's worth of training (FedNova's)",
+                   "tffcl.algorithms.fednova:build_normalized_training", f"{_OF_TRAININGS}:FedNovaParameters",
+                   sgd=_OF_SGD["fednova"], refuses=_STEPS),
+    "scaffold": Row("steps are corrected by control variates (SCAFFOLD's)",
+                    "tffcl.algorithms.scaffold:build_controlled_training", f"{_OF_TRAININGS}:ScaffoldParameters",
+                    sgd=_OF_SGD["scaffold"]),
+    "ditto": Row("a model of the client's own beside the cluster's, held near it (Ditto's)",
+                 "tffcl.algorithms.ditto:build_personal_training", f"{_OF_TRAININGS}:DittoParameters"),
+    "lg_fedavg": Row("some layers stay with the client, the others are shared (LG-FedAvg's)",
+                     "tffcl.algorithms.lg_fedavg:build_partly_shared_training", f"{_OF_TRAININGS}:LGFedAvgParameters"),
+    "per_fedavg": Row("a start from which one step of adaptation makes a good model (Per-FedAvg's)",
+                      "tffcl.algorithms.per_fedavg:build_meta_training", f"{_OF_TRAININGS}:PerFedAvgParameters",
+                      sgd=_OF_SGD["per_fedavg"]),
 }
 
 _FACTORIES = "tffcl.aggregators"
@@ -229,65 +204,39 @@ _FACTORIES = "tffcl.aggregators"
 # How the updates inside a cluster are aggregated; each builds a factory of `([parameters,] *, ...)`.
 AGGREGATIONS: Mapping[str, Row] = {
     "mean": Row("the mean, weighted by examples"),
-    "uniform_mean": Row(
-        "the plain mean of the clients' models, each counts the same",
-        f"{_FACTORIES}.clustered_mean:UniformClusteredMeanFactory",
-    ),
-    "secure_sum": Row(
-        "the mean, weighted by examples, by secure sums: the server sees no client's update",
-        f"{_FACTORIES}.secure_mean:SecureClusteredMeanFactory",
-        f"{_OF_AGGREGATIONS}:SecureSumParameters",
-    ),
-    "dp": Row(
-        "differentially private: clipped updates, noised sums and counts",
-        f"{_FACTORIES}.private_mean:PrivateClusteredMeanFactory",
-        f"{_OF_AGGREGATIONS}:DPParameters",
-        takes=("seed",),
-    ),
-    "compression": Row(
-        "updates in few bits, with a range for each layer",
-        f"{_FACTORIES}.compressed_mean:CompressedClusteredMeanFactory",
-        f"{_OF_AGGREGATIONS}:CompressionParameters",
-        takes=("seed", "layers"),
-    ),
-    "robust": Row(
-        "against malicious clients: clipping, median, trimmed mean or multi-Krum; not private",
-        f"{_FACTORIES}.robust_means:build_robust_mean",
-        f"{_OF_AGGREGATIONS}:RobustParameters",
-    ),
+    "uniform_mean": Row("the plain mean of the clients' models, each counts the same",
+                        f"{_FACTORIES}.clustered_mean:UniformClusteredMeanFactory"),
+    "secure_sum": Row("the mean, weighted by examples, by secure sums: the server sees no client's update",
+                      f"{_FACTORIES}.secure_mean:SecureClusteredMeanFactory",
+                      f"{_OF_AGGREGATIONS}:SecureSumParameters"),
+    "dp": Row("differentially private: clipped updates, noised sums and counts",
+              f"{_FACTORIES}.private_mean:PrivateClusteredMeanFactory", f"{_OF_AGGREGATIONS}:DPParameters",
+              takes=("seed",)),
+    "compression": Row("updates in few bits, with a range for each layer",
+                       f"{_FACTORIES}.compressed_mean:CompressedClusteredMeanFactory",
+                       f"{_OF_AGGREGATIONS}:CompressionParameters", takes=("seed", "layers")),
+    "robust": Row("against malicious clients: clipping, median, trimmed mean or multi-Krum; not private",
+                  f"{_FACTORIES}.robust_means:build_robust_mean", f"{_OF_AGGREGATIONS}:RobustParameters"),
 }
 
+_CLASSIFIERS = "tffcl.models.classifiers"
 MODELS: Mapping[str, Row] = {
-    "lenet5": Row(
-        "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)",
-        "tffcl.models.classifiers:build_lenet5",
-    ),
-    "mlp": Row(
-        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; any "
-        "image size, and tables",
-        "tffcl.models.classifiers:build_mlp",
-    ),
-    "resnet9": Row(
-        "ResNet-9 with GroupNorm, 6,621,540 parameters on 32x32x3 with 100 classes (PACFL Table 11)",
-        "tffcl.models.classifiers:build_resnet9",
-    ),
-    "leaf_cnn": Row(
-        "LEAF's CNN, 6,603,710 parameters on 28x28x1 with 62 classes (FLT, scenarios 3 and 4)",
-        "tffcl.models.classifiers:build_leaf_cnn",
-    ),
-    "stocfl_femnist_cnn": Row(
-        "StoCFL's CNN with dropout for FEMNIST, 1,206,590 parameters on 28x28x1 with 62 classes",
-        "tffcl.models.classifiers:build_stocfl_femnist_cnn",
-    ),
-    "stocfl_cifar_cnn": Row(
-        "StoCFL's CNN for CIFAR-10, 52,202 parameters on 32x32x3 with 10 classes (62,006 with `dense_layers` 3)",
-        "tffcl.models.classifiers:build_stocfl_cifar_cnn",
-    ),
-    "char_lstm": Row(
-        "an embedding and LSTM layers for next characters, 25,769 parameters with 97 characters",
-        "tffcl.models.recurrent:build_char_lstm",
-    ),
+    "lenet5": Row("LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)",
+                  f"{_CLASSIFIERS}:build_lenet5"),
+    "mlp": Row("one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; "
+               "any image size, and tables", f"{_CLASSIFIERS}:build_mlp"),
+    "resnet9": Row("ResNet-9 with GroupNorm, 6,621,540 parameters on 32x32x3 with 100 classes (PACFL Table 11)",
+                   f"{_CLASSIFIERS}:build_resnet9"),
+    "leaf_cnn": Row("LEAF's CNN, 6,603,710 parameters on 28x28x1 with 62 classes (FLT, scenarios 3 and 4)",
+                    f"{_CLASSIFIERS}:build_leaf_cnn"),
+    "stocfl_femnist_cnn": Row("StoCFL's CNN with dropout for FEMNIST, 1,206,590 parameters on 28x28x1 with 62 classes",
+                              f"{_CLASSIFIERS}:build_stocfl_femnist_cnn"),
+    "stocfl_cifar_cnn": Row("StoCFL's CNN for CIFAR-10, 52,202 parameters on 32x32x3 with 10 classes (62,006 with "
+                            "`dense_layers` 3)", f"{_CLASSIFIERS}:build_stocfl_cifar_cnn"),
+    "char_lstm": Row("an embedding and LSTM layers for next characters, 25,769 parameters with 97 characters",
+                     "tffcl.models.recurrent:build_char_lstm"),
 }
+# fmt: on
 
 
 @dataclasses.dataclass(frozen=True)

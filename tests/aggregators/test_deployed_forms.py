@@ -150,11 +150,7 @@ def test_the_bytes_are_those_that_a_rule_sends(model):
     assert sent["dp"] == plain + 4  # the vote on the clip
 
 
-PRIVATE = {
-    "dp": {"noise_multiplier": 0.5, "min_cluster_size": 0.5, "seed": 4},
-    "secure_sum": {},
-    "lie": {"share": 0.4},
-}
+PRIVATE = {"dp": {"noise_multiplier": 0.5, "min_cluster_size": 0.5, "seed": 4}, "secure_sum": {}, "lie": {"share": 0.4}}
 
 
 def attacked_round(model, label):

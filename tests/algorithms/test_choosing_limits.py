@@ -43,10 +43,8 @@ def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(
     """Clients whose digits are turned differently: each finds its own model again in every round."""
     population = digit_clients([31, 40, 25, 50], [0, 1, 2, 3])
     everyone = [(0, 1, 2, 3)] * 3
-    joint, solo = (
-        build_flis_dc(model, TRAINING, FLISDCParameters(threshold=1.0), server_images=images),
-        build_solo(model, TRAINING),
-    )
+    joint = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=1.0), server_images=images)
+    solo = build_solo(model, TRAINING)
     state = joint.choose(train(joint, population, everyone), population)
     assert sorted(state.assignment) == [0, 1, 2, 3]
     assert_close(models_of(joint, state, population), models_of(solo, train(solo, population, everyone), population))

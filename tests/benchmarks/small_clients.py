@@ -46,10 +46,7 @@ def build_clients(clients: int, examples: int) -> dict:
 
     rng = np.random.default_rng(0)
     return {
-        client: (
-            rng.integers(0, 256, [examples, 28, 28, 1], np.uint8),
-            rng.integers(0, 10, examples).astype(np.int32),
-        )
+        client: (rng.integers(0, 256, [examples, 28, 28, 1], np.uint8), rng.integers(0, 10, examples).astype(np.int32))
         for client in range(clients)
     }
 

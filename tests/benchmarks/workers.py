@@ -40,10 +40,8 @@ def build_population(clients):
 def measure(context, clients, hidden, repeats, epochs=1):
     """Returns seconds and megabytes to and from the workers of a round, and the number of parameters."""
     model = build_mlp((28, 28, 1), 10, hidden=hidden, normalization=(0.5, 0.5))
-    method, population = (
-        build_fedavg(model, LocalTraining(epochs=epochs, learning_rate=0.01)),
-        build_population(clients),
-    )
+    method = build_fedavg(model, LocalTraining(epochs=epochs, learning_rate=0.01))
+    population = build_population(clients)
     state = method.initialize(population)
     cohort = Cohort(population, population.client_ids, (0, 1))
     method.next(state, cohort)  # compiles

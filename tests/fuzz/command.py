@@ -100,11 +100,9 @@ def reading(call) -> Outcome:
     with _watched() as (said, found):
         found.append(_Read(call()))
     value = found[0]
-    return (
-        Outcome("accepted", said.getvalue(), value.value)
-        if isinstance(value, _Read)
-        else _judged(said.getvalue(), value)
-    )
+    if isinstance(value, _Read):
+        return Outcome("accepted", said.getvalue(), value.value)
+    return _judged(said.getvalue(), value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,8 +46,7 @@ def test_a_run_without_a_marker_is_nobodys(stopped):
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_another(stopped):
     shutil.rmtree(stopped / "checkpoints")
     with pytest.raises(
-        UserError,
-        match="its seed is 0, not 3; resume with its own.*overwrite=True, or give another directory",
+        UserError, match="its seed is 0, not 3; resume with its own.*overwrite=True, or give another directory"
     ):
         run(resolved(seed=3), stopped, resume=True, show_progress=False)
     assert go(stopped, resume=True, until=1) is None

@@ -188,13 +188,7 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
     assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
     fixed = tffcl.train(
-        method,
-        population,
-        rounds=2,
-        clients_per_round=3,
-        out=tmp_path / "fixed",
-        privacy=SETTINGS,
-        show_progress=False,
+        method, population, rounds=2, clients_per_round=3, out=tmp_path / "fixed", privacy=SETTINGS, show_progress=False
     )
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     halved = dp_accounting.GaussianDpEvent(0.5)
@@ -297,10 +291,8 @@ def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker
     with simulating(ledger=ledger):
         for number, drawn in enumerate([(0, 1, 2), (3, 4), (1, 2)], 1):
             state, _ = method.next(state, Cohort(clients, np.array(drawn), (7, number), rate=0.4))
-    round_of, seen = (
-        dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0)),
-        dp_accounting.GaussianDpEvent,
-    )
+    round_of = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0))
+    seen = dp_accounting.GaussianDpEvent
     accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(3.0)).compose(round_of, 3)
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 

@@ -188,10 +188,8 @@ def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, metho
 
 def built(model, rate=0.1, clusters=2, **more):
     """A method, which knows of what it was built however its builder was imported."""
-    training, parameters = (
-        LocalTraining(epochs=3, learning_rate=rate),
-        PACFLParameters(num_vectors=5, num_clusters=clusters),
-    )
+    training = LocalTraining(epochs=3, learning_rate=rate)
+    parameters = PACFLParameters(num_vectors=5, num_clusters=clusters)
     return build_pacfl(model, training, parameters, **more)
 
 
@@ -286,10 +284,7 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
     first = population.restricted([0, 1, 2, 4])
     changed = dataclasses.replace(population, versions=np.array([0, 1, 0, 0, 0, 0], np.int32))
     run = train(Means(model), first, tmp_path / "run", later={3: changed})
-    assert run.summary["notes"] == [
-        "2 newcomers joined in round 3",
-        "from round 3 on these clients held other data: 1",
-    ]
+    assert run.summary["notes"] == ["2 newcomers joined in round 3", "from round 3 on these clients held other data: 1"]
     assert run.clients["client_id"].tolist() == list(range(6)) and sum(run.clients["rounds_trained"]) == 12
     assert run.summary["traffic"]["signature_bytes"] == 6 * 8
     for later, message in (

@@ -83,10 +83,8 @@ ALIKE = {
 def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder, name):
     """What they send would else be the same, and group them as without noise."""
     x, y = digits[0][:12], digits[1][:12]
-    twins, signature = (
-        tffcl.Population.from_arrays({client: (x, y) for client in range(3)}),
-        ALIKE[name](model, encoder),
-    )
+    twins = tffcl.Population.from_arrays({client: (x, y) for client in range(3)})
+    signature = ALIKE[name](model, encoder)
     first = rows_sent(signature, twins)
     assert min(np.abs(first[i] - first[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1
     np.testing.assert_array_equal(rows_sent(signature, twins), first)

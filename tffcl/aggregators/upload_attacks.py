@@ -49,11 +49,9 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
         self._strength = STRENGTHS[kind] if strength is None else strength
         of = traits(self._inner)  # what is attacked promises what it promised
-        self.noise_multiplier, self.noise_seed, self.hides_uploads = (
-            of.noise_multiplier,
-            of.noise_seed,
-            of.hides_uploads,
-        )
+        self.noise_multiplier = of.noise_multiplier
+        self.noise_seed = of.noise_seed
+        self.hides_uploads = of.hides_uploads
         self.is_mean, self.members_needed, self.clipped = of.is_mean, of.members_needed, of.clipped
         self.by_length, self.sends_weight = of.by_length, of.sends_weight
         self.num_clusters, self.waits_for_clusters = of.num_clusters, of.waits_for_clusters

@@ -1,4 +1,4 @@
-# Made from the names in __init__.py; tests/test_public_names.py holds them together.
+# The public names: `tffcl.public_names` reads them here, as type checkers do.
 from tffcl.algorithms.cfl import build_cfl as build_cfl
 from tffcl.algorithms.choosing_method import Choosing as Choosing
 from tffcl.algorithms.clove import build_clove as build_clove

@@ -254,11 +254,9 @@ class EngineMethod(Method):
 
     @property
     def kept_bytes(self) -> int:
-        return (
-            0
-            if self.engine.kept is None
-            else sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
-        )
+        if self.engine.kept is None:
+            return 0
+        return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
 
     @property
     def trained_models(self) -> int:

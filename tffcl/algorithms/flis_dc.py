@@ -31,14 +31,7 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.predictions import (
-    answers_type,
-    build_answer,
-    check_images,
-    images_type,
-    num_images,
-    related,
-)
+from tffcl.signatures.predictions import answers_type, build_answer, check_images, images_type, num_images, related
 from tffcl.trace_cache import built_once
 
 

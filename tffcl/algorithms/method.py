@@ -118,11 +118,7 @@ class Views(Shown):
         """How many clients are in how many clusters, and what else there is."""
         names = [field.name for field in dataclasses.fields(self)][2:]
         there = [name.replace("_", " ") for name in names if getattr(self, name) is not None and name != "notes"]
-        return {
-            "clients": len(self.client_ids),
-            "clusters": self.found,
-            "also": ", ".join(there) or "nothing",
-        }
+        return {"clients": len(self.client_ids), "clusters": self.found, "also": ", ".join(there) or "nothing"}
 
     def of(self, client_ids: np.ndarray) -> "Views":
         """Returns the views of these clients only, ascending: of who is there. A tree of merges is of all, and left

@@ -146,11 +146,9 @@ class SequentialGlobal:
         Raises:
           Diverged: If a client's model is not finite.
         """
-        train, current, total = (
-            _build_training_here(self.model, self.training),
-            global_model,
-            np.zeros(global_model.shape),
-        )
+        train = _build_training_here(self.model, self.training)
+        current = global_model
+        total = np.zeros(global_model.shape)
         for _, one in cohort.parts(1):
             client = int(one.client_ids[0])
             given = collections.OrderedDict(

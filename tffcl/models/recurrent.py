@@ -10,14 +10,7 @@ _UNROLLED = 32  # so long sequences take two thirds of a loop's time, and longer
 @architecture
 @validated
 def build_char_lstm(
-    input_shape,
-    num_classes,
-    *,
-    embedding: Count = 8,
-    units: Count = 64,
-    layers: Count = 1,
-    normalization=None,
-    seed=0,
+    input_shape, num_classes, *, embedding: Count = 8, units: Count = 64, layers: Count = 1, normalization=None, seed=0
 ):
     """Builds an embedding, LSTM layers and a dense layer that gives the classes of each position's next character.
 

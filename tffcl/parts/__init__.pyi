@@ -1,4 +1,4 @@
-# Made from the names in __init__.py; tests/test_public_names.py holds them together.
+# The public names: `tffcl.public_names` reads them here, as type checkers do.
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory as ClusteredMeanFactory
 from tffcl.aggregators.clustered_mean import aggregated_beside as aggregated_beside
 from tffcl.aggregators.clustered_mean import keyed_factory as keyed_factory

@@ -16,11 +16,10 @@ import re
 import numpy as np
 
 from tffcl.clients.client_state import KeptStore, write_arrays
-from tffcl.errors import OVERWRITE, RESUME, Option, UserError, tell
+from tffcl.errors import OVERWRITE, RESUME, Option, UserError, short_path, tell
 from tffcl.regular_files import make_directory, opened, replacing
 from tffcl.runs import state_arrays
 from tffcl.runs.run import Totals
-from tffcl.runs.run_directory import short_path
 
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
@@ -206,7 +205,7 @@ def _digest(array: np.ndarray) -> str:
 
 def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> UserError:
     """Returns the error for a run whose files cannot be written: which, why, and what of the run there is."""
-    place = short_path(pathlib.Path(error.filename or out))
+    place = short_path(error.filename or out)
     try:
         saved = checkpoints.latest()
     except OSError:

@@ -86,11 +86,9 @@ def _epsilon_of(counts, delta: float, replaces: bool) -> float:
         return min(gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
     least = min(noise for (noise, *_), _ in counts)
     epsilon = float(_losses(counts).get_epsilon_for_delta(delta))
-    return (
-        epsilon
-        if least >= _LITTLE_NOISE
-        else min(epsilon, gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
-    )
+    if least >= _LITTLE_NOISE:
+        return epsilon
+    return min(epsilon, gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
 
 
 def _sampled(counts) -> dict:

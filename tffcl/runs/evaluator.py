@@ -45,9 +45,7 @@ def build_answering(model: FlatModel, *, whole: bool = False) -> tff.Computation
     predict = (build_outputs if whole else build_predict)(model)
     item_type = tff.to_type(
         collections.OrderedDict(
-            item=np.int32,
-            model=tff.TensorType(np.float32, [model.size]),
-            x=tff.types.tensorflow_to_type(model.x_spec),
+            item=np.int32, model=tff.TensorType(np.float32, [model.size]), x=tff.types.tensorflow_to_type(model.x_spec)
         )
     )
 

@@ -298,11 +298,9 @@ def _neighbours_in(counts) -> str:
     """Which populations ε of these releases compares."""
     if _replaces(counts):
         return "replace a client"
-    return (
-        "a client's data left out, as if zeros"
-        if any(kind.once and kind.noise for kind in counts)
-        else "add or remove a client"
-    )
+    if any(kind.once and kind.noise for kind in counts):
+        return "a client's data left out, as if zeros"
+    return "add or remove a client"
 
 
 def warn_of_delta(ledger: Ledger, clients: int):

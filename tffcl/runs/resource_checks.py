@@ -8,10 +8,10 @@ import numpy as np
 from tffcl.client_work.local_sgd import kept_state
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients import sampling
-from tffcl.errors import UserError
+from tffcl.errors import UserError, short_path
 from tffcl.models.flat import FlatModel
 from tffcl.runs.population_changes import Stages
-from tffcl.runs.run_directory import KEPT, short_path
+from tffcl.runs.run_directory import KEPT
 from tffcl.runtime import memory
 
 _MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; with more of them at least these do

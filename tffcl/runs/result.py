@@ -119,11 +119,9 @@ class Trained(Shown):
           UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
         """
         models, weights = self.mixture_of(client)
-        return (
-            keras_with(self.method.model.whole, models[0])
-            if len(models) == 1
-            else keras_mixture(self.method.model, models, weights)
-        )
+        if len(models) == 1:
+            return keras_with(self.method.model.whole, models[0])
+        return keras_mixture(self.method.model, models, weights)
 
     def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
         """Returns what a client's model, or mixture of models, answers.

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.csv_files import Table
+from tffcl.csv_files import Table, csv_text
 from tffcl.errors import RESUME, UserError, tell
-from tffcl.regular_files import check_replaceable, make_directory, read_bytes, write_bytes
+from tffcl.regular_files import check_replaceable, make_directory, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
@@ -136,9 +136,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
 
 def _write_rows(file: pathlib.Path, names: list[str], rows: Iterable[Sequence]) -> list[str]:
     """Writes the whole file; returns the names."""
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([names, *rows])
-    write_bytes(file, text.getvalue().encode())
+    write_text(file, csv_text([names, *rows]))
     return names
 
 

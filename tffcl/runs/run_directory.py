@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import tomli_w
 
 from tffcl.csv_files import Table, damaged, read_table
-from tffcl.errors import OVERWRITE, RESUME, UserError, tell
-from tffcl.json_files import parse_toml, read_json
+from tffcl.errors import OVERWRITE, RESUME, UserError, short_path, tell
+from tffcl.json_files import parse_toml, read_json, write_json
 from tffcl.regular_files import check_replaceable, read_bytes, read_text, write_text
 from tffcl.runs.lock import LOCK, check_unlocked
 
@@ -340,7 +340,7 @@ class RunDirectory(os.PathLike):
         return marker["tffcl run"]
 
     def _write_marker(self, marker: Mapping):
-        write_text(self / MARKER, json.dumps(marker, indent=1) + "\n")
+        write_json(self / MARKER, marker)
 
     def clear(self, *, but: str = ""):
         """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has
@@ -361,11 +361,11 @@ class RunDirectory(os.PathLike):
 
     def write_summary(self, summary: Mapping):
         """Writes summary.json, whole or not at all."""
-        write_text(self / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        write_json(self / SUMMARY, summary, indent=2)
 
     def write_failure(self, about: Mapping):
         """Writes failed.json: why the run has none of the files of a finished one."""
-        write_text(self / FAILED, json.dumps(about, indent=1) + "\n")
+        write_json(self / FAILED, about)
 
     def list_files(self, names: Iterable[str]):
         """Lists in the marker, if there is one, that files which are about to be written are the run's.
@@ -386,7 +386,7 @@ class RunDirectory(os.PathLike):
     def write_result(self, name: str, contents: Mapping):
         """Writes a file of JSON that is made of a finished run."""
         self.list_files([name])
-        write_text(self / name, json.dumps(contents, indent=2) + "\n")
+        write_json(self / name, contents, indent=2)
 
 
 def _rounds_of(settings: Mapping) -> int:
@@ -420,9 +420,3 @@ def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str,
         elif before != now:
             return f"{prefix}{key}", before, now
     return None
-
-
-def short_path(path: pathlib.Path) -> str:
-    """Returns a path as a message can hold it: a long one shortened."""
-    text = str(path)
-    return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"

@@ -209,11 +209,7 @@ def summarize(
         **({"label_names": list(population.label_names)} if population.label_names else {}),
         "accuracy": {
             "cluster": {**cluster, "participants": participation(accuracy, totals, counts)},
-            "local": {
-                **spread(local),
-                "share": totals.share_trained,
-                "all": spread(local_of_all(accuracy, totals)),
-            },
+            "local": {**spread(local), "share": totals.share_trained, "all": spread(local_of_all(accuracy, totals))},
             "global": {"mean": accuracy["global"], **whole},
         },
         **({"metrics": _metrics(accuracy, totals)} if accuracy["metrics"] else {}),

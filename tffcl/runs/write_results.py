@@ -1,8 +1,6 @@
 """The end of a run: its tables, arrays and summary, and what it gives to Python."""
 
-import csv
 import dataclasses
-import io
 import pathlib
 from collections.abc import Mapping
 
@@ -16,7 +14,7 @@ from tffcl.clients import sampling
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
-from tffcl.csv_files import text_cell
+from tffcl.csv_files import csv_text, text_cell
 from tffcl.regular_files import replacing, write_text
 from tffcl.runs import population_changes, resource_checks, summary
 from tffcl.runs.privacy import privacy_notes
@@ -101,12 +99,8 @@ def _notes_of_waiting(run: Run) -> list[str]:
 
 def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
     """Writes clients.csv, one row for each client; an accuracy or a group that is not there is an empty cell."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    clients = len(columns["client_id"])
-    writer.writerows(zip(*(_cells(column, clients) for column in columns.values()), strict=True))
-    write_text(out / CLIENTS, text.getvalue())
+    cells = (_cells(column, len(columns["client_id"])) for column in columns.values())
+    write_text(out / CLIENTS, csv_text([columns, *zip(*cells, strict=True)]))
 
 
 def _cells(column: np.ndarray | None, clients: int) -> list:
@@ -146,9 +140,7 @@ def write_confusion(out: pathlib.Path, counts: Mapping[int, np.ndarray]):
 
 def write_splits(out: pathlib.Path, views: Views):
     """Writes splits.csv for methods whose clusters are split, a row for each split."""
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
-    write_text(out / SPLITS, text.getvalue())
+    write_text(out / SPLITS, csv_text([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()]))
 
 
 def write_clustering(out: pathlib.Path, views: Views, population: Population):

@@ -89,9 +89,7 @@ def build_inference(
     value_type = answers_type(model, num_images(images), soft=soft)
     context_type = tff.to_type(
         collections.OrderedDict(
-            model=tff.TensorType(np.float32, [model.size]),
-            images=images_type(images),
-            **dict([own_seed_type()]),
+            model=tff.TensorType(np.float32, [model.size]), images=images_type(images), **dict([own_seed_type()])
         )
     )
     context = collections.OrderedDict(model=model.initial, images=images, **own_seed(seed))

@@ -356,10 +356,8 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
 @pytest.mark.slow
 @pytest.mark.parametrize("column", list(dict.fromkeys(cell.column for cell in study_file.load_study("league").cells)))
 def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(column):
-    told, absent = (
-        {},
-        missing(next(cell.task for cell in study_file.load_study("league").cells if cell.column == column)),
-    )
+    told = {}
+    absent = missing(next(cell.task for cell in study_file.load_study("league").cells if cell.column == column))
     if absent:
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
     for cell in study_file.load_study("league").cells:

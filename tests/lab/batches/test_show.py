@@ -131,9 +131,7 @@ def test_label_skew_of_fashion_mnist(tmp_path):
 @_lacks("svhn_cropped", "usps")
 def test_sets_of_different_shapes(tmp_path):
     path = write(
-        tmp_path / "two.toml",
-        'names = ["usps", "svhn_cropped"]',
-        'name = "mix4"\ncounts = [3, 5]\nper_class = 30',
+        tmp_path / "two.toml", 'names = ["usps", "svhn_cropped"]', 'name = "mix4"\ncounts = [3, 5]\nper_class = 30'
     )
     text = show(resolved(path), tmp_path)
     assert "8 clients, 2 true groups of 3 to 5" in text and "images of 32x32x3" in text

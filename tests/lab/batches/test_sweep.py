@@ -16,16 +16,7 @@ from tffcl.lab.tasks import resolve, task_file
 
 SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=8"]
 OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}}
-TWO = [
-    "sweep",
-    "demo_digits",
-    "--algorithm",
-    "pacfl",
-    "--over",
-    "threshold=1000,210",
-    "--and",
-    "local_epochs=1,2",
-]
+TWO = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=1000,210", "--and", "local_epochs=1,2"]
 
 
 def rows_of(file):
@@ -52,16 +43,7 @@ def two_seeds(tmp_path_factory):
     text = (task_file.task_directory() / "demo_digits.toml").read_text()
     assert "threshold = 210.0\n" in text
     (place / "own.toml").write_text(text.replace("threshold = 210.0\n", ""))
-    command = [
-        "sweep",
-        str(place / "own.toml"),
-        "--algorithm",
-        "pacfl",
-        "--over",
-        "num_clusters=1,4",
-        "--seeds",
-        "0,1",
-    ]
+    command = ["sweep", str(place / "own.toml"), "--algorithm", "pacfl", "--over", "num_clusters=1,4", "--seeds", "0,1"]
     assert main([*command, *SHORT, "--out", str(place / "out")]) == 0
     return place / "out"
 
@@ -128,10 +110,7 @@ def test_directories_are_safe():
         ),
         (["--over", "trains.rounds=1,2"], "unknown section 'trains'; did you mean 'train'"),
         (["--over", "train.local_epoch=1,2"], "did you mean 'local_epochs'"),
-        (
-            ["--over", "threshold=210"],
-            "--over algorithms.pacfl.threshold has 1 value; a sweep needs two or more",
-        ),
+        (["--over", "threshold=210"], "--over algorithms.pacfl.threshold has 1 value; a sweep needs two or more"),
         (
             ["--over", "learning_rate=0.01..0.1"],
             "--over train.learning_rate: a range, 0.01..0.1, stands alone and needs --samples N and --select cluster "
@@ -147,10 +126,7 @@ def test_directories_are_safe():
         (["--over", "threshold="], "is not KEY=VALUE,VALUE"),
         (["--over", "threshold=1,2", "--and", "local_epochs"], "--and 'local_epochs' is not KEY=VALUE,VALUE"),
         (["--over", "threshold=1,2", "--and", "local_epochs=3"], "--and train.local_epochs has 1 value"),
-        (
-            ["--over", "rounds=1,2", "--and", "train.rounds=3,4"],
-            "--over and --and name the same key train.rounds",
-        ),
+        (["--over", "rounds=1,2", "--and", "train.rounds=3,4"], "--over and --and name the same key train.rounds"),
         (["--over", "rounds=1,2", "--rounds", "3"], "train.rounds is swept over and set to 3, too"),
         (["--over", "local_epochs=1,many"], "train.local_epochs is 'many'; it must be a whole number from 1"),
         (["--over", "local_epochs=1,0"], "train.local_epochs is 0; it must be a whole number from 1"),
@@ -161,10 +137,7 @@ def test_directories_are_safe():
         (["--over", "algorithms.solo.rounds=1,2"], "are the same run of pacfl"),
         (["--over", "threshold=1,2", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),
         (["--over", "threshold=1,2", "--seeds", "0,0"], "--seeds names 0 twice"),
-        (
-            ["--over", "threshold=1,2", "--algorithm", "pacf"],
-            "unknown algorithm 'pacf'; did you mean 'pacfl'",
-        ),
+        (["--over", "threshold=1,2", "--algorithm", "pacf"], "unknown algorithm 'pacf'; did you mean 'pacfl'"),
         ([], "the following arguments are required: --over"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

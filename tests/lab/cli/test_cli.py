@@ -194,11 +194,7 @@ def test_a_client_without_examples(capsys, tmp_path):
         (
             "algorithms",
             "flt",
-            [
-                "[algorithms.flt]",
-                "  latent (128; a whole number from 1): e, size of a code (paper: 128).",
-                "[train]",
-            ],
+            ["[algorithms.flt]", "  latent (128; a whole number from 1): e, size of a code (paper: 128).", "[train]"],
         ),
         ("algorithms", "fedavg", ["no keys of its own", "[train]"]),
         (

@@ -20,11 +20,7 @@ from tffcl.lab.datasets.images import Images, Transform
         (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(2, np.int64), "labels are int64"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(3, np.int32), "2 images have 3 labels"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.array([0, -1], np.int32), "label -1 of image 1"),
-        (
-            np.array([0.0, np.nan]).reshape(2, 1, 1, 1),
-            np.zeros(2, np.int32),
-            "image 1 has a pixel that is not",
-        ),
+        (np.array([0.0, np.nan]).reshape(2, 1, 1, 1), np.zeros(2, np.int32), "image 1 has a pixel that is not"),
     ],
 )
 def test_images_refuse(x, y, message):

@@ -125,11 +125,7 @@ IID = {"name": "iid", "clients": 5}
         ({"name": ["digits"]}, IID, r"unknown dataset \['digits'\]"),
         ({}, IID, "dataset has no 'name'"),
         ("digits", IID, "dataset is 'digits'; it must have a name and options"),
-        (
-            {"name": "digits", "subst": 3},
-            IID,
-            "unknown option of dataset digits 'subst'; did you mean 'subset'",
-        ),
+        ({"name": "digits", "subst": 3}, IID, "unknown option of dataset digits 'subst'; did you mean 'subset'"),
         ({"name": "digits", "data_dir": "x"}, IID, "unknown option of dataset digits 'data_dir'"),
         (DIGITS, {"name": "idd"}, "unknown partition 'idd'; did you mean 'iid'"),
         (DIGITS, {"name": "iid"}, "partition iid needs 'clients'"),

@@ -75,15 +75,9 @@ def bad(value, place=(3, 0, 2), dtype=np.float64):
         ({"y_train": np.arange(12.0)}, r"labels of train are float32\[\] and of test int32\[\]; they must be alike"),
         ({"y_test": None, "x_test": None}, "lacks x_test, y_test"),
         ({"client_train": np.arange(12)}, "has client_train only"),
-        (
-            {"client_train": np.arange(12), "client_test": np.array(["a"] * 6)},
-            "must both be names or both integers",
-        ),
+        ({"client_train": np.arange(12), "client_test": np.array(["a"] * 6)}, "must both be names or both integers"),
         ({"client_train": np.arange(12.0), "client_test": np.arange(6)}, "client_train is float64"),
-        (
-            {"client_train": np.arange(12), "client_test": np.arange(5)},
-            "6 test images have 5 entries of owner",
-        ),
+        ({"client_train": np.arange(12), "client_test": np.arange(5)}, "6 test images have 5 entries of owner"),
         ({"x_train": np.array([{}] * 12)}, "cannot be read as an .npz file of plain arrays"),
     ],
 )

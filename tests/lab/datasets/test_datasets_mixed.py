@@ -110,10 +110,7 @@ def test_mix4_with_share_is_exactly_50_of_each_class():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"counts": [1, 1, 3, 1]},
-            "svhn_cropped has 1000 training images; 3 clients with 50 .* per_class = 33",
-        ),
+        ({"counts": [1, 1, 3, 1]}, "svhn_cropped has 1000 training images; 3 clients with 50 .* per_class = 33"),
         ({"counts": [1, 1, 1]}, "it must be 'paper', 'code' or 4 numbers"),
         (
             {"counts": [1, 1, 1, 0]},

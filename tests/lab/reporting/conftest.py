@@ -183,15 +183,7 @@ def write_clients(path: pathlib.Path, people: Population, labels, cluster, local
     rows = []
     for i, ((_, y), (_, test_y)) in enumerate(zip(people.train, people.test, strict=True)):
         trained = not np.isnan(local[i])
-        row = [
-            f"client-{i:02}",
-            people.truth[i],
-            labels[i],
-            len(y),
-            len(test_y),
-            ROUNDS * trained,
-            cluster[i],
-        ]
+        row = [f"client-{i:02}", people.truth[i], labels[i], len(y), len(test_y), ROUNDS * trained, cluster[i]]
         rows.append([*row, local[i] if trained else None, *np.bincount(y, minlength=10)])
     write_csv(path / "clients.csv", names, rows)
 

@@ -154,10 +154,7 @@ def test_trained_is_no_accuracy(rows):
 
 def test_the_legend_explains_the_three_accuracies():
     text = "\n".join(f"{name}: {words}" for name, words in comparison_table.LEGEND)
-    for start in (
-        "cluster: The model that the method assigns",
-        "local: A client's own model after its last local",
-    ):
+    for start in ("cluster: The model that the method assigns", "local: A client's own model after its last local"):
         assert start in text
     assert "global: One model on the union of all test data" in text
     assert "ddof = 1" in text

@@ -92,22 +92,14 @@ def test_dark_is_alike_for_distances_and_similarities(population):
 
 def test_the_dendrogram_has_the_cut_and_its_reason(population):
     figure = figures.dendrogram_figure(
-        population.merges,
-        population.threshold,
-        labels=population.labels,
-        unit="degrees",
-        suggestion="Because of <it>.",
+        population.merges, population.threshold, labels=population.labels, unit="degrees", suggestion="Because of <it>."
     )
     axes = figure.axes[0]
     assert axes.get_title() == "Because of <it>."
     cut = next(line for line in axes.lines if line.get_label() == "cut")
     assert list(cut.get_xdata()) == [population.threshold] * 2
     assert f"{population.threshold:.4g} degrees" in axes.texts[0].get_text()
-    assert [text.get_text() for text in figure.legends[0].texts] == [
-        "cluster 0 (6)",
-        "cluster 1 (6)",
-        "cluster 2 (6)",
-    ]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["cluster 0 (6)", "cluster 1 (6)", "cluster 2 (6)"]
     heights = sorted(corners[1][0] for corners in axes.collections[0].get_segments())
     np.testing.assert_allclose(heights, np.sort(population.merges[:, 2]))
     drawn(figure)
@@ -142,11 +134,7 @@ def test_a_large_tree_is_cut_short(chained):
 def test_accuracies_are_means_with_a_band_of_the_deviation_in_the_table(runs):
     figure = figures.accuracy_figure(runs)
     cluster = figure.axes[0]
-    assert [axes.get_title() for axes in figure.axes] == [
-        "cluster accuracy",
-        "local accuracy",
-        "global accuracy",
-    ]
+    assert [axes.get_title() for axes in figure.axes] == ["cluster accuracy", "local accuracy", "global accuracy"]
     assert [len(axes.lines) for axes in figure.axes] == [2, 2, 1]
     values = 100 * np.array([run.rounds["cluster_accuracy"][[0, 2, 4]] for run in runs if run.method == "pacfl"])
     np.testing.assert_array_equal(cluster.lines[1].get_xdata(), [1, 3, 5])

@@ -73,12 +73,7 @@ def test_a_number_that_is_none_is_named(run_path):
 def test_a_comparison_is_found_by_method_and_seed(comparison_path):
     runs = files.find_runs(comparison_path)
     # Seed 10 comes after seed 0 and would come before seed 2: seeds are numbers.
-    assert [(run.method, run.seed) for run in runs] == [
-        ("fedavg", 0),
-        ("fedavg", 10),
-        ("pacfl", 0),
-        ("pacfl", 10),
-    ]
+    assert [(run.method, run.seed) for run in runs] == [("fedavg", 0), ("fedavg", 10), ("pacfl", 0), ("pacfl", 10)]
     assert [run.clustering is None for run in runs] == [True, True, False, False]
     assert not RunDirectory(comparison_path).is_run
     assert RunDirectory(comparison_path / "pacfl" / "seed-10").is_run

@@ -40,7 +40,7 @@ NEWCOMERS = {
             "test_examples": 10,
             "cluster_accuracy": 1.0,
             "local_accuracy": None,
-        },
+        }
     ],
 }
 LOADING = {"src", "srcset", "href", "data", "action", "poster", "background"}

@@ -30,13 +30,7 @@ def write_sweep(path, make_run, values, *, keys=("algorithms.pacfl.beta",), seed
             if errors:
                 add_column(out / "rounds.csv", [None if e is None else e + place for e in errors[str(seed)]])
         points.append({"values": list(value), "directory": directory})
-    noted = {
-        "task": "digits",
-        "algorithm": "pacfl",
-        "seeds": list(seeds),
-        "keys": list(keys),
-        "points": points,
-    }
+    noted = {"task": "digits", "algorithm": "pacfl", "seeds": list(seeds), "keys": list(keys), "points": points}
     noted["labels"] = [key.rpartition(".")[2].replace("_", " ") for key in keys]
     write_index(path, "sweep", noted)
     return path

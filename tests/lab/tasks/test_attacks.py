@@ -142,11 +142,9 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
     """Without imitation each client of these groups is found where it belongs."""
     imitation = {"kind": "imitation", "imitates": 1, "share": 0.4}
     result = run(task, tmp_path / "run", "pacfl", attack=imitation, train={"rounds": 1})
-    told, groups, clusters = (
-        result.summary["attack"],
-        result.trained.population.groups,
-        result.client_columns["cluster"],
-    )
+    told = result.summary["attack"]
+    groups = result.trained.population.groups
+    clusters = result.client_columns["cluster"]
     bad = np.isin(np.arange(10), told["malicious"])
     home = clusters[~bad & (groups == 1)]
     assert len(np.unique(home)) == 1 and len(np.unique(clusters[~bad & (groups == 0)])) == 1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import tomli_w
 
 from tffcl import runtime
-from tffcl.errors import Diverged, UserError, tell
+from tffcl.errors import Diverged, UserError, short_path, tell
 from tffcl.json_files import parse_toml, read_json
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.object_run import ObjectRun
@@ -30,7 +30,7 @@ from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.lock import locked
 from tffcl.runs.result import Result
-from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State, short_path
+from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
 

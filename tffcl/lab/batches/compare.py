@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
-from tffcl.errors import UserError
+from tffcl.errors import UserError, short_path
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.batches.object_run import Clients, ObjectRun, built, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
@@ -16,7 +16,7 @@ from tffcl.lab.reporting.targets import Target, parse_target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.metrics import check_measured
-from tffcl.runs.run_directory import RunDirectory, State, first_difference, short_path
+from tffcl.runs.run_directory import RunDirectory, State, first_difference
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind, check_labels
 

@@ -1,8 +1,6 @@
 """Clients that a run held out join it after its last round (PACFL Alg. 3 and Table 3)."""
 
-import csv
 import dataclasses
-import io
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.example_types import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
+from tffcl.csv_files import csv_text
 from tffcl.errors import UserError
 from tffcl.lab.reporting.files import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
@@ -210,6 +209,7 @@ def _metrics(joined: _Joined) -> dict:
 def _rows(federated, joined: _Joined) -> list[dict]:
     """A row a newcomer, as newcomers.csv has it."""
     truth = federated.true_groups
+    further = {f"{kind}_{name}": own for name, each in joined.metrics.items() for kind, own in each.items()}
     return [
         {
             "client_id": int(client),
@@ -220,11 +220,7 @@ def _rows(federated, joined: _Joined) -> list[dict]:
             "test_examples": len(federated.test_indices[client]),
             "cluster_accuracy": _finite(joined.cluster_accuracy[row]),
             "local_accuracy": _finite(joined.local_accuracy[row]),
-            **{
-                f"{kind}_{name}": _finite(own[row])
-                for name, each in joined.metrics.items()
-                for kind, own in each.items()
-            },
+            **{name: _finite(own[row]) for name, own in further.items()},
         }
         for row, client in enumerate(joined.client_ids)
     ]
@@ -235,14 +231,9 @@ def _finite(value: float) -> float | None:
 
 
 def _write(out: pathlib.Path, contents: dict):
-    rows = contents["clients"]
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    directory = RunDirectory(out)
+    rows, directory = contents["clients"], RunDirectory(out)
     directory.list_files(["newcomers.csv", NEWCOMERS])
-    write_text(directory / "newcomers.csv", text.getvalue())
+    write_text(directory / "newcomers.csv", csv_text([rows[0], *(each.values() for each in rows)]))
     directory.write_result(NEWCOMERS, contents)
 
 

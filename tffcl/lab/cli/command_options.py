@@ -8,19 +8,17 @@ from tffcl.validation import check_label
 _FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
 
 
+def add_data_dir(parser):
+    """Adds where data sets are."""
+    parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+
+
 def add_task_options(parser):
     """Adds what every command on a task takes."""
     parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another value of the task, e.g. train.momentum=0.9",
-    )
-    parser.add_argument(
-        "--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)"
-    )
+    other = "another value of the task, e.g. train.momentum=0.9"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=other)
+    add_data_dir(parser)
 
 
 def add_run_options(parser):
@@ -31,67 +29,42 @@ def add_run_options(parser):
 
 def add_algorithm(parser):
     """Adds which method runs."""
-    parser.add_argument(
-        "--algorithm",
-        required=True,
-        metavar="A",
-        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
-    )
+    which = "a label of the task's [algorithms], or a name from `tffcl list algorithms`"
+    parser.add_argument("--algorithm", required=True, metavar="A", help=which)
 
 
 def add_out_options(parser):
     """Adds where the results go, and what happens to those that are there."""
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
     there = parser.add_mutually_exclusive_group()
-    there.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint; tffcl run also with more --rounds"
-    )
+    resume = "go on from the newest checkpoint; tffcl run also with more --rounds"
+    there.add_argument("--resume", action="store_true", help=resume)
     there.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
     add_format(parser)
 
 
 def add_trust(parser):
     """Adds whether what the files of a run name may be imported."""
-    parser.add_argument(
-        "--trust-builders",
-        action="store_true",
-        help="import and call the functions that config.toml in the directory names as builders: it may be another's",
-    )
+    trust = "import and call the functions that config.toml in the directory names as builders: it may be another's"
+    parser.add_argument("--trust-builders", action="store_true", help=trust)
 
 
 def add_format(parser):
     """Adds further formats of tables and figures."""
-    parser.add_argument(
-        "--format",
-        default="",
-        metavar="csv,md,latex,svg,pdf",
-        help="tables and figures in these formats beside CSV and PNG",
-    )
+    further = "tables and figures in these formats beside CSV and PNG"
+    parser.add_argument("--format", default="", metavar="csv,md,latex,svg,pdf", help=further)
 
 
 def add_worker_options(parser):
     """Adds where TFF computes."""
-    parser.add_argument(
-        "--memory",
-        metavar="4GB",
-        help="what the clients of a round may take at a time (default: up to half of what is free)",
-    )
-    parser.add_argument(
-        "--shards",
-        type=int,
-        metavar="N",
-        help="put the clients of a round into N shards that compute together, 0 for none (default: many small clients)",
-    )
-    parser.add_argument(
-        "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
-    )
-    parser.add_argument(
-        "--worker-timeout",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds of silence after which a worker counts as lost (default: 30)",
-    )
+    most = "what the clients of a round may take at a time (default: up to half of what is free)"
+    shards = "put the clients of a round into N shards that compute together, 0 for none (default: many small clients)"
+    among = "share each round's clients among these running workers (see tffcl worker)"
+    silence = "seconds of silence after which a worker counts as lost (default: 30)"
+    parser.add_argument("--memory", metavar="4GB", help=most)
+    parser.add_argument("--shards", type=int, metavar="N", help=shards)
+    parser.add_argument("--workers", metavar="H:P,...", help=among)
+    parser.add_argument("--worker-timeout", type=float, default=30.0, metavar="S", help=silence)
 
 
 def overrides(options) -> dict:

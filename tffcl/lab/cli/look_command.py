@@ -6,13 +6,11 @@ from tffcl.lab.cli import command_options as shared
 def add_similarity(parser):
     """Adds the options of `tffcl similarity`."""
     shared.add_task_options(parser)
-    parser.add_argument(
-        "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
-    )
+    told = "what clients tell about their data (default: subspace)"
+    parser.add_argument("--signature", default="subspace", metavar="S", help=told)
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument(
-        "--map", action="store_true", help="also umap.png, the clients as points, those that are alike near each other"
-    )
+    points = "also umap.png, the clients as points, those that are alike near each other"
+    parser.add_argument("--map", action="store_true", help=points)
     parser.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
 
 

@@ -8,15 +8,8 @@ import signal
 import sys
 
 from tffcl.clients.simulation_context import simulating
-from tffcl.errors import Option, UserError, printable, tell, unknown
-from tffcl.lab.cli import (
-    command_options,
-    look_command,
-    run_command,
-    study_command,
-    sweep_command,
-)
-from tffcl.lab.cli import listing as completion
+from tffcl.errors import Option, UserError, printable, short_path, tell, unknown
+from tffcl.lab.cli import command_options, listing, look_command, run_command, study_command, sweep_command
 from tffcl.runtime import memory
 
 _LONGEST = 500  # characters of what a user gave in a message
@@ -42,130 +35,184 @@ class _Parser(argparse.ArgumentParser):
             )
 
 
-def _command(commands, name, function, description):
-    parser = commands.add_parser(name, help=description, description=description[0].upper() + description[1:] + ".")
-    parser.set_defaults(function=function)
-    return parser
+def _add_list(parser):
+    kinds = listing.kinds()
+    parser.add_argument("what", nargs="?", choices=kinds, metavar=f"[{'|'.join(kinds)}]")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
+
+
+def _list(options):
+    if options.name:
+        from tffcl.lab.cli import explain
+
+        lines = explain.explain(options.what, options.name)
+    else:
+        lines = listing.listing(options.what)
+    print("\n".join(lines))
+
+
+def _add_init(parser):
+    new = "a new file (default: %(default)s)"
+    parser.add_argument("file", nargs="?", default="my_task.toml", metavar="FILE", help=new)
+
+
+def _init(options):
+    """Writes the file, and says what to do with it."""
+    target = pathlib.Path(options.file)
+    if target.suffix != ".toml":
+        raise UserError(f"{target} is no name of a task file; it must end in .toml")
+    if not str(target).isprintable():
+        raise UserError(f"{str(target)!r} is no name of a task file; it has characters that cannot be written in one")
+    template = pathlib.Path(__file__).with_name("new_task.toml").read_text(encoding="utf-8")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(target, "x", encoding="utf-8") as file:
+            file.write(template.format(name=target))
+    except FileExistsError:
+        raise UserError(f"{target} is there already; give another name, and it stays as it is") from None
+    print(f"written: {target}\nnext: tffcl show {target}; tffcl similarity {target}; tffcl compare {target}")
+
+
+def _add_doctor(parser):
+    missing = "install the packages that are missing beside tffcl, if any are"
+    parser.add_argument("--fix", action="store_true", help=missing)
+    parser.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
+    command_options.add_data_dir(parser)
+
+
+def _doctor(options):
+    from tffcl.lab.cli import doctor
+
+    if options.fix:
+        return doctor.fix()
+
+    for name, fact in doctor.facts(options.data_dir, check=options.check):
+        print(f"{name:<24}{fact}")
+
+
+def _add_newcomers(parser):
+    wrote = "what `run` or `compare` wrote, for a task with newcomers.clients"
+    parser.add_argument("out", metavar="OUT", help=wrote)
+    command_options.add_data_dir(parser)
+    command_options.add_trust(parser)
+
+
+def _newcomers(options):
+    from tffcl.lab.reporting import files
+    from tffcl.runs.run_directory import RunDirectory
+
+    one = RunDirectory(options.out).is_run
+    given = {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
+    if not one:
+        files.find_runs(options.out)
+    from tffcl.lab.batches import newcomers
+    from tffcl.lab.reporting import newcomers_table
+
+    if one:
+        print(newcomers.describe(newcomers.join_newcomers(options.out, **given)))
+        return
+    newcomers.join_all(options.out, **given)
+    print(newcomers_table.write_table(options.out))
+
+
+def _add_export(parser):
+    parser.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
+    parser.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
+    parser.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
+    command_options.add_data_dir(parser)
+    command_options.add_trust(parser)
+
+
+def _export(options):
+    given = {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
+    if options.check:
+        if options.out or options.to:
+            raise UserError("give --check DIR alone, or OUT and --to DIR")
+        from tffcl.export import manifest
+
+        # One that is not there is told before TensorFlow is imported.
+        manifest.read_manifest(pathlib.Path(options.check))
+        from tffcl.lab.tasks import exports
+
+        for line in exports.check_export(options.check, **given):
+            print(line)
+        return
+    if not (options.out and options.to):
+        raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
+    from tffcl.lab.tasks import resolve
+
+    resolve.load_run_config(options.out, trust_builders=options.trust_builders)
+    from tffcl.export import writer
+    from tffcl.lab.tasks import exports
+
+    written = exports.export_run(options.out, options.to, **given)
+    print(writer.describe(written, options.to))
+
+
+def _add_worker(parser):
+    where = "on all addresses of this machine, unencrypted: close it to others"
+    parser.add_argument("--port", type=int, required=True, metavar="P", help=where)
+    most = "client computations at a time (default: one a core)"
+    parser.add_argument("--max-concurrent", type=int, metavar="N", help=most)
+
+
+def _worker(options):
+    from tffcl import runtime
+
+    given = options.max_concurrent
+    if given is not None and given < 1:
+        raise UserError(f"--max-concurrent is {given}; it must be 1 or more")
+    runtime.serve(options.port, runtime.WorkerSettings(given) if given else runtime.WorkerSettings())
+
+
+def _add_report(parser):
+    parser.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
+    command_options.add_format(parser)
+
+
+def _report(options):
+    command_options.print_report(options.out, options)
+
+
+# Each command: what it does, what adds its options, and its line in the help.
+_COMMANDS = {
+    "demo": (run_command.demo, run_command.add_demo,
+             "three methods on handwritten digits in four rotations; no network, no options needed"),
+    "list": (_list, _add_list, "what there is, a line each"),
+    "init": (_init, _add_init, "a commented task file of your own, to start from"),
+    "doctor": (_doctor, _add_doctor, "facts of this installation: versions, cores, TFF's worker, data directory"),
+    "run": (run_command.run, run_command.add_run, "run one method on a task"),
+    "compare": (run_command.compare, run_command.add_compare, "run methods side by side: one table, one report"),
+    "sweep": (sweep_command.sweep, sweep_command.add_sweep,
+              "run one method over the values of a setting: one table, one figure"),
+    "study": (study_command.study, study_command.add_study,
+              "a paper's table: its cells run, beside the published numbers"),
+    "results": (study_command.results, study_command.add_results, "RESULTS.md from the kept results of studies"),
+    "similarity": (look_command.similarity, look_command.add_similarity,
+                   "no training: how alike the clients' data are"),
+    "show": (look_command.show, look_command.add_show,
+             "no training: who holds what of a task, in pictures and a few lines"),
+    "newcomers": (_newcomers, _add_newcomers,
+                  "clients that a run held out join it: their clusters and accuracies"),
+    "export": (_export, _add_export, "a finished run as files for a TFF deployment, or proof that such files run"),
+    "worker": (_worker, _add_worker, "run the TFF worker of this installation for the rounds of another machine"),
+    "report": (_report, _add_report,
+               "tables, figures and the HTML page again from the files of a run or a comparison"),
+}  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the parser of all commands."""
     parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
-    parser.add_argument(
-        "--print-completion",
-        action=completion.PrintCompletion,
-        choices=completion.SHELLS,
-        metavar="SHELL",
-        help='completion for bash or zsh: eval "$(tffcl --print-completion bash)"',
-    )
+    shell = 'completion for bash or zsh: eval "$(tffcl --print-completion bash)"'
+    completion = {"action": listing.PrintCompletion, "choices": listing.SHELLS, "metavar": "SHELL"}
+    parser.add_argument("--print-completion", **completion, help=shell)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    _add_first_steps(commands)
-    _add_experiments(commands)
-    _add_looks(commands)
-    _add_finished(commands)
+    for name, (function, add_options, about) in _COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        command.set_defaults(function=function)
+        add_options(command)
     return parser
-
-
-def _add_first_steps(commands):
-    """The commands of who begins: demo, list, init, doctor."""
-    demo = _command(
-        commands,
-        "demo",
-        run_command.demo,
-        "three methods on handwritten digits in four rotations; no network, no options needed",
-    )
-    run_command.add_demo(demo)
-
-    listing = _command(commands, "list", _list, "what there is, a line each")
-    kinds = completion.kinds()
-    listing.add_argument("what", nargs="?", choices=kinds, metavar=f"[{'|'.join(kinds)}]")
-    listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
-
-    init_parser = _command(commands, "init", init, "a commented task file of your own, to start from")
-    add_init(init_parser)
-
-    doctor = _command(
-        commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory"
-    )
-    doctor.add_argument(
-        "--fix", action="store_true", help="install the packages that are missing beside tffcl, if any are"
-    )
-    doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
-    doctor.add_argument("--data-dir", metavar="D")
-
-
-def _add_experiments(commands):
-    """The commands that train: run, compare, sweep, study; and results."""
-    run = _command(commands, "run", run_command.run, "run one method on a task")
-    run_command.add_run(run)
-
-    compare = _command(commands, "compare", run_command.compare, "run methods side by side: one table, one report")
-    run_command.add_compare(compare)
-
-    sweep = _command(commands, "sweep", _sweep, "run one method over the values of a setting: one table, one figure")
-    command_options.add_run_options(sweep)
-    sweep_command.add_sweep(sweep)
-    command_options.add_out_options(sweep)
-
-    study = _command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers")
-    study_command.add_study(study)
-    command_options.add_worker_options(study)
-    study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
-
-
-def _add_looks(commands):
-    """The commands that look at data without training: similarity, show."""
-    similarity = _command(
-        commands, "similarity", look_command.similarity, "no training: how alike the clients' data are"
-    )
-    look_command.add_similarity(similarity)
-    show = _command(
-        commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines"
-    )
-    look_command.add_show(show)
-
-
-def _add_finished(commands):
-    """The commands of finished runs and of deployments: newcomers, export, worker, report."""
-    newcomers = _command(
-        commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
-    )
-    newcomers.add_argument(
-        "out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients"
-    )
-    newcomers.add_argument(
-        "--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)"
-    )
-    command_options.add_trust(newcomers)
-
-    export = _command(
-        commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run"
-    )
-    export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
-    export.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
-    export.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
-    export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
-    command_options.add_trust(export)
-
-    worker = _command(
-        commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine"
-    )
-    worker.add_argument(
-        "--port",
-        type=int,
-        required=True,
-        metavar="P",
-        help="on all addresses of this machine, unencrypted: close it to others",
-    )
-    worker.add_argument(
-        "--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)"
-    )
-
-    report = _command(
-        commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
-    )
-    report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
-    command_options.add_format(report)
 
 
 def _hear_no_more(arguments):
@@ -212,9 +259,6 @@ def main(arguments: list[str] | None = None) -> int:
         _hear_no_more(arguments)
         tell("stopped")
         return 130
-    except PermissionError as error:
-        tell(f"{error.filename} cannot be written or read: {error.strerror}")
-        return 2
     except (FileExistsError, NotADirectoryError) as error:
         tell(f"{error.filename} is a file; it must be a directory")
         return 2
@@ -226,10 +270,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except (ConnectionError, TimeoutError):  # of a network, not of files
         raise
-    except OSError as error:  # a full disk, a name that is too long
-        name = str(error.filename or "a file")
-        name = name if len(name) <= 150 else f"{name[:70]}...{name[-70:]}"
-        tell(f"{name} cannot be written or read: {error.strerror or error}")
+    except OSError as error:  # no permission, a full disk, a name that is too long
+        tell(f"{short_path(error.filename or 'a file')} cannot be written or read: {error.strerror or error}")
         return 2
     finally:
         Option.on_command_line = False
@@ -250,118 +292,3 @@ def _simulation(options):
     if "memory" in given:
         given["memory"] = memory.parse_bytes(given["memory"])
     return simulating(**given)
-
-
-def _export(options):
-    given = {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
-    if options.check:
-        if options.out or options.to:
-            raise UserError("give --check DIR alone, or OUT and --to DIR")
-        from tffcl.export import manifest
-
-        # One that is not there is told before TensorFlow is imported.
-        manifest.read_manifest(pathlib.Path(options.check))
-        from tffcl.lab.tasks import exports
-
-        for line in exports.check_export(options.check, **given):
-            print(line)
-        return
-    if not (options.out and options.to):
-        raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
-    from tffcl.lab.tasks import resolve
-
-    resolve.load_run_config(options.out, trust_builders=options.trust_builders)
-    from tffcl.export import writer
-    from tffcl.lab.tasks import exports
-
-    written = exports.export_run(options.out, options.to, **given)
-    print(writer.describe(written, options.to))
-
-
-def _worker(options):
-    from tffcl import runtime
-
-    given = options.max_concurrent
-    if given is not None and given < 1:
-        raise UserError(f"--max-concurrent is {given}; it must be 1 or more")
-    runtime.serve(options.port, runtime.WorkerSettings(given) if given else runtime.WorkerSettings())
-
-
-def _sweep(options):
-    return sweep_command.sweep(options, command_options.overrides(options))
-
-
-def _study(options):
-    return study_command.study(options, command_options.overrides_of(options.set), command_options.workers)
-
-
-def _results(options):
-    study_command.results(options)
-
-
-def _newcomers(options):
-    from tffcl.lab.reporting import files
-    from tffcl.runs.run_directory import RunDirectory
-
-    one, given = (
-        RunDirectory(options.out).is_run,
-        {"data_dir": options.data_dir, "trust_builders": options.trust_builders},
-    )
-    if not one:
-        files.find_runs(options.out)
-    from tffcl.lab.batches import newcomers
-    from tffcl.lab.reporting import newcomers_table
-
-    if one:
-        print(newcomers.describe(newcomers.join_newcomers(options.out, **given)))
-        return
-    newcomers.join_all(options.out, **given)
-    print(newcomers_table.write_table(options.out))
-
-
-def _report(options):
-    command_options.print_report(options.out, options)
-
-
-def _list(options):
-    if options.name:
-        from tffcl.lab.cli import explain
-
-        lines = explain.explain(options.what, options.name)
-    else:
-        lines = completion.listing(options.what)
-    print("\n".join(lines))
-
-
-def _doctor(options):
-    from tffcl.lab.cli import doctor
-
-    if options.fix:
-        return doctor.fix()
-
-    for name, fact in doctor.facts(options.data_dir, check=options.check):
-        print(f"{name:<24}{fact}")
-
-
-def add_init(parser):
-    """Adds the options of `tffcl init`."""
-    parser.add_argument(
-        "file", nargs="?", default="my_task.toml", metavar="FILE", help="a new file (default: %(default)s)"
-    )
-
-
-def init(options):
-    """Writes the file, and says what to do with it."""
-    target = pathlib.Path(options.file)
-    if target.suffix != ".toml":
-        raise UserError(f"{target} is no name of a task file; it must end in .toml")
-    if not str(target).isprintable():
-        raise UserError(f"{str(target)!r} is no name of a task file; it has characters that cannot be written in one")
-    template = pathlib.Path(__file__).with_name("new_task.toml").read_text(encoding="utf-8")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(target, "x", encoding="utf-8") as file:
-            file.write(template.format(name=target))
-    except FileExistsError:
-        raise UserError(f"{target} is there already; give another name, and it stays as it is") from None
-    print(f"written: {target}\nnext: tffcl show {target}; tffcl similarity {target}; tffcl compare {target}")

@@ -11,22 +11,16 @@ _DEMO = "demo_digits"
 
 def add_demo(parser):
     """Adds the options of `tffcl demo`."""
-    parser.add_argument(
-        "--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)"
-    )
+    parser.add_argument("--out", default="runs/demo", metavar="OUT", help="of the results (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint; default: from the start"
-    )
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; default: anew")
 
 
 def add_run(parser):
     """Adds the options of `tffcl run`."""
     shared.add_run_options(parser)
     shared.add_algorithm(parser)
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides all that is random (default: 0)")
     shared.add_out_options(parser)
     shared.add_worker_options(parser)
 
@@ -35,16 +29,10 @@ def add_compare(parser):
     """Adds the options of `tffcl compare`."""
     shared.add_run_options(parser)
     parser.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
-    parser.add_argument(
-        "--seeds", default="0", metavar="0,1,2", help="default: 0; others are added to those that OUT has already"
-    )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="local=75",
-        help="rounds and bytes to an accuracy, or to another metric (cluster_auc=0.9); evaluates every round",
-    )
+    seeds = "default: 0; others are added to those that OUT has already"
+    parser.add_argument("--seeds", default="0", metavar="0,1,2", help=seeds)
+    target = "rounds and bytes to an accuracy, or to another metric (cluster_auc=0.9); evaluates every round"
+    parser.add_argument("--target", action="append", default=[], metavar="local=75", help=target)
     shared.add_out_options(parser)
     shared.add_worker_options(parser)
 

@@ -4,29 +4,28 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError, printable
-from tffcl.lab.cli.command_options import parse_seeds
+from tffcl.lab.cli import command_options as shared
 from tffcl.regular_files import write_text
 
 
 def add_study(parser):
     """Adds the options of `tffcl study`."""
     parser.add_argument("name", metavar="NAME", help="a study from `tffcl list studies`, or a study file (.toml)")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="COLUMN/ROW", help="some cells, e.g. FMNIST, */PACFL"
-    )
+    some = "some cells, e.g. FMNIST, */PACFL"
+    parser.add_argument("--only", action="append", default=[], metavar="COLUMN/ROW", help=some)
     parser.add_argument("--seeds", metavar="0,1,2", help="default: the study's")
-    parser.add_argument(
-        "--rounds", type=float, default=1.0, metavar="R", help="a share of each task's rounds, or their number"
-    )
+    share = "a share of each task's rounds, or their number"
+    parser.add_argument("--rounds", type=float, default=1.0, metavar="R", help=share)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of all tasks")
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
-    parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    shared.add_data_dir(parser)
     parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
     check = "run it all anew beside the kept results, and say whether their numbers come back"
     parser.add_argument("--check", action="store_true", help=check)
     parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
     only = "run nothing: the table of what has been run, of --only and --seeds if given"
     parser.add_argument("--table-only", action="store_true", help=only)
+    shared.add_worker_options(parser)
 
 
 def add_results(parser):
@@ -35,16 +34,16 @@ def add_results(parser):
     parser.add_argument("--to", metavar="FILE", help="default: RESULTS.md beside DIR")
 
 
-def study(options, overrides: dict, workers) -> int:
-    """Runs a study, or makes its table again; `workers(options)` are its workers, if any. Returns 1 if a run failed, or
-    a kept number did not come back."""
+def study(options) -> int:
+    """Runs a study, or makes its table again. Returns 1 if a run failed, or a kept number did not come back."""
     from tffcl.lab.batches import study_file
 
+    overrides = shared.overrides_of(options.set)
     found = study_file.load_study(options.name)
     if options.check and (options.table_only or options.rounds != 1 or overrides):
         raise UserError("--check runs kept results as they were: without --table-only, --rounds and --set")
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds) + ("-check" if options.check else ""))
-    seeds = () if options.seeds is None else parse_seeds(options.seeds)
+    seeds = () if options.seeds is None else shared.parse_seeds(options.seeds)
     if options.table_only:
         names = [(cell.column, cell.row) for cell in study_file.chosen(found, options.only)] if options.only else None
         _show_table(found.name, out, options, {"cells": names, "seeds": seeds})
@@ -57,15 +56,9 @@ def study(options, overrides: dict, workers) -> int:
     from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
 
     planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
-    failed = studies.run_study(
-        planned,
-        out,
-        data_dir=options.data_dir,
-        overwrite=options.overwrite,
-        all_here=options.check,
-        keep_checkpoints=options.keep_checkpoints,
-        workers=workers(options),
-    )
+    how = {"data_dir": options.data_dir, "overwrite": options.overwrite, "all_here": options.check}
+    how |= {"keep_checkpoints": options.keep_checkpoints, "workers": shared.workers(options)}
+    failed = studies.run_study(planned, out, **how)
     if options.check:
         table, differ = studies.compared_with_kept(planned, out)
         print(table.to_text())

@@ -20,8 +20,7 @@ DATASETS: Mapping[str, Row] = {
         "32x32 colour house numbers: 73,257 + 26,032, 10 classes", f"{_LOADERS}.tfds:load_svhn_cropped"
     ),
     "emnist_balanced": Row(
-        "28x28 grey digits and letters: 112,800 + 18,800, 47 classes",
-        f"{_LOADERS}.tfds:load_emnist_balanced",
+        "28x28 grey digits and letters: 112,800 + 18,800, 47 classes", f"{_LOADERS}.tfds:load_emnist_balanced"
     ),
     "emnist_letters": Row(
         "28x28 grey letters, upper and lower case as one: 88,800 + 14,800, 26 classes",
@@ -35,8 +34,7 @@ DATASETS: Mapping[str, Row] = {
         "16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.digits:load_usps"
     ),
     "celeba": Row(
-        "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes",
-        f"{_LOADERS}.celeba:load_celeba",
+        "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes", f"{_LOADERS}.celeba:load_celeba"
     ),
     "breast_cancer": Row(
         "30 numbers of a tumour, malignant or benign, that come with scikit-learn: 398 + 171; no network",
@@ -51,8 +49,7 @@ DATASETS: Mapping[str, Row] = {
         f"{_LOADERS}.texts:load_texts",
     ),
     "npz": Row(
-        "your own file: x_train, y_train, x_test, y_test; with natural clients or not",
-        f"{_LOADERS}.npz:load_npz",
+        "your own file: x_train, y_train, x_test, y_test; with natural clients or not", f"{_LOADERS}.npz:load_npz"
     ),
     "table": Row(
         "your own CSV or Parquet file: a column says whose a row is, one its class; natural clients",
@@ -70,8 +67,7 @@ PARTITIONS: Mapping[str, Row] = {
         f"{_RULES}.by_label:label_skew",
     ),
     "dirichlet": Row(
-        "each class is shared out by Dirichlet(alpha) proportions (NIID-Bench)",
-        f"{_RULES}.by_label:dirichlet",
+        "each class is shared out by Dirichlet(alpha) proportions (NIID-Bench)", f"{_RULES}.by_label:dirichlet"
     ),
     "quantity_skew": Row("same labels, sizes by a power law", f"{_RULES}.by_label:quantity_skew"),
     "label_groups": Row(
@@ -83,8 +79,7 @@ PARTITIONS: Mapping[str, Row] = {
         f"{_RULES}.by_label:structured",
     ),
     "rotated": Row(
-        "groups of clients whose images are turned by quarter turns (IFCA, StoCFL)",
-        f"{_RULES}.transformed:rotated",
+        "groups of clients whose images are turned by quarter turns (IFCA, StoCFL)", f"{_RULES}.transformed:rotated"
     ),
     "shifted": Row("groups of clients whose labels are shifted (StoCFL)", f"{_RULES}.transformed:shifted"),
     "devices": Row(
@@ -108,12 +103,10 @@ PARTITIONS: Mapping[str, Row] = {
         f"{_RULES}.shifts:shift_class_features",
     ),
     "hybrid": Row(
-        "a group of clients per data set, labels in common (StoCFL: MNIST and Fashion-MNIST)",
-        f"{_RULES}.mixed:hybrid",
+        "a group of clients per data set, labels in common (StoCFL: MNIST and Fashion-MNIST)", f"{_RULES}.mixed:hybrid"
     ),
     "mix4": Row(
-        "USPS, CIFAR-10, SVHN, Fashion-MNIST: one of them per client, 40 labels (PACFL)",
-        f"{_RULES}.mixed:mix4",
+        "USPS, CIFAR-10, SVHN, Fashion-MNIST: one of them per client, 40 labels (PACFL)", f"{_RULES}.mixed:mix4"
     ),
     "by_dataset": Row(
         "each client holds all of one data set and is called as it (PACFL Table 1)", f"{_RULES}.mixed:by_dataset"
@@ -123,7 +116,6 @@ PARTITIONS: Mapping[str, Row] = {
         f"{_RULES}.natural:by_owner",
     ),
     "by_attribute": Row(
-        "groups of clients hold images with one attribute each (PACFL: CelebA)",
-        f"{_RULES}.natural:by_attribute",
+        "groups of clients hold images with one attribute each (PACFL: CelebA)", f"{_RULES}.natural:by_attribute"
     ),
 }

@@ -114,10 +114,7 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
 
 
 def cached(
-    directory: pathlib.Path,
-    key: str,
-    sources: Iterable[pathlib.Path],
-    build: Callable[[], Mapping[str, np.ndarray]],
+    directory: pathlib.Path, key: str, sources: Iterable[pathlib.Path], build: Callable[[], Mapping[str, np.ndarray]]
 ) -> Mapping[str, np.ndarray]:
     """Returns the arrays that `build` makes from `sources`, from `directory`/.tffcl if they were made before.
 

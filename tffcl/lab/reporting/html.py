@@ -272,11 +272,7 @@ def _cluster_group(
 def _provenance(run: RunFiles, root: pathlib.Path) -> list[tuple[str, str, str]]:
     found = [run.path / name for name in _FILES if (run.path / name).is_file()]
     return [
-        (
-            path.relative_to(root).as_posix(),
-            human_bytes(path.stat().st_size),
-            digest_of_file(path)[:16],
-        )
+        (path.relative_to(root).as_posix(), human_bytes(path.stat().st_size), digest_of_file(path)[:16])
         for path in found
     ]
 

@@ -89,10 +89,8 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
     for file in sorted(pathlib.Path(directory).glob(f"*/{INDEX}")):
         study = study_table.read_study(file.parent)
         if study.league:
-            page, picture = (
-                pathlib.Path(directory, f"{file.parent.name}.html"),
-                file.parent / study_table.LEAGUE_PICTURE,
-            )
+            page = pathlib.Path(directory, f"{file.parent.name}.html")
+            picture = file.parent / study_table.LEAGUE_PICTURE
             write_text(page, league_page(study))
             write_bytes(picture, league_picture(study))
             written += [page, picture]

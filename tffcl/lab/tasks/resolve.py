@@ -87,10 +87,8 @@ class RunConfig(Shown):
 
     def facts(self):
         """What is run, in short; `as_dict` has every value."""
-        train, names = (
-            self.train,
-            [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)],
-        )
+        train = self.train
+        names = [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)]
         share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
         return {
             "task": self.task,

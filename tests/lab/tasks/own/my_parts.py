@@ -35,10 +35,7 @@ def build_net(input_shape, num_classes, *, hidden: int = 8, seed):
     """Builds a small Keras network."""
     tf.keras.utils.set_random_seed(seed % 2**32)
     keras = tf.keras.Sequential(
-        [
-            tf.keras.layers.Dense(hidden, activation="relu", input_shape=input_shape),
-            tf.keras.layers.Dense(num_classes),
-        ]
+        [tf.keras.layers.Dense(hidden, activation="relu", input_shape=input_shape), tf.keras.layers.Dense(num_classes)]
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     spec = (tf.TensorSpec([None, *input_shape], tf.float32), tf.TensorSpec([None], tf.int32))

@@ -36,12 +36,7 @@ def load_celeba(
     """
     directory = storage.resolve(data_dir)
     arrays = read_arrays(
-        "celeba",
-        "celeb_a",
-        _URL,
-        directory,
-        lambda builder, split: _split(builder, split, size),
-        key=f"celeba_{size}",
+        "celeba", "celeb_a", _URL, directory, lambda builder, split: _split(builder, split, size), key=f"celeba_{size}"
     )
     names = tuple(str(name) for name in arrays["names_train"])
     if target not in names:

@@ -85,12 +85,7 @@ def from_openml(pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]
     ):
         raise UserError(f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory")
     x = np.round(np.clip((pixels + 1) / 2, 0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
-    return {
-        "x_train": x[:_TRAIN],
-        "y_train": labels[:_TRAIN],
-        "x_test": x[_TRAIN:],
-        "y_test": labels[_TRAIN:],
-    }
+    return {"x_train": x[:_TRAIN], "y_train": labels[:_TRAIN], "x_test": x[_TRAIN:], "y_test": labels[_TRAIN:]}
 
 
 def _fetch(directory: pathlib.Path, path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -129,18 +129,7 @@ class _Set:
     first_label: int = 0
 
 
-_FASHION = (
-    "t-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+_FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 # EMNIST balanced joins small letters that look like their capitals (Cohen et al. 2017, section II-C).
 _BALANCED = _DIGITS + tuple(string.ascii_uppercase) + tuple("abdefghnqrt")
@@ -149,10 +138,7 @@ _NIST = "https://biometrics.nist.gov"
 _SETS = {
     "mnist": _Set("mnist", "https://storage.googleapis.com", (60000, 10000), _DIGITS),
     "fashion_mnist": _Set(
-        "fashion_mnist",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        (60000, 10000),
-        _FASHION,
+        "fashion_mnist", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", (60000, 10000), _FASHION
     ),
     "cifar10": _Set("cifar10", "https://www.cs.toronto.edu", (50000, 10000), _CIFAR10),
     "cifar100": _Set("cifar100", "https://www.cs.toronto.edu", (50000, 10000), 100),

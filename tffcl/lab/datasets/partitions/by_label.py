@@ -264,11 +264,7 @@ def label_groups(
     once = of_client[: clients // len(turns)]
     examples = by_class(dataset.train.y, classes)
     for group in chosen:
-        enough(
-            len(once) // len(chosen),
-            sum(len(examples[label]) for label in group),
-            f"examples of classes {group}",
-        )
+        enough(len(once) // len(chosen), sum(len(examples[label]) for label in group), f"examples of classes {group}")
     give = _shared if share else _once
     train = [part for _ in turns for part in give(examples, chosen, once, rng)]
     turn_of = of_client // len(chosen)

@@ -204,10 +204,7 @@ def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[Report
     widths = {"strip": 0.3} if strip else {}
     widths |= {"main": 8} | ({"right": 1.8} if margins else {})
     grid = figure.add_gridspec(
-        1 + margins,
-        len(widths),
-        width_ratios=list(widths.values()),
-        height_ratios=[1, 5] if margins else None,
+        1 + margins, len(widths), width_ratios=list(widths.values()), height_ratios=[1, 5] if margins else None
     )
     panels = {name: figure.add_subplot(grid[-1, place]) for place, name in enumerate(widths)}
     if margins:
@@ -266,11 +263,7 @@ def _draw_totals(above: Axes, right: Axes, counts: np.ndarray) -> None:
     above.bar(range(classes), counts.sum(axis=0), color=style.GREY, width=0.85)
     above.set(ylabel="examples", xlim=(-0.5, classes - 0.5), xticks=[])
     right.stairs(
-        counts.sum(axis=1),
-        np.arange(clients + 1) - 0.5,
-        orientation="horizontal",
-        fill=True,
-        color=style.GREY,
+        counts.sum(axis=1), np.arange(clients + 1) - 0.5, orientation="horizontal", fill=True, color=style.GREY
     )
     right.set(xlabel="examples\nof the client", ylim=(clients - 0.5, -0.5), yticks=[])
     right.xaxis.set_major_locator(MaxNLocator(2))

@@ -70,11 +70,7 @@ def proximity_figure(
 
 
 def relatedness_figure(
-    relatedness: np.ndarray,
-    labels: Sequence[int],
-    merges: np.ndarray,
-    *,
-    client_ids: Sequence | None = None,
+    relatedness: np.ndarray, labels: Sequence[int], merges: np.ndarray, *, client_ids: Sequence | None = None
 ) -> ReportFigure:
     """Draws the relatedness matrix as it came, ordered by the tree, and flattened to clusters (FLT Fig. 3).
 

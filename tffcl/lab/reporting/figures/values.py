@@ -101,11 +101,9 @@ def _in_order(values: Sequence) -> list:
 
 def _seconds(sweep: Sweep) -> list[tuple]:
     """The values of the second setting, one of nothing without it."""
-    return (
-        [()]
-        if len(sweep.labels) == 1
-        else [(value,) for value in _in_order([point.values[1] for point in sweep.points])]
-    )
+    if len(sweep.labels) == 1:
+        return [()]
+    return [(value,) for value in _in_order([point.values[1] for point in sweep.points])]
 
 
 def _lines(sweep: Sweep, values: Sequence) -> list[tuple[np.ndarray, list[Point]]]:
