@@ -1,6 +1,5 @@
 """Arrays as users bring them, of NumPy, pandas or lists: what a model can't take is refused, with the line that
-mends it.
-"""
+mends it."""
 
 import numpy as np
 

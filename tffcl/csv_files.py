@@ -46,8 +46,7 @@ def csv_text(rows: Iterable[Iterable]) -> str:
 
 def text_cell(text: object) -> str:
     """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -,
-    @ and tab.
-    """
+    @ and tab."""
     return f"'{text}" if _FORMULA.match(str(text)) else str(text)
 
 

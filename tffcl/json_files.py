@@ -1,6 +1,5 @@
 """Small files of JSON and TOML: written whole or not at all, and read with one clear line for a file that
-is damaged.
-"""
+is damaged."""
 
 import contextlib
 import json
@@ -77,8 +76,7 @@ def inside(directory: str) -> pathlib.PurePath:
 @contextlib.contextmanager
 def telling_damage(path: pathlib.Path):
     """Inside the block, contents that are not what they should be are the damage of this file: a UserError that
-    names it.
-    """
+    names it."""
     try:
         yield
     except UserError:

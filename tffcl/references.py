@@ -80,8 +80,7 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
 
 def in_a_line(error: BaseException, file: object) -> str:
     """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one
-    beside it.
-    """
+    beside it."""
     said = " ".join(f"{type(error).__name__}: {error}".split())
     if not isinstance(file, str):
         return said

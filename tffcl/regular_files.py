@@ -1,6 +1,5 @@
 """Files as tffcl reads and writes them: regular ones alone. No link is followed to be written, no pipe or
-device is read.
-"""
+device is read."""
 
 import contextlib
 import hashlib

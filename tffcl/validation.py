@@ -107,8 +107,7 @@ def check_label(label: object, what: str):
 
 def check_labels(labels: Collection[str], what: str):
     """Raises UserError as `check_label`, or if two differ by case alone: some systems take their
-    directories for one.
-    """
+    directories for one."""
     known: dict[str, str] = {}
     for label in labels:
         check_label(label, what)
@@ -189,8 +188,7 @@ class Parameters(Shown):
 
     def __new__(cls, *_, **given):
         """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that
-        there is not.
-        """
+        there is not."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name in cls.instead:

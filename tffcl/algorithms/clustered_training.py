@@ -222,13 +222,9 @@ class ClusteredTraining:
 
         summed = summed_form(self.round) if self.round else None
         return Exports(
-            build_for,
-            server_values=self.broadcast,
-            summed=summed,
-            build_for=build_for,
-            members_needed=lambda: self.round_for(1).members_needed,
-            **more,
-        )
+            build_for, server_values=self.broadcast, summed=summed, build_for=build_for,
+            members_needed=lambda: self.round_for(1).members_needed, **more,
+        )  # fmt: skip
 
     def first_models(self, count: int) -> np.ndarray:
         """Returns the models `float32 [count, P]` that so many clusters start from: all the initial one, or those that

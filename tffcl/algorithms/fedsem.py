@@ -52,13 +52,9 @@ class FedSEM(CollectedTraining):
         nobody = np.zeros(len(population), np.int32)
         nothing = np.zeros([0, self._initial.size], np.float32)
         return FedSEMState(
-            population.client_ids,
-            nobody,
-            self._initial[np.newaxis],
-            (),
-            known=nobody.astype(bool),
+            population.client_ids, nobody, self._initial[np.newaxis], (), known=nobody.astype(bool),
             first_centres=nothing,
-        )
+        )  # fmt: skip
 
     def next(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
         if not len(state.first_centres):

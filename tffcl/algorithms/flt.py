@@ -245,16 +245,10 @@ def group_flt(
     relations = _relations(parameters, seed)
     return TaskonomyGrouping(
         signature=_build_signature(model, parameters, encoder, seed, noise_seed),
-        distances=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1],
-        unit=_UNIT,
-        metric=parameters.metric,
-        linkage="ward",
-        threshold=None,
-        num_clusters=parameters.num_clusters,
-        tree_unit=_TREE_UNIT,
-        setting=THRESHOLD,
-        relations=relations,
-    )
+        distances=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1], unit=_UNIT,
+        metric=parameters.metric, linkage="ward", threshold=None, num_clusters=parameters.num_clusters,
+        tree_unit=_TREE_UNIT, setting=THRESHOLD, relations=relations,
+    )  # fmt: skip
 
 
 def _centres(model: FlatModel, how: FLTParameters) -> Centres:

@@ -371,15 +371,10 @@ class OneShot(EngineMethod):
             few = f"later clients were compared with {len(state.compared):,} of {len(state.client_ids):,} known ones"
             return Views(state.client_ids, state.assignment, notes=(*state.notes, few), nowhere=met)
         metric = MetricView(
-            state.proximity,
-            how.unit,
-            how.metric,
-            state.merges,
-            None if state.threshold is None else float(state.threshold),
-            "" if state.merges is None else how.linkage,
-            tree_unit,
-            state.notes,
-        )
+            state.proximity, how.unit, how.metric, state.merges,
+            None if state.threshold is None else float(state.threshold), "" if state.merges is None else how.linkage,
+            tree_unit, state.notes,
+        )  # fmt: skip
         nowhere = functools.partial(_nowhere, state.client_ids, state.signatures)
         return Views(state.client_ids, state.assignment, metric=metric, notes=state.notes, nowhere=nowhere)
 

@@ -1,6 +1,5 @@
 """RR-Cluster: IFCA whose clusters have a least size in every round, by random rebalancing (Yang, Hu, Kim, Li 2025,
-arXiv:2508.06183), so that the noise of private means is shared by enough clients.
-"""
+arXiv:2508.06183), so that the noise of private means is shared by enough clients."""
 
 import dataclasses
 

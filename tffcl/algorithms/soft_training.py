@@ -76,14 +76,9 @@ class SoftMethod(Method):
         memory.check_room(size, f"{self._count:,} models of {self.model.size:,} parameters")
         everyone, values = len(population), dict(self._first)
         return SoftState(
-            population.client_ids,
-            np.zeros(everyone, np.int32),
-            values.pop("models"),
-            self._round.initial_aggregators,
-            server=values,
-            kept=KeptStates(self._kept),
-            mixture=self._equal(everyone),
-        )
+            population.client_ids, np.zeros(everyone, np.int32), values.pop("models"), self._round.initial_aggregators,
+            server=values, kept=KeptStates(self._kept), mixture=self._equal(everyone),
+        )  # fmt: skip
 
     def _equal(self, clients: int) -> np.ndarray:
         return np.full([clients, self._count], 1 / self._count, np.float32)

@@ -207,22 +207,16 @@ def group_stocfl(
         return stochastic.cosine_distances(first["value"], None if second is None else second["value"])
 
     return OneShotClustering(
-        build_data_signature(model, training, how, seed, noise_seed),
-        distances,
-        unit="1 - cosine",
-        metric="cosine distance",
-        linkage="single",
-        threshold=1 - how.threshold,
-        setting={"threshold": lambda threshold: 1 - threshold},
-        num_clusters=None,
-    )
+        build_data_signature(model, training, how, seed, noise_seed), distances, unit="1 - cosine",
+        metric="cosine distance", linkage="single", threshold=1 - how.threshold,
+        setting={"threshold": lambda threshold: 1 - threshold}, num_clusters=None,
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoCFLState(ClusteredState):
     """Beside `ClusteredState`, the clients that the server has met. Row 0 of the models is the global model; the others
-    are the different models of clusters: a cluster that nobody of a cohort belongs to costs nothing.
-    """
+    are the different models of clusters: a cluster that nobody of a cohort belongs to costs nothing."""
 
     known: KnownClients | None = None
 

@@ -1,6 +1,5 @@
 """Folders of pictures, client/label/picture.png, and the arrays that they become. Imports Pillow where one is read, and
-never TensorFlow.
-"""
+never TensorFlow."""
 
 import pathlib
 from collections.abc import Sequence

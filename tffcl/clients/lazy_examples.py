@@ -56,8 +56,7 @@ def mapped(
     examples: Mapping[int, ClientExamples], function: Callable[[int, ClientExamples], ClientExamples]
 ) -> Mapping[int, ClientExamples]:
     """Returns what a function of client ID and examples makes of those of each client: now, or where they are read when
-    they are needed, then.
-    """
+    they are needed, then."""
     if isinstance(examples, dict):
         return {client: function(client, each) for client, each in examples.items()}
     return LazyExamples(examples, lambda client: function(client, examples[client]))

@@ -1,6 +1,5 @@
 """Tables of a user's own, as pandas has them, and the arrays that they become. Imports pandas only where one is read,
-and never TensorFlow.
-"""
+and never TensorFlow."""
 
 import dataclasses
 import pathlib
@@ -26,8 +25,7 @@ _BOOLS = ("bool", "boolean")  # types of columns that are 0 or 1 and stay so
 @dataclasses.dataclass(frozen=True)
 class Column:
     """How a column becomes features: `(value - mean) / std`, or one feature a category, 1 where it is that; `fill` is
-    what a missing number becomes before.
-    """
+    what a missing number becomes before."""
 
     mean: float = 0.0
     std: float = 1.0

@@ -56,17 +56,12 @@ class RoundResult:
         """
         reports = self.reports
         return RoundMetrics(
-            client_ids=np.asarray(cohort.client_ids, np.int32),
-            clusters=np.asarray(clusters, np.int32),
-            examples=reports["examples"],
-            losses=reports["loss"],
-            test_correct=reports["test_correct"],
-            test_examples=reports["test_examples"],
-            traffic=self.traffic,
+            client_ids=np.asarray(cohort.client_ids, np.int32), clusters=np.asarray(clusters, np.int32),
+            examples=reports["examples"], losses=reports["loss"], test_correct=reports["test_correct"],
+            test_examples=reports["test_examples"], traffic=self.traffic,
             changed=reports["changed"].astype(bool) if "changed" in reports else None,
-            test_outputs=reports.get("test_outputs"),
-            **more,
-        )
+            test_outputs=reports.get("test_outputs"), **more,
+        )  # fmt: skip
 
 
 def run_round(

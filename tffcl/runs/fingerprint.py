@@ -1,6 +1,5 @@
 """What tells whether data and a method are those of a run: shapes and hashes of data, and what a method was
-built from.
-"""
+built from."""
 
 import dataclasses
 import hashlib

@@ -83,8 +83,7 @@ def check_own(method: Method, state):
 
 def check_models(name: str, models, rows, clients: int, size: int):
     """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])` or
-    `(float32 [K, P], float32 [n, K])`; Diverged if not finite.
-    """
+    `(float32 [K, P], float32 [n, K])`; Diverged if not finite."""
     models, rows = models if isinstance(models, ModelRows) else np.asarray(models), np.asarray(rows)
     if models.dtype != np.float32 or models.ndim != 2 or models.shape[1] != size:
         raise UserError(f"{name}: models_for gives models {_shape(models)}; they must be float32 [K, {size}]")

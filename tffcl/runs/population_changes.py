@@ -44,8 +44,7 @@ class Stage:
     @functools.cached_property
     def untrained(self) -> np.ndarray:
         """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that
-        never trained.
-        """
+        never trained."""
         asked = self.population.evaluated
         own = Evaluator(self.evaluator.model, asked)
         return self.of_all(own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(asked), int)))

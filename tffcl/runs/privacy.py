@@ -1,6 +1,5 @@
 """The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file
-that it is kept in.
-"""
+that it is kept in."""
 
 import dataclasses
 import hashlib
@@ -223,8 +222,7 @@ class Ledger:
     @property
     def notes(self) -> list[str]:
         """What who relies on secure sums must know: they hide the updates, and the server has seen something else of
-        each client.
-        """
+        each client."""
         in_the_open = [kind for kind in self._counts if not kind.noise and not kind.hidden]
         if not any(kind.hidden for kind in self._counts):
             return []

@@ -27,14 +27,9 @@ def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqd
       show: False for none.
     """
     return tqdm(
-        total=total,
-        desc=title,
-        unit=unit,
-        disable=not show,
-        dynamic_ncols=True,
-        mininterval=_interval(),
+        total=total, desc=title, unit=unit, disable=not show, dynamic_ncols=True, mininterval=_interval(),
         maxinterval=_interval(),
-    )
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

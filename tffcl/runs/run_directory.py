@@ -224,8 +224,7 @@ class RunDirectory(os.PathLike):
 
     def _check_place(self, locked: bool):
         """Raises UserError or OSError if a run could not write there, or would write through a link, or another one
-        writes there.
-        """
+        writes there."""
         if "\0" in str(self):
             raise UserError(f"{str(self)!r} holds a NUL character, which no name of a file can")
         if self.path.exists() and not self.path.is_dir():
@@ -274,8 +273,7 @@ class RunDirectory(os.PathLike):
 
     def _is_ours(self, path: pathlib.Path, listed: Sequence[str]) -> bool:
         """Whether a file is called as one of a run, or as one that the marker lists, or as what of one was
-        written in part.
-        """
+        written in part."""
         name = path.name.removesuffix(".partial")
         if not path.is_file():
             return False
@@ -285,8 +283,7 @@ class RunDirectory(os.PathLike):
 
     def check_same(self, settings: Mapping, *, longer: bool = False):
         """Raises UserError if its run has other settings, naming the first that differs; it may have fewer rounds if
-        `longer`.
-        """
+        `longer`."""
         old, new = _without_stopping(self.settings()), _without_stopping(settings)
         if longer and 0 < _rounds_of(old) < _rounds_of(new):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
@@ -398,8 +395,7 @@ def _rounds_of(settings: Mapping) -> int:
 
 def _without_stopping(settings: Mapping) -> dict:
     """The settings without the privacy budget and early stopping, which decide when a run ends and nothing else: it
-    may go on.
-    """
+    may go on."""
     left = dict(settings)
     for table, key in (("privacy", "epsilon"), ("train", "early_stopping")):
         if isinstance(settings.get(table), Mapping) and key in settings[table]:
@@ -409,8 +405,7 @@ def _without_stopping(settings: Mapping) -> dict:
 
 def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:
     """Returns the first key in which nested tables differ, with the value in each, None where it has none; None if
-    none does.
-    """
+    none does."""
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(now, Mapping):

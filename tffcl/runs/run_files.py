@@ -277,19 +277,14 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     config, summary = _read_config(directory / CONFIG), _read_summary(directory)
     rounds, clients = _read_rounds(directory), _read_clients(directory / CLIENTS)
     return RunFiles(
-        path=directory.path,
-        method=printable(method or summary["algorithm"]),
-        config=config,
-        summary=summary,
-        rounds=rounds,
-        clients=clients,
-        clustering=read_arrays(directory / CLUSTERING, clustering_of),
+        path=directory.path, method=printable(method or summary["algorithm"]), config=config, summary=summary,
+        rounds=rounds, clients=clients, clustering=read_arrays(directory / CLUSTERING, clustering_of),
         representations=read_arrays(directory / REPRESENTATIONS, representations_of),
         history=read_history(directory / HISTORY, clients.client_id.tolist()),
         splits=_read_splits(directory / SPLITS) if (directory / SPLITS).exists() else None,
         samples=read_arrays(directory / SAMPLES, samples_of),
         confusion=read_arrays(directory / CONFUSION, confusion_of),
-    )
+    )  # fmt: skip
 
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:
@@ -336,8 +331,7 @@ def _read_rounds(directory: RunDirectory) -> dict[str, np.ndarray]:
 
 def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
     """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric
-    cannot be.
-    """
+    cannot be."""
     known = {name: found for name in table.names if (found := metrics.of_column(name))}
     columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *known)}
     for name, metric in known.items():
@@ -356,18 +350,14 @@ def _read_clients(path: pathlib.Path) -> Clients:
     if not table.rows:
         raise csv_files.damaged(path, "it has no clients")
     return Clients(
-        client_id=table.texts("client_id"),
-        true_cluster=table.texts("true_cluster"),
-        cluster=table.integers("cluster", empty=NO_CLUSTER),
-        examples=table.integers("examples", empty=0),
+        client_id=table.texts("client_id"), true_cluster=table.texts("true_cluster"),
+        cluster=table.integers("cluster", empty=NO_CLUSTER), examples=table.integers("examples", empty=0),
         test_examples=table.integers("test_examples", empty=0),
-        rounds_trained=table.integers("rounds_trained", empty=0),
-        cluster_accuracy=table.floats("cluster_accuracy"),
-        local_accuracy=table.floats("local_accuracy"),
-        label_counts=table.numbered("label", empty=0).astype(int),
+        rounds_trained=table.integers("rounds_trained", empty=0), cluster_accuracy=table.floats("cluster_accuracy"),
+        local_accuracy=table.floats("local_accuracy"), label_counts=table.numbered("label", empty=0).astype(int),
         mixture=table.numbered("weight"),
         further={name: table.floats(name) for name in table.names if metrics.is_further(name)},
-    )
+    )  # fmt: skip
 
 
 def read_arrays(path: pathlib.Path, make: Callable):
@@ -417,8 +407,7 @@ def confusion_of(arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
 
 def _check_merges(merges: np.ndarray, count: int):
     """Raises ValueError if merges are no tree of so many clients: SciPy's functions would read outside of
-    their memory.
-    """
+    their memory."""
     sizes, left = [1] * count, set(range(count))
     for first, second, height, size in merges.tolist():
         pair = {first, second}
@@ -461,15 +450,10 @@ def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
         _check_merges(merges, count)
     threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
     return Clustering(
-        client_ids=client_ids,
-        proximity=proximity.astype(np.float64),
-        unit=_text(arrays["unit"]),
+        client_ids=client_ids, proximity=proximity.astype(np.float64), unit=_text(arrays["unit"]),
         merges=None if merges is None else merges.astype(np.float64),
-        threshold=threshold if math.isfinite(threshold) else None,
-        labels=arrays["labels"].astype(np.int64),
-        suggestion=_text(arrays["suggestion"]),
-        measure=_text(arrays["measure"]),
-        linkage=_text(arrays["linkage"]),
+        threshold=threshold if math.isfinite(threshold) else None, labels=arrays["labels"].astype(np.int64),
+        suggestion=_text(arrays["suggestion"]), measure=_text(arrays["measure"]), linkage=_text(arrays["linkage"]),
         tree_unit=_text(arrays.get("tree_unit", arrays["unit"])),
         **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},
-    )
+    )  # fmt: skip

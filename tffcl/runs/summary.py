@@ -45,8 +45,7 @@ def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
 
 def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
     """The accuracy on the test examples of all clients together: each client's `values` by its number of them,
-    `counts`.
-    """
+    `counts`."""
     known = np.isfinite(values) & (counts > 0)
     return float(np.average(values[known], weights=counts[known])) if known.any() else None
 
@@ -88,8 +87,7 @@ def rand_index(true_groups, assignment) -> float | None:
 
 def mutual_information(true_groups, assignment) -> float | None:
     """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain
-    by chance).
-    """
+    by chance)."""
     if true_groups is None:
         return None
     with warnings.catch_warnings():

@@ -83,8 +83,7 @@ def _notes_of_statistics(method: Method) -> list[str]:
 
 def _notes_of_waiting(run: Run) -> list[str]:
     """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are
-    never there.
-    """
+    never there."""
     trained = run.totals.rounds_trained > 0
     if trained.all():
         return []
@@ -165,16 +164,9 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
         more["tree_unit"] = metric.tree_unit
     with replacing(out / CLUSTERING) as file:
         np.savez_compressed(
-            file,
-            client_ids=population.shown_ids,
-            proximity=_condensed(metric.proximity),
-            labels=views.clusters,
-            suggestion=suggestion,
-            unit=metric.unit,
-            measure=metric.name,
-            linkage=metric.linkage,
-            **more,
-        )
+            file, client_ids=population.shown_ids, proximity=_condensed(metric.proximity), labels=views.clusters,
+            suggestion=suggestion, unit=metric.unit, measure=metric.name, linkage=metric.linkage, **more,
+        )  # fmt: skip
 
 
 def _condensed(matrix: np.ndarray) -> np.ndarray:

@@ -155,13 +155,6 @@ def build_anchor_gradient(
         context.update(own_seed(seed))
     key = None if model.key is None else (model.key, form, local, size, noise_multiplier, clip)
     return build_signature(
-        "anchor_gradient",
-        model.example_spec,
-        compute,
-        context_type=tff.to_type(context_type),
-        context=context,
-        key=key,
-        noise_multiplier=noise_multiplier,
-        noise_seed=noise_seed,
-        model="anchor",
-    )
+        "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context,
+        key=key, noise_multiplier=noise_multiplier, noise_seed=noise_seed, model="anchor",
+    )  # fmt: skip

@@ -51,13 +51,9 @@ def build_centres(
         return collections.OrderedDict(centres=centres, mask=found["mask"])
 
     return build_signature(
-        "centres",
-        example_spec,
-        compute,
+        "centres", example_spec, compute,
         context_type=tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2]))),
         context=collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32)),
-        key=(num_centres, noise_multiplier, clip),
-        noise_multiplier=noise_multiplier,
-        noise_seed=noise_seed,
+        key=(num_centres, noise_multiplier, clip), noise_multiplier=noise_multiplier, noise_seed=noise_seed,
         least_examples=num_centres,
-    )
+    )  # fmt: skip

@@ -77,11 +77,6 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
 
     context = model.initial if vector is None else vector
     return build_signature(
-        "descriptors" if by_class else "marginal_descriptors",
-        model.example_spec,
-        describe,
-        context_type=tff.TensorType(np.float32, [model.size]),
-        context=context,
-        key=model.key,
-        model="",
-    )
+        "descriptors" if by_class else "marginal_descriptors", model.example_spec, describe,
+        context_type=tff.TensorType(np.float32, [model.size]), context=context, key=model.key, model="",
+    )  # fmt: skip

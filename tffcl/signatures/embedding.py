@@ -239,13 +239,6 @@ def build_embedding(
     traced = autoencoder.key, centres, fine_tuning, noise
     key = None if autoencoder.key is None else traced
     return build_signature(
-        "embedding",
-        example_spec,
-        embed,
-        context_type=tff.to_type(context_type),
-        context=context,
-        key=key,
-        noise_multiplier=noise_multiplier,
-        noise_seed=noise_seed,
-        least_examples=1 if by_class else num_centres,
-    )
+        "embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context, key=key,
+        noise_multiplier=noise_multiplier, noise_seed=noise_seed, least_examples=1 if by_class else num_centres,
+    )  # fmt: skip

@@ -85,13 +85,6 @@ def build_pca_centres(
     context = collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32))
     key = None if preprocess else (count, num_centres, noise_multiplier, clip)
     return build_signature(
-        "pca_centres",
-        example_spec,
-        compute,
-        context_type=context_type,
-        context=context,
-        key=key,
-        noise_multiplier=noise_multiplier,
-        noise_seed=noise_seed,
-        least_examples=num_centres,
-    )
+        "pca_centres", example_spec, compute, context_type=context_type, context=context, key=key,
+        noise_multiplier=noise_multiplier, noise_seed=noise_seed, least_examples=num_centres,
+    )  # fmt: skip

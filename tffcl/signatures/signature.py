@@ -177,17 +177,9 @@ def build_signature(
         )
     stacked = functools.cache(lambda: traced(stacked_type(deployed)))
     return Signature(
-        name,
-        context_type,
-        value_type,
-        computation,
-        context,
-        stacked,
-        noise_multiplier,
-        unseeded,
-        least_examples=least_examples,
-        model=model,
-    )
+        name, context_type, value_type, computation, context, stacked, noise_multiplier, unseeded,
+        least_examples=least_examples, model=model,
+    )  # fmt: skip
 
 
 def _is_fixed(kind: tff.Type) -> bool:

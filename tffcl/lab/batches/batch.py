@@ -1,6 +1,5 @@
 """Several runs in one directory: jobs, the index that says what they are, what is there already, and how long
-they take.
-"""
+they take."""
 
 import contextlib
 import dataclasses
@@ -300,8 +299,7 @@ class Batch:
 
 class Estimate:
     """What runs will take: by earlier runs of the same settings, and by what those of this command have
-    taken so far.
-    """
+    taken so far."""
 
     def __init__(self, rounds: Mapping[Job, int], known: Iterable[pathlib.Path]):
         """Looks up what is known.

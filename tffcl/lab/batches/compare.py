@@ -178,17 +178,8 @@ def _contents(batch: Batch, configs: Sequence[RunConfig | ObjectRun], targets: S
 
 # What all methods of a task have in common, beside [train], of which each may have values of its own.
 _SHARED = (
-    "task",
-    "dataset",
-    "partition",
-    "model",
-    "evaluation",
-    "newcomers",
-    "drift",
-    "privacy",
-    "attack",
-    "aggregation",
-)
+    "task", "dataset", "partition", "model", "evaluation", "newcomers", "drift", "privacy", "attack", "aggregation",
+)  # fmt: skip
 _LONGEST = 100  # characters of a value in a message
 
 

@@ -73,20 +73,11 @@ def run(
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
     stopping = config.train.early_stopping
     result = train_by(
-        _protocol(config, len(population)),
-        method,
-        population,
-        later=later,
-        callbacks=[*([stopping] if stopping else []), *callbacks],
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        until=until,
-        workers=workers,
-        show_progress=show_progress,
-        settings=settings,
+        _protocol(config, len(population)), method, population, later=later,
+        callbacks=[*([stopping] if stopping else []), *callbacks], out=out, resume=resume, overwrite=overwrite,
+        until=until, workers=workers, show_progress=show_progress, settings=settings,
         data=build.data_fingerprint(federated),
-    )
+    )  # fmt: skip
     if result is not None:
         write_published(config, directory)
     if result is not None and len(malicious):
@@ -99,16 +90,11 @@ def run(
 
 def _protocol(config: RunConfig, clients: int) -> Protocol:
     return Protocol(
-        rounds=config.train.rounds,
-        clients_per_round=config.train.cohort_size(clients),
-        seed=config.seed,
-        sampling=config.train.sampling,
-        evaluate_every=config.evaluation.every,
-        place_unseen=config.evaluation.place_unseen,
-        checkpoint_every=config.checkpoint.every,
-        keep_checkpoints=config.checkpoint.keep,
-        privacy=config.privacy,
-    )
+        rounds=config.train.rounds, clients_per_round=config.train.cohort_size(clients), seed=config.seed,
+        sampling=config.train.sampling, evaluate_every=config.evaluation.every,
+        place_unseen=config.evaluation.place_unseen, checkpoint_every=config.checkpoint.every,
+        keep_checkpoints=config.checkpoint.keep, privacy=config.privacy,
+    )  # fmt: skip
 
 
 _NO_SETTINGS = {"task", "algorithm", "seed", "description", "source", "versions"}
@@ -116,8 +102,7 @@ _NO_SETTINGS = {"task", "algorithm", "seed", "description", "source", "versions"
 
 def write_published(config: RunConfig, directory: RunDirectory) -> None:
     """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file
-    without any.
-    """
+    without any."""
     cells = list(_cells(config))
     if cells:
         directory.write_result(PUBLISHED, {"cells": cells})

@@ -65,8 +65,7 @@ def _are_drawn(federated: FederatedDataset) -> bool:
 
 def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], list[np.ndarray]]:
     """Rows of pictures uint8 [m, h, w, c], their titles and their labels: of every group, or else of the
-    first clients.
-    """
+    first clients."""
     held, images = dict(list(_holders(federated).items())[:_MOST_GROUPS]), federated.train
     chosen = [_over_classes(index, images.strata[index]) for index in held.values()]
     return [images.x[index] for index in chosen], list(held), [images.strata[index] for index in chosen]

@@ -15,15 +15,8 @@ from collections.abc import Iterator
 from tffcl.errors import UserError
 
 _PACKAGES = (
-    "tffcl",
-    "tensorflow-federated",
-    "tensorflow",
-    "jax",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "tensorflow-datasets",
-)
+    "tffcl", "tensorflow-federated", "tensorflow", "jax", "numpy", "scipy", "scikit-learn", "tensorflow-datasets",
+)  # fmt: skip
 
 
 def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str, str]]:

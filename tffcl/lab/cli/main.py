@@ -217,8 +217,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _hear_no_more(arguments):
     """Ignores Ctrl-C where the process is about to end: a second one would print tracebacks of whatever is being
-    taken down.
-    """
+    taken down."""
     if arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -99,8 +99,7 @@ def _default_out(name: str, rounds: float) -> str:
 
 def write_tables(out: pathlib.Path, asked: Mapping | None = None):
     """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see
-    `read_study`).
-    """
+    `read_study`)."""
     from tffcl.lab.reporting import study_table
     from tffcl.lab.reporting.batch_index import read_index
 

@@ -172,22 +172,11 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
     train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_strata)
     test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_strata)
     return FederatedDataset(
-        name=f"{dataset.name}/{name}",
-        train=train,
-        test=test,
-        num_classes=dataset.num_classes,
-        mean=dataset.mean,
-        std=dataset.std,
-        train_indices=train_indices,
-        test_indices=test_indices,
-        true_groups=groups,
-        class_names=dataset.class_names,
-        note=dataset.note,
-        measured_noise=dataset.measured_noise,
-        server=server,
-        transforms=partition.transforms,
-        client_names=partition.names,
-    )
+        name=f"{dataset.name}/{name}", train=train, test=test, num_classes=dataset.num_classes, mean=dataset.mean,
+        std=dataset.std, train_indices=train_indices, test_indices=test_indices, true_groups=groups,
+        class_names=dataset.class_names, note=dataset.note, measured_noise=dataset.measured_noise, server=server,
+        transforms=partition.transforms, client_names=partition.names,
+    )  # fmt: skip
 
 
 def checked_indices(held: Sequence, count: int, kind: str, where: str) -> tuple[np.ndarray, ...]:

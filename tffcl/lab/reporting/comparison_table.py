@@ -192,8 +192,7 @@ def to_table(
 
 def to_csv(rows: Sequence[Row], **others) -> str:
     """Returns the table for programs, see `plain_table`: of each column mean, `<column>_std` and standard error,
-    `<column>_stderr`; a cell is empty where there is no number.
-    """
+    `<column>_stderr`; a cell is empty where there is no number."""
     return plain_table(rows, **others).to_csv(SPREAD)
 
 

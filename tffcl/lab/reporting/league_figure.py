@@ -149,14 +149,9 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
         if np.isfinite(value):
             strong = abs(strength[row, column]) > 0.65
             axes.text(
-                column,
-                row,
-                f"{round(value, 2) + 0.0:{form}}{_superscript(few[row, column])}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if strong else "black",
-            )
+                column, row, f"{round(value, 2) + 0.0:{form}}{_superscript(few[row, column])}", ha="center",
+                va="center", fontsize=8, color="white" if strong else "black",
+            )  # fmt: skip
     axes.set_xticks(range(len(settings)), settings, rotation=35, ha="right", fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

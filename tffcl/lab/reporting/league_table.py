@@ -29,22 +29,9 @@ _METRICS = (
     "cluster_accuracy", "cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes",
 )  # fmt: skip
 HEADS = (
-    "",
-    "cluster %",
-    "cluster − FedAvg's",
-    "local %",
-    "global %",
-    "worst decile, cluster %",
-    "took part − others",
-    "ARI",
-    "clusters",
-    "rounds to target",
-    "bytes to target",
-    "bytes",
-    "seconds",
-    "seeds",
-    "chosen",
-)
+    "", "cluster %", "cluster − FedAvg's", "local %", "global %", "worst decile, cluster %", "took part − others",
+    "ARI", "clusters", "rounds to target", "bytes to target", "bytes", "seconds", "seeds", "chosen",
+)  # fmt: skip
 LEGEND = (
     "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in "
     "points above FedAvg, seed by seed; * where a paired t test over the seeds would find such a difference by chance "
@@ -127,21 +114,12 @@ def cells(row: LeagueRow) -> list[str]:
     if missed and stats["rounds_to_target"].count:
         rounds = f"{rounds} ({missed} not reached)"
     return [
-        result.noted["row"],
-        accuracies[0],
-        _show_difference(row.above_baseline),
-        *accuracies[1:],
-        show_number(stats["cluster_worst_decile"], 1),
-        _with_minus(show_number(stats["participation_gap"], 1)),
-        _with_minus(show_number(result.ari, 2)),
-        show_count(stats["clusters"]),
-        rounds,
-        show_bytes(stats["bytes_to_target"]),
-        show_bytes(stats["total_bytes"]),
-        show_seconds(stats["seconds"]),
-        str(row.seeds),
-        show_settings(result.noted.get("tuned", {})) or MISSING,
-    ]
+        result.noted["row"], accuracies[0], _show_difference(row.above_baseline), *accuracies[1:],
+        show_number(stats["cluster_worst_decile"], 1), _with_minus(show_number(stats["participation_gap"], 1)),
+        _with_minus(show_number(result.ari, 2)), show_count(stats["clusters"]), rounds,
+        show_bytes(stats["bytes_to_target"]), show_bytes(stats["total_bytes"]), show_seconds(stats["seconds"]),
+        str(row.seeds), show_settings(result.noted.get("tuned", {})) or MISSING,
+    ]  # fmt: skip
 
 
 def _show_difference(above: Stat) -> str:

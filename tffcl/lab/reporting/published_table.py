@@ -12,18 +12,9 @@ from tffcl.runs.run_files import RunFiles
 PUBLISHED = "published.json"
 HEADS = ("method", "compared", "here", "published", "difference", "published in")
 _KEYS = {
-    "study",
-    "where",
-    "column",
-    "row",
-    "measure",
-    "accuracy",
-    "target",
-    "megabits_a_round",
-    "published",
-    "rounds",
+    "study", "where", "column", "row", "measure", "accuracy", "target", "megabits_a_round", "published", "rounds",
     "differs",
-}
+}  # fmt: skip
 
 
 def to_page(runs: Sequence[RunFiles]) -> Table | None:

@@ -84,13 +84,9 @@ def _merging(runs: Sequence[RunFiles]) -> ReportFigure | None:
 def _proximity(run: RunFiles) -> ReportFigure | None:
     found = run.clustering
     return found and matrices.proximity_figure(
-        found.proximity,
-        found.labels,
-        client_ids=found.client_ids,
-        unit=found.unit,
-        measure=found.measure,
+        found.proximity, found.labels, client_ids=found.client_ids, unit=found.unit, measure=found.measure,
         merges=found.merges,
-    )
+    )  # fmt: skip
 
 
 def _dendrogram(run: RunFiles) -> ReportFigure | None:

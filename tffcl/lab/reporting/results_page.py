@@ -1,6 +1,5 @@
 """What readers see of the studies that have been kept: RESULTS.md, their tables and notes, and a page for
-each league.
-"""
+each league."""
 
 import base64
 import html

@@ -1,6 +1,5 @@
 """What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the
-published one.
-"""
+published one."""
 
 import collections
 import dataclasses
@@ -63,8 +62,7 @@ class Result:
     @property
     def cut(self) -> bool:
         """Whether fewer rounds were run than the paper's number is of, see `is_cut`, or the command set
-        something else.
-        """
+        something else."""
         return bool(self.noted.get("changed")) or is_cut(
             self.noted["measure"], self.rounds, self.noted.get("paper_rounds")
         )
@@ -72,8 +70,7 @@ class Result:
     @property
     def difference(self) -> float | None:
         """Here minus paper; None where one of them is not there, or what was run is not what the paper's
-        number is of.
-        """
+        number is of."""
         return (
             None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
         )
@@ -268,8 +265,7 @@ def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
 
 def is_cut(measure: str, rounds: int | None, whole: int | None) -> bool:
     """Whether a number of so many rounds cannot be held against one of the whole training; one of rounds to a
-    target can.
-    """
+    target can."""
     return not measure.endswith("_to") and rounds is not None and whole is not None and rounds < whole
 
 

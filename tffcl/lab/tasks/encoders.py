@@ -151,16 +151,10 @@ def find_encoder(
         if not path.exists():
             names, classes = [name for name, _ in sets], [own for _, own in sets]
             pretrain_encoder(
-                {"names": names} if len(names) > 1 else {"name": names[0]},
-                classes=classes,
-                epochs=epochs,
-                examples=examples,
-                latent=latent,
-                data_dir=data_dir,
-                out=path,
-                input_shape=[int(size) for size in input_shape],
-                show_progress=show_progress,
-            )
+                {"names": names} if len(names) > 1 else {"name": names[0]}, classes=classes, epochs=epochs,
+                examples=examples, latent=latent, data_dir=data_dir, out=path,
+                input_shape=[int(size) for size in input_shape], show_progress=show_progress,
+            )  # fmt: skip
     return load_encoder(path, input_shape)[:2]
 
 

@@ -91,8 +91,7 @@ def _newest(checkpoints: Checkpoints, state_class: type):
 
 def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, then: np.ndarray) -> Ledger:
     """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of
-    the rounds.
-    """
+    the rounds."""
     everyone = population_in(config, federated, config.train.rounds)
     ledger = Ledger(config.privacy, len(everyone), then)
     ledger.file = out / LEDGER

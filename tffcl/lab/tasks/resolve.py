@@ -325,19 +325,12 @@ def _resolved(
     check_settings(parts["dataset"], parts["partition"])
     source.check(contents)
     config = RunConfig(
-        task=name,
-        algorithm=label,
-        seed=seed,
-        description=contents.get("description", ""),
-        source=contents.get("source", ""),
-        **parts,
-        train=_train_settings(train, label, own, overrides),
+        task=name, algorithm=label, seed=seed, description=contents.get("description", ""),
+        source=contents.get("source", ""), **parts, train=_train_settings(train, label, own, overrides),
         method=source.parameters_from({key: own[key] for key in own if key not in train_keys}),
         **{key: from_table(kind, contents.get(key, {}), key) for key, kind in SETTINGS.items()},
-        aggregation=aggregation,
-        base="" if source.base == label else source.base,
-        directory=source.directory,
-    )
+        aggregation=aggregation, base="" if source.base == label else source.base, directory=source.directory,
+    )  # fmt: skip
     _check_happens(config)
     source.check_training(contents, config.train.local)
     for kind, table in (("models", parts["model"]), ("aggregations", aggregation)):

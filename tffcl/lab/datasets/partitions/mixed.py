@@ -57,15 +57,11 @@ def mixture(datasets: Sequence[Dataset], *, labels: one_of(LABELS)) -> Dataset:
         parts[split] = Images(x, y, source=source)
     mean, std = ([_per_channel(getattr(each, what), shape[2]) for each in datasets] for what in ("mean", "std"))
     return Dataset(
-        name="+".join(each.name for each in datasets),
-        num_classes=num_classes,
-        mean=tuple(np.mean(mean, axis=0).tolist()),
-        std=tuple(np.mean(std, axis=0).tolist()),
-        class_names=_names(datasets, labels),
-        note="; ".join(each.note for each in datasets if each.note),
-        source_names=tuple(each.name for each in datasets),
-        **parts,
-    )
+        name="+".join(each.name for each in datasets), num_classes=num_classes,
+        mean=tuple(np.mean(mean, axis=0).tolist()), std=tuple(np.mean(std, axis=0).tolist()),
+        class_names=_names(datasets, labels), note="; ".join(each.note for each in datasets if each.note),
+        source_names=tuple(each.name for each in datasets), **parts,
+    )  # fmt: skip
 
 
 def _check_alike(datasets):

@@ -191,10 +191,6 @@ def _set_epsilons(axes: Axes, cells: list[Result], largest: float):
     if any(not math.isfinite(each.here.mean) for each in cells):
         axes.axvline(2 * largest, color=style.GREY, linewidth=0.8, linestyle=":")
         axes.annotate(
-            "no noise",
-            (_OPEN * largest, 0.02),
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            fontsize=8,
+            "no noise", (_OPEN * largest, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8,
             color=style.GREY,
-        )
+        )  # fmt: skip
