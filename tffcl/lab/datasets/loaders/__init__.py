@@ -1,1 +1,1 @@
-"""Readers of one data set each: `load_<name>(*, data_dir, <options>) -> Dataset`."""
+"""Readers of one data set each: `load_<name>(<options>) -> Dataset`, with `data_dir` where files are downloaded."""

@@ -15,15 +15,11 @@ from tffcl.lab.datasets.preparation import constants
 _TEST_SIZE = 0.25
 
 
-def load_digits(*, data_dir=None) -> Dataset:
+def load_digits() -> Dataset:
     """Returns 8x8x1 digits, 1,347 to train and 450 to test, stratified; the split is always the same.
 
     The values 0 to 16 of the original are scaled to 0 to 255.
-
-    Args:
-      data_dir: Not used; all loaders have it.
     """
-    del data_dir
     from sklearn import datasets, model_selection
 
     bunch = datasets.load_digits()

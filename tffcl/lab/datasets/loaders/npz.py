@@ -16,7 +16,7 @@ _OWNERS = ("client_train", "client_test")
 
 
 @validated
-def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> Dataset:
+def load_npz(*, path: str, num_classes: Count | None = None) -> Dataset:
     """Returns the data set of an .npz file; mean and deviation are measured on its training images.
 
     The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or
@@ -27,13 +27,11 @@ def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> D
     Args:
       path: The file.
       num_classes: How many labels there are; default: one more than the largest in the file.
-      data_dir: Not used; all loaders have it.
 
     Raises:
       UserError: If the file or an array is missing or damaged, or a value is NaN, infinite or out of range;
         says where.
     """
-    del data_dir
     path = expanded(path)
     arrays = read_npz(path)
     train, test = images_of(arrays, str(path))

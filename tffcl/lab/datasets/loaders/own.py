@@ -27,7 +27,6 @@ def load_table(
     standardize: bool | Sequence[str] = True,
     bounds: Mapping[str, Sequence[float]] | None = None,
     noise_multiplier: float | None = None,
-    data_dir=None,
 ) -> Dataset:
     """Returns the data set of a CSV or Parquet file with a row for each example; columns become features, and labels
     classes or numbers, as `tffcl.Population.from_frame` says.
@@ -45,12 +44,10 @@ def load_table(
       standardize: Whether columns of numbers become of mean 0 and deviation 1, or which.
       bounds: [lowest, highest] of each of these columns, for means and deviations with noise.
       noise_multiplier: That of the noise, against one client.
-      data_dir: Not used; all loaders have it.
 
     Raises:
       UserError: If the file cannot be read, a column is missing or of another type, or a value is missing.
     """
-    del data_dir
     path = expanded(path)
     table = read_table(
         path, client=client, label=label, features=features, test=test, seed=split_seed, group=group, missing=missing,
@@ -67,7 +64,6 @@ def load_folders(
     channels: Count | None = None,
     test: Fraction = 0.3,
     split_seed: Whole = 0,
-    data_dir=None,
 ) -> Dataset:
     """Returns the data set of a folder PATH/CLIENT/LABEL/NAME.png (or .jpg and others of Pillow's).
 
@@ -77,12 +73,10 @@ def load_folders(
       channels: 1 for grey, 3 for colours; default 1 where all are grey.
       test: The share of each client's pictures that is kept for tests.
       split_seed: Decides which ones these are.
-      data_dir: Not used; all loaders have it.
 
     Raises:
       UserError: If a client has no pictures, one cannot be read, or they are of two sizes.
     """
-    del data_dir
     path = expanded(path)
     return _dataset(path.name, read_folders(path, image_size=image_size, channels=channels, test=test, seed=split_seed))
 

@@ -9,16 +9,12 @@ _TEST_SIZE = 0.3
 _NOTE = "features are standardised by means and deviations of all training examples"
 
 
-def load_breast_cancer(*, data_dir=None) -> Dataset:
+def load_breast_cancer() -> Dataset:
     """Returns the Wisconsin diagnostic breast cancer table (Street et al. 1993): 30 numbers of a tumour's cell nuclei,
     398 examples to train and 171 to test, stratified; the split is always the same.
 
     Class 1 is malignant, which 37 % are, so that precision, recall and F1 are those of finding cancer.
-
-    Args:
-      data_dir: Not used; all loaders have it.
     """
-    del data_dir
     from sklearn import datasets
 
     x, malignant = datasets.load_breast_cancer(return_X_y=True)
@@ -27,16 +23,12 @@ def load_breast_cancer(*, data_dir=None) -> Dataset:
     return Dataset("breast_cancer", train, test, 2, 0.0, 1.0, ("benign", "malignant"), _NOTE)
 
 
-def load_diabetes(*, data_dir=None) -> Dataset:
+def load_diabetes() -> Dataset:
     """Returns the diabetes table (Efron et al. 2004): 10 numbers of a patient, 309 examples to train and 133 to test,
     and how far the disease has gone a year later; the split is always the same.
 
     The labels are standardised, too: their unit is one deviation over the training examples, 79 of the original.
-
-    Args:
-      data_dir: Not used; all loaders have it.
     """
-    del data_dir
     from sklearn import datasets
 
     x, progression = datasets.load_diabetes(return_X_y=True, scaled=False)

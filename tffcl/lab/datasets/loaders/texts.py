@@ -22,12 +22,7 @@ _TEST_SHARE = 0.25
 
 @validated
 def load_texts(
-    *,
-    kinds: Sequence[one_of(KINDS)] = KINDS,
-    documents: Count = 12,
-    characters: Count = 8000,
-    length: Count = 20,
-    data_dir=None,
+    *, kinds: Sequence[one_of(KINDS)] = KINDS, documents: Count = 12, characters: Count = 8000, length: Count = 20
 ) -> Dataset:
     """Returns documents as sequences of characters, whose labels are the same sequences a character later.
 
@@ -41,12 +36,10 @@ def load_texts(
       documents: How many of each, evenly spaced among those that are long enough, by name.
       characters: From the beginning of each; shorter documents are left out.
       length: Of a sequence.
-      data_dir: Not used; all loaders have it.
 
     Raises:
       UserError: If a kind has fewer such documents, or the texts are not installed.
     """
-    del data_dir
     owners, groups, splits = [], [], {"train": [], "test": []}
     least = (length + 1) / _TEST_SHARE
     if characters < least:

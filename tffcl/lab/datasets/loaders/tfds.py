@@ -173,36 +173,18 @@ def _load(name: str, data_dir) -> Dataset:
     )
 
 
-def load_mnist(*, data_dir=None) -> Dataset:
-    """Returns MNIST, 28x28x1; `data_dir` as in `storage.resolve`. Raises UserError if it cannot be had."""
-    return _load("mnist", data_dir)
+def _loader(name: str, about: str) -> Callable[..., Dataset]:
+    def load(*, data_dir=None) -> Dataset:
+        return _load(name, data_dir)
+
+    load.__doc__ = f"Returns {about}; `data_dir` as in `storage.resolve`. Raises UserError if it cannot be had."
+    return load
 
 
-def load_fashion_mnist(*, data_dir=None) -> Dataset:
-    """Returns Fashion-MNIST, 28x28x1; see `load_mnist`."""
-    return _load("fashion_mnist", data_dir)
-
-
-def load_cifar10(*, data_dir=None) -> Dataset:
-    """Returns CIFAR-10, 32x32x3; see `load_mnist`."""
-    return _load("cifar10", data_dir)
-
-
-def load_cifar100(*, data_dir=None) -> Dataset:
-    """Returns CIFAR-100 with its 100 fine labels, 32x32x3; see `load_mnist`."""
-    return _load("cifar100", data_dir)
-
-
-def load_svhn_cropped(*, data_dir=None) -> Dataset:
-    """Returns SVHN's cropped digits without its "extra" part, 32x32x3; see `load_mnist`."""
-    return _load("svhn_cropped", data_dir)
-
-
-def load_emnist_balanced(*, data_dir=None) -> Dataset:
-    """Returns EMNIST balanced, 28x28x1, upright (TFDS gives it transposed); see `load_mnist`."""
-    return _load("emnist_balanced", data_dir)
-
-
-def load_emnist_letters(*, data_dir=None) -> Dataset:
-    """Returns EMNIST letters, 28x28x1, upright, labels 0 to 25 (TFDS has 1 to 26); see `load_mnist`."""
-    return _load("emnist_letters", data_dir)
+load_mnist = _loader("mnist", "MNIST, 28x28x1")
+load_fashion_mnist = _loader("fashion_mnist", "Fashion-MNIST, 28x28x1")
+load_cifar10 = _loader("cifar10", "CIFAR-10, 32x32x3")
+load_cifar100 = _loader("cifar100", "CIFAR-100 with its 100 fine labels, 32x32x3")
+load_svhn_cropped = _loader("svhn_cropped", 'SVHN\'s cropped digits without its "extra" part, 32x32x3')
+load_emnist_balanced = _loader("emnist_balanced", "EMNIST balanced, 28x28x1, upright (TFDS gives it transposed)")
+load_emnist_letters = _loader("emnist_letters", "EMNIST letters, 28x28x1, upright, labels 0 to 25 (TFDS has 1 to 26)")
