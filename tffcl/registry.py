@@ -140,10 +140,10 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "2021)", of=_OF_TRAININGS),
     _method("kfed", "KFedParameters", "k-FED: clusters by k-means on the clients' own k-means centres, before training "
             "(ICML 2021)",
-            takes=("seed", "noise_seed"), clusters=True),
+            takes=("seed", "noise_seed"), file="presets", clusters=True),
     _method("emd_cfl", "EMDCFLParameters", "EMD-CFL: clusters by the 1-Wasserstein distance of what a warmed-up model "
             "makes of the data (2025)",
-            takes=("seed",), clusters=True),
+            takes=("seed",), file="presets", clusters=True),
     _method("fedgroup", "FedGroupParameters", "FedGroup: clusters by decomposed cosines of updates after a "
             "pre-training (2021; FlexCFL, TPDS 2022)",
             takes=("seed",), clusters=True),

@@ -7,9 +7,9 @@ import pytest
 from scipy.spatial import distance
 
 from tests.short_runs import TRAINING, cohort_of
-from tffcl.algorithms.emd_cfl import build_emd_cfl
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.parameters import EMDCFLParameters
+from tffcl.algorithms.presets import build_emd_cfl
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 

@@ -5,8 +5,8 @@ import pytest
 from sklearn.cluster import KMeans
 
 from tests.short_runs import TRAINING, split
-from tffcl.algorithms.kfed import build_kfed
 from tffcl.algorithms.parameters import KFedParameters
+from tffcl.algorithms.presets import build_kfed
 from tffcl.errors import UserError
 
 TURNS = [0, 1, 2, 0, 1, 2, 0, 1, 2]

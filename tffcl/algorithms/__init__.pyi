@@ -17,7 +17,6 @@ from tffcl.algorithms.each_round_parameters import IFCAParameters as IFCAParamet
 from tffcl.algorithms.each_round_parameters import RDPCFLParameters as RDPCFLParameters
 from tffcl.algorithms.each_round_parameters import RRClusterParameters as RRClusterParameters
 from tffcl.algorithms.each_round_parameters import StoCFLParameters as StoCFLParameters
-from tffcl.algorithms.emd_cfl import build_emd_cfl as build_emd_cfl
 from tffcl.algorithms.fedavg import build_fedavg as build_fedavg
 from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
 from tffcl.algorithms.feddrift import build_feddrift as build_feddrift
@@ -34,7 +33,6 @@ from tffcl.algorithms.flux import build_flux as build_flux
 from tffcl.algorithms.given import build_given as build_given
 from tffcl.algorithms.grouping_in_time import build_one_shot as build_one_shot
 from tffcl.algorithms.ifca import build_ifca as build_ifca
-from tffcl.algorithms.kfed import build_kfed as build_kfed
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg as build_lg_fedavg
 from tffcl.algorithms.method import CentreMap as CentreMap
 from tffcl.algorithms.method import ClusteredState as ClusteredState
@@ -57,9 +55,11 @@ from tffcl.algorithms.parameters import PACFLParameters as PACFLParameters
 from tffcl.algorithms.parameters import PCAKMHCParameters as PCAKMHCParameters
 from tffcl.algorithms.parameters import WhenParameters as WhenParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg as build_per_fedavg
+from tffcl.algorithms.presets import build_emd_cfl as build_emd_cfl
 from tffcl.algorithms.presets import build_fedclust as build_fedclust
 from tffcl.algorithms.presets import build_flhc as build_flhc
 from tffcl.algorithms.presets import build_flis_hc as build_flis_hc
+from tffcl.algorithms.presets import build_kfed as build_kfed
 from tffcl.algorithms.presets import build_pacfl as build_pacfl
 from tffcl.algorithms.presets import build_pca_km_hc as build_pca_km_hc
 from tffcl.algorithms.r_dpcfl import build_r_dpcfl as build_r_dpcfl

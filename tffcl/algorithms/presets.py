@@ -1,7 +1,8 @@
 """Methods that are a choice of parts: a signature, a metric and a cut of the one-shot composition.
 
-Before training every client sends its signature, the server clusters clients hierarchically, and every cluster trains
-its own model; all cluster models start from the same initial one. Newcomers are placed as by PACFL's Alg. 2 and 3.
+Before training every client sends its signature, the server clusters clients hierarchically (k-FED: by k-means), and
+every cluster trains its own model; all cluster models start from the same initial one. Newcomers are placed as by
+PACFL's Alg. 2 and 3.
 """
 
 import dataclasses
@@ -10,14 +11,17 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.composed import build_grouping
+from tffcl.algorithms.composed import build_grouping, group_composed
 from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.algorithms.parameters import (
+    ComposedParameters,
+    EMDCFLParameters,
     FedClustParameters,
     FLHCParameters,
     FLISHCParameters,
+    KFedParameters,
     PACFLParameters,
     PCAKMHCParameters,
 )
@@ -225,3 +229,99 @@ def build_flhc(
     """
     grouping = group_flhc(model, training, parameters, seed=seed)
     return build_one_shot("flhc", model, training, grouping, when=parameters, aggregation=aggregation)
+
+
+def group_kfed(
+    model: FlatModel, training: LocalTraining, how: KFedParameters, *, seed: int = 0, noise_seed: int | None = None
+) -> OneShotClustering:
+    """Builds the grouping: centres of the clients' examples, and k-means on all of them."""
+    parts = ComposedParameters(
+        signature={"name": "centres", "num_centres": how.num_centres, **how.noise},
+        metric="matching",
+        grouping="kmeans",
+        num_clusters=how.num_clusters,
+    )
+    return group_composed(model, training, parts, seed=seed, noise_seed=noise_seed)
+
+
+@method_builder
+def build_kfed(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: KFedParameters = KFedParameters(),
+    *,
+    seed: int = 0,
+    noise_seed: int | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds k-FED: k-means on the k-means centres of the clients' data, in one exchange (Dennis, Li and Smith, ICML
+    2021, arXiv:2103.00697).
+
+    Before training every client runs Lloyd's method on its own examples and sends its centres (Alg. 1); the server
+    starts Lloyd's method at those of one client and at the farthest others, one after another, and groups all centres
+    (Alg. 2). Both are from the paper, which clusters the examples of all clients so. That a client as a whole is in the
+    cluster of most of its centres, and trains the model of that cluster, is the paper's use for personalised learning;
+    which cluster it is among equals, and newcomers, who are placed by their own centres, are ours. See
+    `signatures.centres` for the start on the clients. Other arguments are as of `build_fedavg`.
+
+    Args:
+      parameters: How clients are grouped.
+      seed: Of the clients' k-means.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+
+    Returns:
+      The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k', d]` and `mask bool
+      [N, k']`; the proximity, which groups nobody, is the matched distance of centres.
+    """
+    grouping = group_kfed(model, training, parameters, seed=seed, noise_seed=noise_seed)
+    return build_one_shot("kfed", model, training, grouping, when=parameters, aggregation=aggregation)
+
+
+def group_emd_cfl(
+    model: FlatModel, training: LocalTraining, how: EMDCFLParameters, *, seed: int = 0
+) -> OneShotClustering:
+    """Builds the grouping: samples of outputs, their 1-Wasserstein distances, hierarchical clustering."""
+    parts = ComposedParameters(
+        signature={"name": "outputs", "samples": how.samples},
+        linkage=how.linkage,
+        threshold=how.threshold,
+        num_clusters=how.num_clusters,
+    )
+    return group_composed(model, training, parts, seed=seed)
+
+
+@method_builder
+def build_emd_cfl(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: EMDCFLParameters = EMDCFLParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds EMD-CFL: clusters by how far clients' data must be moved to be those of another, in what a model makes of
+    them (Zhang, Williams and Toni 2025, arXiv:2506.07769).
+
+    After a warm-up every client sends what the model makes of some of its examples; the server computes the earth
+    mover's distance of each pair of clients, exactly, and groups them, once. From the paper are the distance, that the
+    model is trained for a while first, and that a distance counts beside that of a client's data from themselves (Alg.
+    1: τ, between its training and validation examples; two clients are alike where both distances less τ are below ε).
+    Here that is the rule `threshold = "self"`, which compares halves of each client's examples. Otherwise:
+
+    - In the paper clients send each pair's embeddings under each other's encoders, of up to 512 of their examples and a
+      tenth of them at most, after a random projection that the server does not know. Here all send outputs under one
+      model, that of the warm-up, without the exchange of C² encoders; see `signatures.outputs`. Nothing hides them.
+    - Clients with the same neighbours are a cluster there; here it is a tree, which gives disjoint clusters always.
+
+    Other arguments are as of `build_fedavg`.
+
+    Args:
+      parameters: How clients are grouped.
+      seed: Decides which examples are drawn.
+
+    Returns:
+      The method, see `one_shot.OneShot`. The signatures of its state are `points float32 [N, n, C]`; the proximity is
+      in units of the outputs.
+    """
+    grouping = group_emd_cfl(model, training, parameters, seed=seed)
+    return build_one_shot("emd_cfl", model, training, grouping, when=parameters, aggregation=aggregation)
