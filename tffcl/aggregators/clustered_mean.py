@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
+from tffcl.aggregators.process import aggregation_process
 from tffcl.errors import UserError
 from tffcl.models.graph_function import traced_once
 
@@ -207,30 +208,14 @@ def segment_process(
         value_type, weight_type, num_clusters, uniform
     )
 
-    @tff.federated_computation
-    def initialize():
-        return tff.federated_value((), tff.SERVER)
-
-    def aggregated(state, **upload):
-        upload = tff.federated_zip(collections.OrderedDict(upload))
-        totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
+    def step(state, value, *weight):
+        uploads = tff.federated_zip(collections.OrderedDict(zip(("upload", "weight"), (value, *weight))))
+        totals = tff.federated_aggregate(uploads, zero(), accumulate, merge, report)
         return tff.templates.MeasuredProcessOutput(
             state, tff.federated_map(divide, totals), tff.federated_map(measure, totals)
         )
 
-    state_type, uploaded = initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    if weight_type is not None:
-
-        @tff.federated_computation(state_type, uploaded, tff.FederatedType(weight_type, tff.CLIENTS))
-        def next_fn(state, value, weight):
-            return aggregated(state, upload=value, weight=weight)
-    else:
-
-        @tff.federated_computation(state_type, uploaded)
-        def next_fn(state, value):
-            return aggregated(state, upload=value)
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+    return aggregation_process(None, step, value_type, weight_type)
 
 
 def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, uniform: bool):
@@ -394,12 +379,7 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
     def initialize():
         return tff.federated_zip(tuple(inner.initialize() for _ in masks))
 
-    @tff.federated_computation(
-        initialize.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
-        tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    def next_fn(states, upload, weight):
+    def step(states, upload, weight):
         outputs = []
         for cluster, mask in enumerate(masks):
             value, member_weight = tff.federated_map(mask, (upload, weight))
@@ -411,7 +391,7 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
             tff.federated_zip(tuple(output.measurements for output in outputs)),
         )
 
-    return tff.templates.AggregationProcess(initialize, next_fn)
+    return aggregation_process(initialize, step, value_type, weight_type)
 
 
 def _build_pick(states_type, cluster):
@@ -437,12 +417,7 @@ class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
         def one_or_nothing(weight):
             return tf.cast(weight > 0, tf.float32)
 
-        @tff.federated_computation(
-            inner.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             return inner.next(state, value, tff.federated_map(one_or_nothing, weight))
 
-        return tff.templates.AggregationProcess(inner.initialize, next_fn)
+        return aggregation_process(inner.initialize, step, value_type, weight_type)

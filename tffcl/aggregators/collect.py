@@ -8,14 +8,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.contract import FactoryTraits
+from tffcl.aggregators.process import aggregation_process
 
 
 def stacked(value_type: tff.Type) -> tff.Type:
     """Returns the type with an unknown leading dimension in every tensor: `T[s]` becomes `T[?,s]`."""
 
     def leading(leaf):
-        tensor = tff.TensorType(leaf.dtype, [None, *leaf.shape])
-        return tensor
+        return tff.TensorType(leaf.dtype, [None, *leaf.shape])
 
     return tff.types.structure_from_tensor_type_tree(leading, value_type)
 
@@ -203,16 +203,11 @@ class CollectFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of fixed shapes."""
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_value((), tff.SERVER)
-
-        @tff.federated_computation(initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS))
-        def next_fn(state, value):
+        def step(state, value):
             nothing = tff.federated_value((), tff.SERVER)
             return tff.templates.MeasuredProcessOutput(state, collect_rows(value), nothing)
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(None, step, value_type)
 
 
 def by_client(collected, client_ids):

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import CompressionParameters
+from tffcl.aggregators.process import aggregation_process
 
 
 class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -75,23 +76,14 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         def count(round_number):
             return round_number + 1
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_eval(first, tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             coded = tff.federated_map(compress, (value, tff.federated_broadcast(state)))
             output = mean.next(mean.initialize(), coded, weight)
             return tff.templates.MeasuredProcessOutput(
                 tff.federated_map(count, state), output.result, output.measurements
             )
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(first, step, value_type, weight_type)
 
     def _parts(self, size: int) -> list[int]:
         return list(self._layers) if self._layers and sum(self._layers) == size else [size]

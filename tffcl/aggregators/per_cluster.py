@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
+from tffcl.aggregators.process import aggregation_process
 from tffcl.errors import UserError
 
 SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
@@ -135,23 +136,10 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
     def one():
         return tf.constant(1.0)
 
-    def summed(state, value, weight):
+    def step(state, value, weight=None):
+        weight = tff.federated_eval(one, tff.CLIENTS) if weight is None else weight
         output = summing.next(state, tff.federated_map(as_integers, (value, weight)))
         nothing = tff.federated_value((), tff.SERVER)
         return tff.templates.MeasuredProcessOutput(output.state, tff.federated_map(as_floats, output.result), nothing)
 
-    state_type = summing.initialize.type_signature.result
-    if weight_type is None:
-
-        @tff.federated_computation(state_type, tff.FederatedType(value_type, tff.CLIENTS))
-        def next_fn(state, value):
-            return summed(state, value, tff.federated_eval(one, tff.CLIENTS))
-    else:
-
-        @tff.federated_computation(
-            state_type, tff.FederatedType(value_type, tff.CLIENTS), tff.FederatedType(weight_type, tff.CLIENTS)
-        )
-        def next_fn(state, value, weight):
-            return summed(state, value, weight)
-
-    return tff.templates.AggregationProcess(summing.initialize, next_fn)
+    return aggregation_process(summing.initialize, step, value_type, weight_type)

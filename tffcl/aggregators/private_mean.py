@@ -13,6 +13,7 @@ from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.parameters import DPParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, global_norm, secure_sums
+from tffcl.aggregators.process import aggregation_process
 from tffcl.aggregators.secure_mean import integer_rows
 
 
@@ -103,23 +104,14 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         def bound_of(state):
             return state["clip"]
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_eval(first, tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             bound = tff.federated_broadcast(tff.federated_map(bound_of, state))
             uploaded = tff.federated_map(clip, (value, weight, bound))
             summed = summing.next(summing.initialize(), uploaded)
             released = tff.federated_map(release, (summed.result, summed.measurements, state))
             return tff.templates.MeasuredProcessOutput(released[1], released[0], released[2])
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(first, step, value_type, weight_type)
 
     def _build_release(self, summing: tff.templates.AggregationProcess, state_type: tff.Type) -> tff.Computation:
         """Builds `(<sums, counts, state> -> <noisy means, next state, what is told>)`, the one that sees sums without

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import collect_rows, stacked
 from tffcl.aggregators.contract import FactoryTraits
+from tffcl.aggregators.process import aggregation_process
 from tffcl.clients.large_rows import joined, slices
 
 RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
@@ -88,22 +89,13 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
         def initial_context():
             return tf.nest.map_structure(_placeholder, context_value, _specs(context_type))
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_eval(initial_context, tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             uploads = tff.federated_map(pack, (value, weight))
             rows = collect_rows(uploads)
             mixed = tff.federated_map(mix, (state, rows))
             return tff.templates.MeasuredProcessOutput(state, mixed["result"], mixed["measurements"])
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(initial_context, step, value_type, weight_type)
 
     def by_parts(self, state) -> "Mixing":
         """Returns what takes the cohort's uploads part by part, see `FactoryTraits`."""

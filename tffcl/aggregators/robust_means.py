@@ -7,10 +7,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_types, segment_process
-from tffcl.aggregators.collect import collect_rows
+from tffcl.aggregators.collect import collect_rows, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import RobustParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
+from tffcl.aggregators.process import aggregation_process
 
 
 class ClippedClusteredMeanFactory(PerClusterFactory):
@@ -70,23 +71,14 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
             clips = np.full([clusters], how.initial_clip, np.float32)
             return collections.OrderedDict(clip=tf.compat.v1.placeholder_with_default(clips, [None]))
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_eval(first, tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             bounds = tff.federated_broadcast(state)
             voted = votes.next(votes.initialize(), tff.federated_map(vote, (value, bounds)))
             output = mean.next(mean.initialize(), tff.federated_map(clip, (value, bounds)), weight)
             moved = tff.federated_map(move, (state, voted.result, voted.measurements))
             return tff.templates.MeasuredProcessOutput(moved, output.result, output.measurements)
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(first, step, value_type, weight_type)
 
 
 class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -131,7 +123,7 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
         how = self._how
         row_type = tff.to_type(collections.OrderedDict(upload=value_type, weight=weight_type))
 
-        @tff.tensorflow.computation(tff.types.structure_from_tensor_type_tree(_stacked, row_type))
+        @tff.tensorflow.computation(stacked(row_type))
         def combine(rows):
             counting = rows["weight"] > 0
             keys = tf.boolean_mask(rows["upload"]["key"], counting)
@@ -157,25 +149,12 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
             told = collections.OrderedDict(clients=tf.ensure_shape(counts, [None]))
             return tf.nest.pack_sequence_as(rows["upload"]["value"], means), told
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_value((), tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             rows = collect_rows(tff.federated_zip(collections.OrderedDict(upload=value, weight=weight)))
             combined = tff.federated_map(combine, rows)
             return tff.templates.MeasuredProcessOutput(state, combined[0], combined[1])
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
-
-
-def _stacked(leaf):
-    return tff.TensorType(leaf.dtype, [None, *leaf.shape])
+        return aggregation_process(None, step, value_type, weight_type)
 
 
 def _left_out(members, attackers: float):

@@ -11,6 +11,7 @@ from tffcl.aggregators.clustered_mean import check_types
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.parameters import SecureSumParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, secure_sums
+from tffcl.aggregators.process import aggregation_process
 
 
 class SecureClusteredMeanFactory(PerClusterFactory):
@@ -104,17 +105,12 @@ class SecureClusteredMeanFactory(PerClusterFactory):
             clients = tf.cast(tf.round(found["clients"] * shown), tf.int32)
             return collections.OrderedDict(weight=found["weight"] * how.largest_weight * shown, clients=clients)
 
-        @tff.federated_computation(
-            sums.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             found = sums.next(state, tff.federated_map(scale, value), tff.federated_map(scale_weight, weight))
             means, measured = tff.federated_map(divide, found.result), tff.federated_map(measure, found.result)
             return tff.templates.MeasuredProcessOutput(found.state, means, measured)
 
-        return tff.templates.AggregationProcess(sums.initialize, next_fn)
+        return aggregation_process(sums.initialize, step, value_type, weight_type)
 
 
 class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory):
@@ -139,11 +135,10 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.Unweighte
         def one():
             return tf.constant(1.0)
 
-        @tff.federated_computation(inner.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS))
-        def next_fn(state, value):
+        def step(state, value):
             return inner.next(state, value, tff.federated_eval(one, tff.CLIENTS))
 
-        return tff.templates.AggregationProcess(inner.initialize, next_fn)
+        return aggregation_process(inner.initialize, step, value_type)
 
 
 def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True) -> tff.Type:

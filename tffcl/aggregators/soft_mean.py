@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.per_cluster import by_row
+from tffcl.aggregators.process import aggregation_process
 from tffcl.errors import UserError
 
 
@@ -179,21 +180,12 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             measured = collections.OrderedDict(weight=totals["weight"], clients=totals["clients"])
             return tf.nest.map_structure(mean, totals["sums"]), measured
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_value((), tff.SERVER)
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             uploads = tff.federated_zip(collections.OrderedDict(upload=value, weight=weight))
             found = tff.federated_map(divide, tff.federated_aggregate(uploads, zero(), accumulate, merge, report))
             return tff.templates.MeasuredProcessOutput(state, found[0], found[1])
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(None, step, value_type, weight_type)
 
     def _create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """One process of the aggregation for each mean, in which all clients have the key 0."""
@@ -219,12 +211,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         def initialize():
             return tff.federated_zip(tuple(process.initialize() for process in processes))
 
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(states, value, weight):
+        def step(states, value, weight):
             outputs = []
             for number, (process, part) in enumerate(zip(processes, parts, strict=True)):
                 own = tff.federated_map(part, (value, weight))
@@ -237,7 +224,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             result, measured = tff.federated_map(stack, results), tff.federated_map(together, measured)
             return tff.templates.MeasuredProcessOutput(states, result, measured)
 
-        return tff.templates.AggregationProcess(initialize, next_fn)
+        return aggregation_process(initialize, step, value_type, weight_type)
 
 
 def _build_part(value_type: tff.Type, weight_type: tff.Type, number: int, shared: bool) -> tff.Computation:

@@ -11,6 +11,7 @@ from tffcl import runtime
 from tffcl.aggregators.clustered_mean import check_types, keyed_factory, segment_process
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.per_cluster import by_row
+from tffcl.aggregators.process import aggregation_process
 from tffcl.aggregators.secure_mean import simulated
 
 # How a malicious client's upload u becomes another one, and the strength that it has by default.
@@ -111,16 +112,11 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             value = tf.nest.map_structure(changed, upload["value"], *guides)
             return collections.OrderedDict(key=upload["key"], value=value)
 
-        @tff.federated_computation(
-            inner.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
+        def step(state, value, weight):
             attacked = tff.federated_map(attack, (value, tff.federated_broadcast(guide(value))))
             return inner.next(state, attacked, weight) if weighted else inner.next(state, attacked)
 
-        self._process = tff.templates.AggregationProcess(inner.initialize, next_fn)
+        self._process = aggregation_process(inner.initialize, step, value_type, weight_type)
         return self._process
 
     def _build_guide(self, upload_type: tff.Type):
