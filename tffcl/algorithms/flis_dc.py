@@ -19,7 +19,7 @@ from tffcl.algorithms.choosing_method import Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
-from tffcl.client_work.client_work import OPTIMIZER, ClientResult
+from tffcl.client_work.client_work import OPTIMIZER, ClientResult, arrays_type
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
@@ -31,7 +31,7 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.predictions import answers_type, build_answer, check_images, images_type, num_images, related
+from tffcl.signatures.predictions import answers_type, build_answer, check_images, num_images, related
 from tffcl.trace_cache import built_once
 
 
@@ -72,7 +72,7 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images) ->
         )
         return related(answers, context["threshold"], form, classes)
 
-    held = collections.OrderedDict(threshold=context_type, images=images_type(images))
+    held = collections.OrderedDict(threshold=context_type, images=arrays_type(images))
     return RelatednessMeanFactory(relate, context_type=tff.to_type(held), context=context)
 
 
@@ -105,7 +105,7 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
         del client
         return tf.nest.map_structure(tf.identity, collections.OrderedDict(values))
 
-    values = {"models": models_type(model.size), "images": images_type(images)}
+    values = {"models": models_type(model.size), "images": arrays_type(images)}
     work = training_work(model, training, compute, **fields, key=np.int32)
     return compose(
         work,

@@ -2,9 +2,7 @@
 
 import collections
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.choices import ANCHOR_FORMS
 from tffcl.client_work.client_work import rows_of, stack
@@ -12,16 +10,7 @@ from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import traced_once
-from tffcl.signatures.signature import (
-    OWN_SEED,
-    Signature,
-    build_signature,
-    clipped,
-    noised,
-    own_noise,
-    own_seed,
-    own_seed_type,
-)
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, clipped, noised, own_noise, own_seed
 from tffcl.trace_cache import built_once
 
 _BATCH = 100  # bounds the activations; the mean over all examples is exact
@@ -146,15 +135,11 @@ def build_anchor_gradient(
             direction = noised(clipped(direction, clip), noise_multiplier, own_noise(context))
         return tf.ensure_shape(direction, [size])
 
-    context_type = collections.OrderedDict(
-        anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2])
-    )
-    context = collections.OrderedDict(anchor=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
+    context = collections.OrderedDict(anchor=model.initial, **own_seed(seed, "seed"))
     if form == "displacement":
-        context_type.update([own_seed_type()])
         context.update(own_seed(seed))
     key = None if model.key is None else (model.key, form, local, size, noise_multiplier, clip)
     return build_signature(
-        "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context,
+        "anchor_gradient", model.example_spec, compute, context=context,
         key=key, noise_multiplier=noise_multiplier, noise_seed=noise_seed, model="anchor",
     )  # fmt: skip

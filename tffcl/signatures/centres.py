@@ -2,14 +2,12 @@
 
 import collections
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.models.flat import one_array
-from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise
+from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise, own_seed
 
 
 def build_centres(
@@ -46,14 +44,10 @@ def build_centres(
         x = tf.reshape(as_features(stack(examples)["x"]), [-1, features])
         found = kmeans(x, context["seed"])
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], features])
-        if noise_multiplier:
-            return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
-        return collections.OrderedDict(centres=centres, mask=found["mask"])
+        return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
 
     return build_signature(
         "centres", example_spec, compute,
-        context_type=tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2]))),
-        context=collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32)),
-        key=(num_centres, noise_multiplier, clip), noise_multiplier=noise_multiplier, noise_seed=noise_seed,
-        least_examples=num_centres,
+        context=collections.OrderedDict(own_seed(seed, "seed")), key=(num_centres, noise_multiplier, clip),
+        noise_multiplier=noise_multiplier, noise_seed=noise_seed, least_examples=num_centres,
     )  # fmt: skip

@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import rows_of, stack
 from tffcl.errors import UserError
@@ -75,8 +74,8 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
             described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
         return described
 
-    context = model.initial if vector is None else vector
+    context = np.asarray(model.initial if vector is None else vector, np.float32)
     return build_signature(
         "descriptors" if by_class else "marginal_descriptors", model.example_spec, describe,
-        context_type=tff.TensorType(np.float32, [model.size]), context=context, key=model.key, model="",
+        context=context, key=model.key, model="",
     )  # fmt: skip

@@ -5,7 +5,6 @@ import dataclasses
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.choices import CLASSES, OPTIMIZERS
 from tffcl.client_work.autoencoding import build_encode, build_fine_tune
@@ -15,15 +14,7 @@ from tffcl.clients.client_examples import inputs_of
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.objectives import Objective
-from tffcl.signatures.signature import (
-    OWN_SEED,
-    Signature,
-    build_signature,
-    noised_centres,
-    own_noise,
-    own_seed,
-    own_seed_type,
-)
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, noised_centres, own_noise, own_seed
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, validated
 
 FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
@@ -117,11 +108,7 @@ def build_embed(
         own_seed = tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM)
         found = kmeans(codes, own_seed, centres.of(examples["y"]))
         means = tf.ensure_shape(found["centres"], [centres.most, autoencoder.latent])
-        if noise.noise_multiplier:
-            told = noised_centres(means, found["mask"], noise.noise_multiplier, noise.clip, noise_seed)
-        else:
-            told = collections.OrderedDict(centres=means, mask=found["mask"])
-        return told, tuned
+        return noised_centres(means, found["mask"], noise.noise_multiplier, noise.clip, noise_seed), tuned
 
     return embed
 
@@ -234,11 +221,10 @@ def build_embedding(
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
         return embed_examples(weights, stack(examples), context[OWN_SEED], own_noise(context))[0]
 
-    context_type = collections.OrderedDict([("encoder", tff.TensorType(np.float32, sent.shape)), own_seed_type()])
     context = collections.OrderedDict(encoder=sent, **own_seed(seed))
     traced = autoencoder.key, centres, fine_tuning, noise
     key = None if autoencoder.key is None else traced
     return build_signature(
-        "embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context, key=key,
+        "embedding", example_spec, embed, context=context, key=key,
         noise_multiplier=noise_multiplier, noise_seed=noise_seed, least_examples=1 if by_class else num_centres,
     )  # fmt: skip

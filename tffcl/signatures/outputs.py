@@ -4,11 +4,10 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import rows_of, stack, visiting_order
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed
 
 
 def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples: int = 64, seed: int = 0) -> Signature:
@@ -43,14 +42,12 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
         outputs = model.logits(model.unravel(context["model"]), model.preprocess(x), None)
         return collections.OrderedDict(points=tf.ensure_shape(tf.reshape(outputs, [-1, width]), [samples, width]))
 
+    sent = model.initial if vector is None else vector
     return build_signature(
         "outputs",
         model.example_spec,
         compute,
-        context_type=tff.to_type(
-            collections.OrderedDict([("model", tff.TensorType(np.float32, [model.size])), own_seed_type()])
-        ),
-        context=collections.OrderedDict(model=model.initial if vector is None else vector, **own_seed(seed)),
+        context=collections.OrderedDict(model=np.asarray(sent, np.float32), **own_seed(seed)),
         key=None if model.key is None else (model.key, samples),
         model="model",
     )

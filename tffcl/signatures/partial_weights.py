@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed
 
 
 def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
@@ -64,10 +63,9 @@ def build_partial_weights(
         trained, *_ = local_sgd(context["model"], data["x"], data["y"], context[OWN_SEED])
         return tf.ensure_shape(tf.gather(trained, entries), [len(entries)])
 
-    context_type = collections.OrderedDict([("model", tff.TensorType(np.float32, [model.size])), own_seed_type()])
     context = collections.OrderedDict(model=model.initial, **own_seed(seed))
     key = None if model.key is None else (model.key, training, tuple((place.start, place.stop) for place in places))
     return build_signature(
-        "partial_weights", model.example_spec, compute, context_type=tff.to_type(context_type), context=context,
+        "partial_weights", model.example_spec, compute, context=context,
         key=key, model="model",
     )  # fmt: skip

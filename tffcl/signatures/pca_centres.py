@@ -3,14 +3,12 @@ IV-C)."""
 
 import collections
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import as_features, feature_rows, num_features, stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.models.graph_function import traced_once
-from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise
+from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise, own_seed
 from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, NonNegative, Positive, validated
 
@@ -77,14 +75,11 @@ def build_pca_centres(
         rows = feature_rows(example_spec, whole(stack(examples)["x"]))
         found = kmeans(principal_components(rows, count), context["seed"])
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], count])
-        if noise_multiplier:
-            return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
-        return collections.OrderedDict(centres=centres, mask=found["mask"])
+        return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
 
-    context_type = tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2])))
-    context = collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32))
+    context = collections.OrderedDict(own_seed(seed, "seed"))
     key = None if preprocess else (count, num_centres, noise_multiplier, clip)
     return build_signature(
-        "pca_centres", example_spec, compute, context_type=context_type, context=context, key=key,
+        "pca_centres", example_spec, compute, context=context, key=key,
         noise_multiplier=noise_multiplier, noise_seed=noise_seed, least_examples=num_centres,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from tffcl.clients.client_examples import inputs_of
 from tffcl.clients.example_types import as_taken
 from tffcl.errors import UserError, no_server_data
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed
 
 
 def check_images(model: FlatModel, images):
@@ -34,11 +34,6 @@ def check_images(model: FlatModel, images):
 def num_images(images) -> int:
     """Returns how many images, or examples of several inputs, the server has."""
     return len(next(iter(inputs_of(images).values())))
-
-
-def images_type(images) -> tff.Type:
-    """Returns the TFF type of the server's images, or of each input of its examples."""
-    return tff.to_type(tf.nest.map_structure(lambda leaf: tff.TensorType(leaf.dtype, leaf.shape), images))
 
 
 def build_answer(model: FlatModel, *, soft: bool = False):
@@ -87,11 +82,6 @@ def build_inference(
     images = check_images(model, images)
     local_sgd, answer = build_local_sgd(model, training), build_answer(model.whole, soft=soft)
     value_type = answers_type(model, num_images(images), soft=soft)
-    context_type = tff.to_type(
-        collections.OrderedDict(
-            model=tff.TensorType(np.float32, [model.size]), images=images_type(images), **dict([own_seed_type()])
-        )
-    )
     context = collections.OrderedDict(model=model.initial, images=images, **own_seed(seed))
 
     @tf.function(autograph=False)
@@ -102,7 +92,7 @@ def build_inference(
 
     key = None if model.key is None else (model.key, training, soft)
     return build_signature(
-        "inference", model.example_spec, train_and_answer, context_type=context_type, context=context, key=key,
+        "inference", model.example_spec, train_and_answer, context=context, key=key,
         model="model",
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.client_work import sequence_type, stack, stacked_type, visiting_order
+from tffcl.client_work.client_work import arrays_type, sequence_type, stack, stacked_type, visiting_order
 from tffcl.errors import UserError
 from tffcl.trace_cache import KeptBuilds, built_once
 
@@ -76,14 +76,9 @@ NO_CONTEXT_TYPE = tff.TensorType(np.int32)  # TFF's deployment forms have no emp
 OWN_SEED = "own_seed"
 
 
-def own_seed_type() -> tuple[str, tff.Type]:
-    """Name and type of the field of a context that is each client's own seed."""
-    return OWN_SEED, tff.TensorType(np.int32, [2])
-
-
-def own_seed(seed: int) -> dict[str, np.ndarray]:
-    """The value of that field, by its name."""
-    return {OWN_SEED: np.array([seed % 2**31, 0], np.int32)}
+def own_seed(seed: int, name: str = OWN_SEED) -> dict[str, np.ndarray]:
+    """The field of a context that is each client's own seed; by another name one that is the same for all."""
+    return {name: np.array([seed % 2**31, 0], np.int32)}
 
 
 # The same of private signatures in simulations: what the noise of each client is drawn from. It is no traffic.
@@ -122,7 +117,6 @@ def build_signature(
     example_spec,
     compute,
     *,
-    context_type=NO_CONTEXT_TYPE,
     context=NO_CONTEXT,
     key: Hashable = None,
     noise_multiplier: float = 0.0,
@@ -136,8 +130,7 @@ def build_signature(
       name: Of the kind.
       example_spec: `tf.TensorSpec` structure of one example.
       compute: `(context, examples: tf.data.Dataset) -> value`.
-      context_type: C.
-      context: The value that the server broadcasts.
+      context: The value that the server broadcasts: an array, or arrays by name in an `OrderedDict`.
       key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is
         like no other.
       noise_multiplier: See `Signature`.
@@ -148,14 +141,13 @@ def build_signature(
     """
     unseeded = None
     if noise_multiplier and noise_seed is not None:
-        given = {"context_type": context_type, "context": context, "key": key, "noise_multiplier": noise_multiplier}
+        given = {"context": context, "key": key, "noise_multiplier": noise_multiplier}
         unseeded = functools.partial(
             build_signature, name, example_spec, compute, **given, least_examples=least_examples, model=model
         )
-        there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))
-        context_type = tff.to_type(collections.OrderedDict([*there, (OWN_NOISE, tff.TensorType(np.int32, [2]))]))
         seed = np.array([noise_seed % 2**31, 1], np.int32)
-        context = collections.OrderedDict([*({} if context is NO_CONTEXT else context).items(), (OWN_NOISE, seed)])
+        context = collections.OrderedDict({**({} if context is NO_CONTEXT else context), OWN_NOISE: seed})
+    context_type = arrays_type(tf.nest.map_structure(np.asarray, context))
 
     def traced(examples_type):
         def trace():
@@ -225,13 +217,16 @@ def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float,
     Args:
       centres: `float32 [k, e]`.
       mask: `bool [k]`, which there are.
-      noise_multiplier: z; a coordinate of a centre gets noise of the standard deviation z · clip · √k.
+      noise_multiplier: z; a coordinate of a centre gets noise of the standard deviation z · clip · √k. With 0 they
+        stay as they are.
       clip: The largest norm of a centre.
       seed: See `noised`.
 
     Returns:
-      `<centres=float32[k,e],mask=bool[k]>` in the unit of the given ones, all of them there.
+      `<centres=float32[k,e],mask=bool[k]>` in the unit of the given ones, with noise all of them there.
     """
+    if not noise_multiplier:
+        return collections.OrderedDict(centres=centres, mask=mask)
     count = centres.shape[0]
     bound = tf.cast(clip, centres.dtype)
     norms = tf.norm(centres, axis=1, keepdims=True)
@@ -276,14 +271,11 @@ def _with_seed(signature: Signature) -> tuple[tff.Type, Mapping]:
     """The signature's context and its type with the field of each client's own seed."""
     kind = signature.context_type
     if kind == NO_CONTEXT_TYPE:
-        fields, values = [], {}
-    elif isinstance(kind, tff.StructType):
-        fields, values = list(tff.structure.iter_elements(kind)), dict(signature.context)
+        values = {}
     else:
-        fields, values = [(_OF, kind)], {_OF: signature.context}
-    if OWN_SEED not in values:
-        fields, values = [*fields, own_seed_type()], {**values, **own_seed(0)}
-    return tff.to_type(collections.OrderedDict(fields)), collections.OrderedDict(values)
+        values = signature.context if isinstance(kind, tff.StructType) else {_OF: signature.context}
+    values = collections.OrderedDict(values if OWN_SEED in values else {**values, **own_seed(0)})
+    return arrays_type(tf.nest.map_structure(np.asarray, values)), values
 
 
 @built_once
