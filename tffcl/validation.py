@@ -208,8 +208,12 @@ class Parameters(Shown):
 
     def __repr__(self) -> str:
         """The call that makes it, without what is as by default."""
-        given = (field for field in dataclasses.fields(self) if getattr(self, field.name) != _default_of(field))
-        return f"{type(self).__name__}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in given)})"
+        given = []
+        for field in dataclasses.fields(self):
+            value, made = getattr(self, field.name), field.default_factory
+            if value != (field.default if made is dataclasses.MISSING else made()):
+                given.append(f"{field.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def facts(self) -> Mapping[str, object]:
         """All fields; those that are not set are told as such."""
@@ -218,10 +222,6 @@ class Parameters(Shown):
 
     def check(self):
         """Checks the rules between fields, of which this class has none; raises UserError, see `wrong`."""
-
-
-def _default_of(field: dataclasses.Field) -> object:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def from_table(cls: type, values: Mapping, where: str):

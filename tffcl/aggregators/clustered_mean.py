@@ -383,7 +383,7 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
         outputs = []
         for cluster, mask in enumerate(masks):
             value, member_weight = tff.federated_map(mask, (upload, weight))
-            state = tff.federated_map(_build_pick(states.type_signature.member, cluster), states)
+            state = tff.federated_map(build_pick(states.type_signature.member, cluster), states)
             outputs.append(inner.next(state, value, member_weight) if weighted else inner.next(state, value))
         return tff.templates.MeasuredProcessOutput(
             tff.federated_zip(tuple(output.state for output in outputs)),
@@ -394,10 +394,12 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
     return aggregation_process(initialize, step, value_type, weight_type)
 
 
-def _build_pick(states_type, cluster):
+def build_pick(states_type: tff.Type, place: int) -> tff.Computation:
+    """Builds `(states) -> state`, the one at a place of a tuple."""
+
     @tff.federated_computation(states_type)
     def pick(states):
-        return states[cluster]
+        return states[place]
 
     return pick
 

@@ -113,7 +113,8 @@ class _Packing:
     def __init__(self, row_type: tff.Type):
         self._structure = tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, row_type)
         self._leaves = tf.nest.flatten(self._structure)
-        self._small = [_is_small(leaf) for leaf in self._leaves]
+        # A large one would be copied once more, and text has no size.
+        self._small = [tf.as_dtype(leaf.dtype) != tf.string and _count(leaf) <= _FEW for leaf in self._leaves]
         sizes = [_count(leaf) * tf.as_dtype(leaf.dtype).size for leaf, small in zip(self._leaves, self._small) if small]
         self._ends = np.cumsum([0, *sizes])
         large = [leaf for leaf, small in zip(self._leaves, self._small) if not small]
@@ -143,11 +144,6 @@ class _Packing:
 
 def _count(leaf: tff.TensorType) -> int:
     return int(np.prod(leaf.shape, dtype=np.int64))
-
-
-def _is_small(leaf: tff.TensorType) -> bool:
-    # A large one would be copied once more, and text has no size.
-    return tf.as_dtype(leaf.dtype) != tf.string and _count(leaf) <= _FEW
 
 
 def _bytes(value: tf.Tensor) -> tf.Tensor:

@@ -88,7 +88,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
         check_types(value_type, weight_type)
-        how, extended, state_type = self._how, _with_vote(value_type), _state_type()
+        how, extended = self._how, _with_vote(value_type)
+        state_type = tff.to_type(collections.OrderedDict(clip=np.float32, round=np.int32))
         summing = (
             secure_sums(extended, None, self._clusters())
             if how.secure
@@ -166,10 +167,6 @@ def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
 def _with_vote(value_type: tff.Type) -> tff.Type:
     value = collections.OrderedDict(value=value_type["value"], vote=np.float32)
     return tff.to_type(collections.OrderedDict(key=np.int32, value=value))
-
-
-def _state_type() -> tff.Type:
-    return tff.to_type(collections.OrderedDict(clip=np.float32, round=np.int32))
 
 
 def _noises(how: DPParameters) -> dict[str, float]:

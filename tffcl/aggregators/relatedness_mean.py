@@ -99,7 +99,9 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 
     def by_parts(self, state) -> "Mixing":
         """Returns what takes the cohort's uploads part by part, see `FactoryTraits`."""
-        return Mixing(self._relate, tf.nest.map_structure(_tensor, state, _specs(self._context_type)))
+        specs = _specs(self._context_type)
+        held = tf.nest.map_structure(lambda value, spec: tf.convert_to_tensor(value, spec.dtype), state, specs)
+        return Mixing(self._relate, held)
 
 
 class Mixing:
@@ -156,10 +158,6 @@ class Mixing:
         if self._relate is not by_matrix:  # another relation may look at the values
             uploads["value"] = tf.nest.map_structure(lambda *parts: np.concatenate(parts)[order], *self._values)
         return np.asarray(self._relate(self._state, tf.nest.map_structure(tf.convert_to_tensor, uploads)), np.float32)
-
-
-def _tensor(value, spec) -> tf.Tensor:
-    return tf.convert_to_tensor(value, spec.dtype)
 
 
 def _beside(rows: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -161,18 +161,17 @@ def _left_out(members, attackers: float):
     return tf.cast(tf.round(attackers * tf.cast(tf.shape(members)[0], tf.float32)), tf.int32)
 
 
+def _most_left_out(members):
+    return (tf.shape(members)[0] - 1) // 2
+
+
 def _trimmed(members, cut):
     ordered = tf.sort(members, axis=0)
     return tf.reduce_mean(ordered[cut : tf.shape(members)[0] - cut], axis=0)
 
 
-def _median(members, attackers: float):
-    del attackers
-    return _trimmed(members, (tf.shape(members)[0] - 1) // 2)
-
-
 def _trimmed_mean(members, attackers: float):
-    return _trimmed(members, tf.minimum(_left_out(members, attackers), (tf.shape(members)[0] - 1) // 2))
+    return _trimmed(members, tf.minimum(_left_out(members, attackers), _most_left_out(members)))
 
 
 def _multi_krum(members, attackers: float):
@@ -186,7 +185,10 @@ def _multi_krum(members, attackers: float):
     return tf.reduce_mean(tf.gather(members, tf.argsort(scores, stable=True)[:chosen]), axis=0)
 
 
-_RULES = {"median": _median, "trimmed_mean": _trimmed_mean, "multi_krum": _multi_krum}
+_RULES = {
+    "median": lambda members, attackers: _trimmed(members, _most_left_out(members)), "trimmed_mean": _trimmed_mean,
+    "multi_krum": _multi_krum,
+}  # fmt: skip
 
 
 def build_robust_mean(how: RobustParameters = RobustParameters()):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
+from tffcl.aggregators.clustered_mean import build_pick, keyed_factory, pad_rows
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.per_cluster import by_row
 from tffcl.aggregators.process import aggregation_process
@@ -215,7 +215,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             outputs = []
             for number, (process, part) in enumerate(zip(processes, parts, strict=True)):
                 own = tff.federated_map(part, (value, weight))
-                state = tff.federated_map(_build_pick(states.type_signature.member, number), states)
+                state = tff.federated_map(build_pick(states.type_signature.member, number), states)
                 outputs.append(process.next(state, own[0], own[1]) if weighted else process.next(state, own[0]))
             states, results, measured = (
                 tff.federated_zip(tuple(getattr(output, name) for output in outputs))
@@ -239,11 +239,3 @@ def _build_part(value_type: tff.Type, weight_type: tff.Type, number: int, shared
         return whole, upload["weights"][number] * tf.cast(weight, tf.float32)
 
     return part
-
-
-def _build_pick(states_type, number: int):
-    @tff.federated_computation(states_type)
-    def pick(states):
-        return states[number]
-
-    return pick

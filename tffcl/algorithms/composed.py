@@ -43,7 +43,7 @@ from tffcl.signatures.embedding import Centres, build_embedding
 from tffcl.signatures.outputs import build_outputs
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
-from tffcl.signatures.predictions import build_inference, check_images
+from tffcl.signatures.predictions import build_inference
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
 from tffcl.validation import Parameters, check_options, wrong
@@ -102,7 +102,7 @@ def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], s
 
 
 def _inference(model: FlatModel, how, *, training: LocalTraining, server_images, seed: int) -> Signature:
-    return build_inference(model, training, check_images(model, server_images), soft=how.soft, seed=seed)
+    return build_inference(model, training, server_images, soft=how.soft, seed=seed)
 
 
 def _pca_centres(model: FlatModel, how, *, seed: int, noise_seed: int | None = None) -> Signature:

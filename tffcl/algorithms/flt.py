@@ -260,10 +260,6 @@ def _relations(how: FLTParameters, seed: int) -> ClientRelatedness:
     return ClientRelatedness(how.metric, how.threshold, how.num_clusters, layout, seed)
 
 
-def _fine_tuning(how: FLTParameters) -> FineTuning:
-    return FineTuning(how.fine_tune_epochs, how.fine_tune_optimizer, how.fine_tune_rate)
-
-
 def _build_signature(model, parameters: FLTParameters, encoder, seed: int, noise_seed: int | None = None):
     autoencoder, vector = encoder
     centres = _centres(model, parameters)
@@ -332,7 +328,8 @@ class FLT(Method):
         self.joining = Traffic.of(signature_transfer(self._signature))
         self._vector = encoder[1]
         noise = CentreNoise(parameters.signature_noise_multiplier, parameters.signature_clip, noise_seed)
-        how = _centres(model, parameters), _fine_tuning(parameters), seed, noise
+        tuning = parameters.fine_tune_epochs, parameters.fine_tune_optimizer, parameters.fine_tune_rate
+        how = _centres(model, parameters), FineTuning(*tuning), seed, noise
         self._refined = RefinedEncoders(encoder[0], model.example_spec, *how)
         # Line 25 broadcasts the whole autoencoder, which fine-tuning needs.
         anew = dataclasses.replace(parameters, fine_tune_epochs=max(1, parameters.refine_epochs))

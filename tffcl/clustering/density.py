@@ -66,11 +66,6 @@ def knee_distance(apart: np.ndarray) -> float:
     return float(nearest[-1])
 
 
-def gap_distance(apart: np.ndarray) -> float:
-    """Returns where the tree of single linkage is cut by `hierarchical.suggest_threshold`."""
-    return hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "single")).threshold
-
-
 def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Returns for each of the points `[M, d]` the group, of `labels [N]` of `known [N, d]`, whose mean is nearest,
     `int32 [M]`."""
@@ -95,7 +90,10 @@ def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float =
     apart = distance.squareform(distance.pdist(points))
     if len(points) < 2:
         return np.zeros(len(points), np.int32), 0.0
-    found = knee_distance(apart) if neighbourhood == "knee" else gap_distance(apart)
+    if neighbourhood == "knee":
+        found = knee_distance(apart)
+    else:
+        found = hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "single")).threshold
     eps = scale * found
     # Of equal points the distance is 0, and eps must be above it.
     labels = DBSCAN(eps=max(eps, np.finfo(float).tiny), min_samples=2, metric="precomputed").fit_predict(apart)

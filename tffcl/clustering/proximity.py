@@ -208,7 +208,7 @@ def _all_pairs(left: _Vectors, right: _Vectors, metric: Callable, max_bytes: int
     """
     symmetric = left is right
     result = np.zeros((len(left), len(right)), np.float32)
-    workers = _available_cores()
+    workers = len(os.sched_getaffinity(0))
     side = _block_side(left.rows.shape[1], right.rows.shape[1], max_bytes // workers)
 
     def fill(corner: tuple[int, int]) -> None:
@@ -235,13 +235,6 @@ def _block_side(q_left: int, q_right: int, budget: int) -> int:
     # Per pair: the product, its reordered copy, the Gram matrix, and vectors of eigenvalues and angles.
     pair_bytes = 8 * (2 * q_left * q_right + few * few + 4 * few + 4)
     return min(_LARGEST_SIDE, max(1, math.isqrt(budget // pair_bytes)))
-
-
-def _available_cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _products(left: _Vectors, right: _Vectors) -> np.ndarray:

@@ -222,10 +222,6 @@ def _squares(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(flat.reshape(one, n, two, m).transpose(1, 3, 0, 2))
 
 
-def _closest(squares: np.ndarray) -> np.ndarray:
-    return np.sqrt(squares.min(axis=(0, 1)))
-
-
 def _matched(squares: np.ndarray) -> np.ndarray:
     n, m = squares.shape[:2]
     total = _least_by_subsets(squares) if m <= _MOST_BY_SUBSETS else _least_by_assignment(squares)
@@ -272,7 +268,10 @@ def _transported(squares: np.ndarray) -> np.ndarray:
     return _least_by_assignment(apart) / each
 
 
-_KERNELS = {"closest_pair": _closest, "matching": _matched, "wasserstein": _transported}
+_KERNELS = {
+    "closest_pair": lambda squares: np.sqrt(squares.min(axis=(0, 1))), "matching": _matched,
+    "wasserstein": _transported,
+}  # fmt: skip
 
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer

@@ -316,10 +316,11 @@ def privacy_notes(summary: dict | None) -> list[str]:
     if summary is None:
         return []
     if summary["epsilon"] is None:
+        count = summary["open_releases"]
         return [
-            f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the "
-            "updates, what features are standardised by, or what the method reads itself); those with noise alone cost "
-            "epsilon "
+            f"not private: {count} release{'s' if count > 1 else ''} came without noise (signatures, uploads beside "
+            "the updates, what features are standardised by, or what the method reads itself); those with noise alone "
+            "cost epsilon "
             f"{summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
@@ -333,7 +334,3 @@ def _neighbours(summary: dict) -> str:
         f"; {summary['replacing_epsilon']:.4g} with other data in their place" if "replacing_epsilon" in summary else ""
     )
     return summary["neighbours"] + more
-
-
-def _releases(count: int) -> str:
-    return "1 release came" if count == 1 else f"{count} releases came"

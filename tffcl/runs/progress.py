@@ -44,12 +44,8 @@ def _interval() -> float:
     """Seconds between updates: in a log file a line every ten seconds does; on a terminal the bar moves."""
     if sys.stderr.isatty():
         return 0.1
-    return 1.0 if _in_notebook() else 10.0
-
-
-def _in_notebook() -> bool:
-    # IPython's kernel puts an object of its own in the place of standard error.
-    return type(sys.stderr).__module__.startswith("ipykernel")
+    # In a notebook IPython's kernel puts an object of its own in the place of standard error.
+    return 1.0 if type(sys.stderr).__module__.startswith("ipykernel") else 10.0
 
 
 class Progress(Callback):

@@ -204,10 +204,11 @@ class RunDirectory(os.PathLike):
                 if (self / name).is_file():
                     raise UserError(f"{self} holds {what} ({name}); a run of its own needs another directory")
             if self.marker() is None:
-                if foreign := self._in_the_way():
-                    raise UserError(
-                        f"{foreign} is no run's, and a run would write over it; move it, or give another directory"
-                    )
+                for path in self._inside():
+                    if self._is_ours(path, []) and path.suffix != ".partial":
+                        raise UserError(
+                            f"{path} is no run's, and a run would write over it; move it, or give another directory"
+                        )
                 return
             begun = self.state is not State.EMPTY
             if overwrite or not begun and not (resume and (self / CONFIG).is_file()):
@@ -255,10 +256,6 @@ class RunDirectory(os.PathLike):
                 raise UserError(f"{self.path / name}.partial is not a file: move it, or give another directory")
         if not locked:
             check_unlocked(self.path)
-
-    def _in_the_way(self) -> pathlib.Path | None:
-        """A file where a run writes one."""
-        return next((path for path in self._inside() if self._is_ours(path, []) and path.suffix != ".partial"), None)
 
     def _inside(self) -> list[pathlib.Path]:
         """What is in the directory and in those of a run in it."""

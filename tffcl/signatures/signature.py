@@ -288,7 +288,9 @@ def _told_thrice(computation: tff.Computation, context_type: tff.Type, examples_
         count = tf.shape(tf.nest.flatten(local)[0])[0]
         order = visiting_order(count, tf.random.experimental.stateless_fold_in(context[OWN_SEED], _STREAM))
         half = tf.maximum(count // 2, 1)
-        own = _own_context(context, inner)
+        own = context.get(_OF, NO_CONTEXT)  # what the signature itself takes of it
+        if isinstance(inner, tff.StructType):
+            own = collections.OrderedDict((name, context[name]) for name in tff.structure.name_list(inner))
 
         def of(rows):
             part = tf.nest.map_structure(lambda values: tf.gather(values, rows), local)
@@ -300,13 +302,6 @@ def _told_thrice(computation: tff.Computation, context_type: tff.Type, examples_
         return collections.OrderedDict(**values, **{EXAMPLES: count})
 
     return told
-
-
-def _own_context(context: Mapping, kind: tff.Type):
-    """What the signature itself takes of the context."""
-    if isinstance(kind, tff.StructType):
-        return collections.OrderedDict((name, context[name]) for name in tff.structure.name_list(kind))
-    return context[_OF] if _OF in context else NO_CONTEXT
 
 
 def by_name(value) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """PACFL's signature: the first left singular vectors of a client's data matrix (PACFL §2, "truncated SVD")."""
 
 import collections
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -181,14 +182,9 @@ def _until_found(improve, count: int, size, block: int, dtype, looks: int):
     return values[:count], vectors[:, :count], error <= _RESIDUAL
 
 
-def _by_power(data, num_vectors):
-    """The same by operations that device runtimes have: matrix products, QR, and Jacobi's rotations for a small
-    matrix."""
-    return _by_gram_matrix(data, num_vectors, _largest_by_power)
-
-
 def _largest_by_power(gram, count):
-    """As `_largest`, by block power iteration alone; there is nothing to fall back on."""
+    """As `_largest`, by block power iteration alone, without anything to fall back on: by operations that device
+    runtimes have, matrix products, QR, and Jacobi's rotations for a small matrix."""
     block = count + 8 + count % 2  # even, as Jacobi's rotations need it
     missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
     padded = tf.pad(gram, [[0, missing], [0, missing]])
@@ -199,7 +195,7 @@ def _largest_by_power(gram, count):
 
 
 _PAIRS = {"gram": _largest, "power": _largest_by_power}
-_BY = {"gram": _by_gram, "power": _by_power}
+_BY = {"gram": _by_gram, "power": functools.partial(_by_gram_matrix, largest=_largest_by_power)}
 
 
 @traced_once

@@ -245,7 +245,8 @@ class Batch:
         if not to_do:
             self.say(f"nothing to do: all {len(jobs)} runs are there; --overwrite runs them anew")
             return [RunDirectory(self.place(job)).summary() for job in jobs]
-        left = {job: max((until or job.config.train.rounds) - _saved_rounds(self.place(job)), 1) for job in to_do}
+        saved = {job: Checkpoints(self.place(job) / CHECKPOINTS).latest() or 0 for job in to_do}
+        left = {job: max((until or job.config.train.rounds) - saved[job], 1) for job in to_do}
         estimate = Estimate(left, [*earlier_places(to_do), self.out])
         order = list(jobs)
         if cheapest_first:
@@ -355,10 +356,6 @@ class Estimate:
         if settings in self._known:
             self._expected += self._known[settings] * rounds
             self._took += rate * rounds
-
-
-def _saved_rounds(place: pathlib.Path) -> int:
-    return Checkpoints(place / CHECKPOINTS).latest() or 0
 
 
 def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:

@@ -103,8 +103,11 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
         yield f"  labels: numbers from {federated.train.y.min():g} to {federated.train.y.max():g}"
     else:
         yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
-        yield f"  skew of labels: {_skew_in_words(counts)}"
-    yield f"  skew of sizes: {_sizes_in_words(sizes)}"
+        low, middle, high = np.percentile(label_distances(counts), [0, 50, 100])
+        apart = f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f}"
+        yield f"  skew of labels: {apart} (0: the same, 1: disjoint)"
+    deciles = ", ".join(f"{each:,.0f}" for each in np.quantile(sizes, np.arange(1, 10) / 10))
+    yield f"  skew of sizes: Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
     if counts is not None and not _are_drawn(federated):
         yield from _label_lines(counts)
     yield from _group_lines(sizes, counts, federated.true_groups, federated.transforms)
@@ -131,19 +134,6 @@ def gini(sizes: np.ndarray) -> float:
     ordered = np.sort(sizes)
     count = len(ordered)
     return float((2 * np.arange(1, count + 1) - count - 1) @ ordered / (count * ordered.sum()))
-
-
-def _skew_in_words(counts: np.ndarray) -> str:
-    low, middle, high = np.percentile(label_distances(counts), [0, 50, 100])
-    return (
-        f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f} (0: "
-        "the same, 1: disjoint)"
-    )
-
-
-def _sizes_in_words(sizes: np.ndarray) -> str:
-    deciles = ", ".join(f"{each:,.0f}" for each in np.quantile(sizes, np.arange(1, 10) / 10))
-    return f"Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
 
 
 def _shape(federated: FederatedDataset) -> str:

@@ -41,7 +41,7 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
     from tffcl import runtime
 
     found.append(("cores", f"{len(os.sched_getaffinity(0))} usable: so many client computations at a time"))
-    found.append(("memory", _memory()))
+    found.append(("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"))
     try:
         found.append(("TFF worker", str(runtime.worker_binary())))
     except UserError as error:
@@ -51,11 +51,6 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
     if check:
         found.append(("worker check", _check()))
     return found
-
-
-def _memory() -> str:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{total / 2**30:.1f} GiB"
 
 
 def _data_directory(data_dir: str | None) -> str:

@@ -1,6 +1,6 @@
 """The picture of a league: what every method gives on every setting, beside FedAvg, and which groups it finds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,33 +18,25 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def accuracy_grid(study: StudyResults, kind: str) -> tuple[list[str], list[str], np.ndarray]:
     """Returns methods, settings and mean accuracies in percent, [methods, settings], NaN where nothing has been run."""
-    settings = [column for column in study.columns if _has(study, column)]
+    return _grid(study, lambda result: result.accuracies[kind])
+
+
+def _grid(study: StudyResults, stat: Callable, part: str = "mean") -> tuple[list[str], list[str], np.ndarray]:
+    """What `accuracy_grid` returns, of another number of each result: a part of one of its statistics."""
+    ended = {each.noted["column"] for each in study.results if each.accuracies["cluster"].count}
+    settings = [column for column in study.columns if column in ended]
     methods = list(dict.fromkeys(each.noted["row"] for each in study.results))
     grid = np.full((len(methods), len(settings)), np.nan)
     for each in study.results:
-        if each.noted["column"] in settings:
-            grid[methods.index(each.noted["row"]), settings.index(each.noted["column"])] = _mean(each, kind)
+        if each.noted["column"] in ended and stat(each).count:
+            place = methods.index(each.noted["row"]), settings.index(each.noted["column"])
+            grid[place] = getattr(stat(each), part)
     return methods, settings, grid
 
 
 def seeds_grid(study: StudyResults) -> np.ndarray:
     """Returns over how many seeds each mean of `accuracy_grid` is, int [methods, settings]; 0 where none has ended."""
-    methods, settings, _ = accuracy_grid(study, "cluster")
-    grid = np.zeros((len(methods), len(settings)), int)
-    for each in study.results:
-        if each.noted["column"] in settings:
-            place = methods.index(each.noted["row"]), settings.index(each.noted["column"])
-            grid[place] = each.accuracies["cluster"].count
-    return grid
-
-
-def _has(study: StudyResults, column: str) -> bool:
-    return any(each.accuracies["cluster"].count for each in study.results if each.noted["column"] == column)
-
-
-def _mean(result, kind: str) -> float:
-    stat = result.accuracies[kind]
-    return stat.mean if stat.count else np.nan
+    return np.nan_to_num(_grid(study, lambda result: result.accuracies["cluster"], "count")[2]).astype(int)
 
 
 def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
@@ -53,11 +45,7 @@ def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
     The index is [methods, settings], NaN for methods that form no clusters. A method that has one model for all, or one
     for each client, has an index of 0 wherever it is run.
     """
-    methods, settings, _ = accuracy_grid(study, "cluster")
-    grid = np.full((len(methods), len(settings)), np.nan)
-    for each in study.results:
-        if each.noted["column"] in settings and each.ari.count:
-            grid[methods.index(each.noted["row"]), settings.index(each.noted["column"])] = each.ari.mean
+    _, settings, grid = _grid(study, lambda result: result.ari)
     grid[~(np.abs(np.nan_to_num(grid)) > 1e-9).any(axis=1)] = np.nan
     grouped = np.isfinite(grid).any(axis=0)
     return [setting for setting, there in zip(settings, grouped, strict=True) if there], grid[:, grouped]
@@ -120,7 +108,8 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
 
 def _baseline(study: StudyResults, methods: list[str], grid: np.ndarray) -> np.ndarray:
     """FedAvg's row of a grid; the mean of all where it is not in the league, or has no such accuracy."""
-    rows = [row for row, name in enumerate(methods) if _is_baseline(study, name)]
+    plain = {each.noted["row"] for each in study.results if each.noted["method"] == BASELINE}
+    rows = [row for row, name in enumerate(methods) if name in plain]
     there = np.isfinite(grid).any(axis=0)
     means = np.full(grid.shape[1], np.nan)
     means[there] = np.nanmean(grid[:, there], axis=0)
@@ -134,10 +123,6 @@ def _add_scale(figure: ReportFigure, axes: Axes, image, label: str, ticks: list[
     bar.outline.set_visible(False)
 
 
-def _is_baseline(study: StudyResults, row: str) -> bool:
-    return any(each.noted["row"] == row and each.noted["method"] == BASELINE for each in study.results)
-
-
 def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str], few: np.ndarray):
     """Numbers on colours, full where the strength is 1 or -1; how many seeds they are of, where `few` is not 0.
 
@@ -148,15 +133,12 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):
             strong = abs(strength[row, column]) > 0.65
+            seeds = str(few[row, column]).translate(_SUPERSCRIPTS) if few[row, column] else ""
             axes.text(
-                column, row, f"{round(value, 2) + 0.0:{form}}{_superscript(few[row, column])}", ha="center",
-                va="center", fontsize=8, color="white" if strong else "black",
+                column, row, f"{round(value, 2) + 0.0:{form}}{seeds}", ha="center", va="center", fontsize=8,
+                color="white" if strong else "black",
             )  # fmt: skip
     axes.set_xticks(range(len(settings)), settings, rotation=35, ha="right", fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
-
-
-def _superscript(count: int) -> str:
-    return str(count).translate(_SUPERSCRIPTS) if count else ""

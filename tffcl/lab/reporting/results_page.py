@@ -91,14 +91,9 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
             page = pathlib.Path(directory, f"{file.parent.name}.html")
             picture = file.parent / study_table.LEAGUE_PICTURE
             write_text(page, league_page(study))
-            write_bytes(picture, league_picture(study))
+            write_bytes(picture, style.to_bytes(league_figure.league_figure(study), "svg"))
             written += [page, picture]
     return written
-
-
-def league_picture(study: StudyResults) -> bytes:
-    """Returns the picture of a league as SVG."""
-    return style.to_bytes(league_figure.league_figure(study), "svg")
 
 
 def league_page(study: StudyResults) -> str:

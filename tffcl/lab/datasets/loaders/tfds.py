@@ -150,12 +150,6 @@ _SETS = {
 }
 
 
-def _note(name: str, found: tuple[int, int], sizes: tuple[int, int]) -> str:
-    if found == sizes:
-        return ""
-    return f"a part: {found[0]:,} + {found[1]:,} of {name}'s {sizes[0]:,} + {sizes[1]:,} images"
-
-
 def _load(name: str, data_dir) -> Dataset:
     about = _SETS[name]
     arrays = read_arrays(name, about.builder, about.url, storage.resolve(data_dir), read_split)
@@ -167,7 +161,8 @@ def _load(name: str, data_dir) -> Dataset:
     train, test = images("train"), images("test")
     named = isinstance(about.class_names, tuple)
     num_classes = len(about.class_names) if named else about.class_names
-    note = _note(name, (len(train), len(test)), about.sizes)
+    found, all_of_it = (f"{first:,} + {second:,}" for first, second in ((len(train), len(test)), about.sizes))
+    note = "" if found == all_of_it else f"a part: {found} of {name}'s {all_of_it} images"
     return Dataset(
         name, train, test, num_classes, *constants(name, train.x), about.class_names if named else None, note
     )

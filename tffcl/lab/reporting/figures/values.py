@@ -34,7 +34,8 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     lines = _lines(sweep, values)
     several = len(sweep.labels) == 2
     known = []
-    for metric in (*_ACCURACIES, *(_ERROR if _has_errors(sweep) else _CLUSTERS)):
+    has_errors = any(point.stats["clustering_error"].count for point in sweep.points)
+    for metric in (*_ACCURACIES, *(_ERROR if has_errors else _CLUSTERS)):
         series = {number: _series(*line, metric) for number, line in enumerate(lines)}
         series = {number: each for number, each in series.items() if len(each[0])}
         # A method may have a global model at one end only, where its clusters are one: that is no line.
@@ -49,11 +50,6 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     if several:
         name_methods(figure, names, names, title=sweep.labels[1])
     return figure
-
-
-def _has_errors(sweep: Sweep) -> bool:
-    """Whether a run of the sweep knows its clustering error."""
-    return any(point.stats["clustering_error"].count for point in sweep.points)
 
 
 def line_names(sweep: Sweep) -> list[str]:
