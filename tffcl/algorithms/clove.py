@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.choosing_method import TryingMethod, losses_of_few, notes_of_models
-from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training, draw_models
 from tffcl.algorithms.each_round_parameters import CLoVEParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
@@ -31,18 +31,13 @@ class CLoVE(TryingMethod):
     """CLoVE, see `build_clove`."""
 
     def __init__(self, engine: ClusteredTraining, parameters: CLoVEParameters, seed: int):
-        several = dataclasses.replace(engine, draw=self._drawn)
-        super().__init__("clove", several if parameters.num_clusters > 1 else engine, when=_WHEN)
+        engine = dataclasses.replace(engine, draw=lambda count: draw_models(self.model, count, seed))
+        super().__init__("clove", engine, when=_WHEN)
         self._how, self._seed = parameters, seed
 
     def initialize(self, population: Population) -> ClusteredState:
         fields = self.engine.start(population, np.arange(self._how.num_clusters, dtype=np.int32))
         return ClusteredState(**{**fields, "assignment": np.zeros(len(population), np.int32)})
-
-    def _drawn(self, count: int) -> np.ndarray:
-        """The models that a run starts from."""
-        seeds = np.random.SeedSequence(self._seed).generate_state(count)
-        return np.stack([self.model.draw(int(each)) for each in seeds])
 
     def next(self, state: ClusteredState, cohort: Cohort):
         if self._how.num_clusters == 1:

@@ -360,3 +360,12 @@ def build_clustered_training(
         return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}
 
     return build_engine(model, build_round, aggregation, rows, flags=flags)
+
+
+def draw_models(model: FlatModel, count: int, seed: int, initialization: str | None = None) -> np.ndarray:
+    """Draws models `float32 [K, P]` that differ, by `FlatModel.draw`; a single one is the initial model unless it is to
+    be drawn otherwise."""
+    if count == 1 and initialization is None:
+        return model.initial[np.newaxis]
+    seeds = np.random.SeedSequence(seed).generate_state(count)
+    return np.stack([model.draw(int(each), initialization) for each in seeds])

@@ -12,9 +12,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.soft_mean import SoftMeanFactory
+from tffcl.algorithms.clustered_training import draw_models
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.soft_parameters import FedEMParameters
-from tffcl.algorithms.soft_training import SoftMethod, build_finding, draw_models
+from tffcl.algorithms.soft_training import SoftMethod, build_finding
 from tffcl.client_work.client_work import ClientResult, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.mixture import (

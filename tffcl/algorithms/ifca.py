@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
+from tffcl.algorithms import clustered_training
 from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.each_round_parameters import IFCAParameters
@@ -126,10 +127,7 @@ def draw_models(model: FlatModel, how: IFCAParameters, seed: int) -> np.ndarray:
     One model is the common initial model, so that IFCA with K = 1 is FedAvg. With a shared representation all have the
     first one's.
     """
-    if how.num_clusters == 1 and how.initialization is None:
-        return model.initial[np.newaxis]
-    seeds = np.random.SeedSequence(seed).generate_state(how.num_clusters)
-    models = np.stack([model.draw(int(each), how.initialization) for each in seeds])
+    models = clustered_training.draw_models(model, how.num_clusters, seed, how.initialization)
     if how.share_representation:
         models[:, : _shared_size(model)] = models[0, : _shared_size(model)]
     return models

@@ -153,13 +153,6 @@ class SoftMethod(Method):
         )
 
 
-def draw_models(model: FlatModel, count: int, seed: int) -> np.ndarray:
-    """Draws K models `float32 [K, P]` that differ; a single one is the initial model."""
-    if count == 1:
-        return model.initial[np.newaxis]
-    return np.stack([model.draw(int(each)) for each in np.random.SeedSequence(seed).generate_state(count)])
-
-
 def build_finding(model: FlatModel, values_type: Mapping, find: Callable) -> tff.Computation:
     """Builds what asks clients of a simulation for their mixtures of the models.
 

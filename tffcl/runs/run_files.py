@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from scipy.spatial.distance import squareform
@@ -261,6 +261,14 @@ class RunNumbers(_Numbers):
     def rounds(self) -> Mapping[str, np.ndarray]:
         """The columns of `rounds.csv` that the table of metrics knows."""
         return known_rounds(RunDirectory(self.path).rounds())
+
+
+def by_method(runs: Iterable[RunFiles]) -> dict[str, list[RunFiles]]:
+    """Returns the runs of each method, in the order in which methods first appear."""
+    methods: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+    return methods
 
 
 def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:

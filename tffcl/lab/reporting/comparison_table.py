@@ -10,7 +10,7 @@ from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import METRICS, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, by_method
 
 LEGEND = (
     (
@@ -146,11 +146,11 @@ def comparison_rows(
 
     Accuracies are in percent. Deviations are sample standard deviations (ddof=1) over seeds.
     """
-    methods: dict[str, list[RunFiles]] = {run.method: [] for run in runs} | {each.method: [] for each in failures}
-    for run in runs:
-        methods[run.method].append(run)
-    failed = {name: tuple(each for each in failures if each.method == name) for name in methods}
-    return [Row.of(name, own, columns, failed[name]) for name, own in methods.items()]
+    methods, failed = by_method(runs), {}
+    for each in failures:
+        failed.setdefault(each.method, []).append(each)
+    names = dict.fromkeys([*methods, *failed])
+    return [Row.of(name, methods.get(name, []), columns, tuple(failed.get(name, ()))) for name in names]
 
 
 def directory_rows(path: str | pathlib.Path) -> list[Row]:

@@ -13,7 +13,7 @@ from tffcl.lab.reporting.figures import clients, data, maps, matrices, rounds, t
 from tffcl.lab.reporting.page.panels import Panel, panels_of
 from tffcl.lab.reporting.style import ReportFigure, to_png
 from tffcl.lab.reporting.sweeps import Sweep
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, by_method
 
 ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
 _BAND = {
@@ -296,10 +296,7 @@ def comparison_pictures(runs: Sequence[RunFiles], formats: Sequence[str] = ()) -
 
 def first_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """Returns of each method the run of its first seed, in the order of the methods."""
-    first: dict[str, RunFiles] = {}
-    for run in runs:
-        first.setdefault(run.method, run)
-    return list(first.values())
+    return [own[0] for own in by_method(runs).values()]
 
 
 def sweep_pictures(sweep: Sweep, formats: Sequence[str] = ()) -> list[Picture]:

@@ -12,7 +12,7 @@ from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column, of_panel
-from tffcl.runs.run_files import RunFiles, RunNumbers
+from tffcl.runs.run_files import RunFiles, RunNumbers, by_method
 
 NONE_ASKED = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare "
@@ -119,9 +119,7 @@ def read_targets(path: str | pathlib.Path) -> list[Target]:
 
 def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached]:
     """Returns a row for each target and method, in the order of the runs."""
-    methods: dict[str, list[RunFiles]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
+    methods = by_method(runs)
     rows = []
     for target in targets:
         for method, own in methods.items():

@@ -10,7 +10,7 @@ import scipy.stats
 from tffcl.lab.reporting.number_format import Stat, human_bytes, human_time, show_number
 from tffcl.registry import GIVEN, ORACLE, PLAIN
 from tffcl.runs.metrics import BY_KEY, DOWN, Metric, rows_of
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, by_method
 
 _CHANCE = 0.05
 _AGREEING = 0.5  # adjusted Rand index from which clusters tell of the true groups
@@ -22,9 +22,7 @@ ByMethod = Mapping[str, Sequence[RunFiles]]
 def verdict(runs: Sequence[RunFiles]) -> list[str]:
     """Returns three sentences on the runs of a task: on groups, on the best method, on its cost; one less where no
     accuracy and no further metric was measured."""
-    methods: dict[str, list[RunFiles]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
+    methods = by_method(runs)
     measured = measure_of(runs)
     if measured is None:
         return [_groups(methods, None)]

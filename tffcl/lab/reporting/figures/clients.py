@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.style import ReportFigure
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, by_method
 
 KINDS = (("cluster_accuracy", "cluster accuracy"), ("local_accuracy", "local accuracy"))
 _MOST_DOTS, _MOST_NAMED = 300, 600  # clients that are drawn of a method, and that say who they are in a panel
@@ -19,9 +19,7 @@ def client_accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
 
     The clients of all seeds of a method are put together; of very many the dots are some from the worst to the best.
     """
-    methods: dict[str, list[RunFiles]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
+    methods = by_method(runs)
     figure = style.new_panels(2, max(2.1, 0.9 + 0.5 * len(methods)))
     low = _lower_end(runs)
     for axes, (column, title) in zip(figure.panels, KINDS, strict=True):
