@@ -37,7 +37,6 @@ _OF_SGD = {
 # Where the classes of keys are.
 _OF_METHODS, _OF_TRAININGS = "tffcl.algorithms.parameters", "tffcl.algorithms.training_parameters"
 _OF_EACH_ROUND = "tffcl.algorithms.each_round_parameters"
-_OF_SOFT = "tffcl.algorithms.soft_parameters"
 _OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggregators.parameters"
 
 
@@ -116,13 +115,13 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "models held near a global one (2023)",
             of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),
     _method("fedem", "FedEMParameters", "FedEM: every client's data are a mixture of K distributions, and its answers "
-            "those of K models (NeurIPS 2021)", of=_OF_SOFT, takes=("seed",)),
+            "those of K models (NeurIPS 2021)", of=_OF_EACH_ROUND, takes=("seed",)),
     _method("fedrc", "FedRCParameters", "FedRC: a mixture of K models that parts clients by what labels mean, not by "
-            "which they have (ICML 2024)", of=_OF_SOFT, takes=("seed",),
+            "which they have (ICML 2024)", of=_OF_EACH_ROUND, takes=("seed",),
             refuses={"dp": "its clients upload their numbers of labels beside the updates, which dp does not hide; "
                      "secure_sum hides both"}),
     _method("fedsoft", "FedSoftParameters", "FedSoft: clients near several clusters train one model held near theirs "
-            "(AAAI 2022)", of=_OF_SOFT, takes=("seed",),
+            "(AAAI 2022)", of=_OF_EACH_ROUND, takes=("seed",),
             refuses={**dict.fromkeys(("dp", "uniform_mean"), "its clusters' models are means by importance weights, "
                                      "and there all clients count the same"),
                      "secure_sum": "a sum in which one client weighs nearly all is its upload"}),

@@ -24,12 +24,12 @@ from tests.short_runs import (
     train,
 )
 from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.each_round_parameters import FedEMParameters, FedRCParameters, FedSoftParameters
 from tffcl.algorithms.fedem import build_fedem
 from tffcl.algorithms.fedrc import build_fedrc
 from tffcl.algorithms.fedsoft import build_fedsoft
 from tffcl.algorithms.given import build_given
 from tffcl.algorithms.parameters import ComposedParameters, GivenParameters
-from tffcl.algorithms.soft_parameters import FedEMParameters, FedRCParameters, FedSoftParameters
 from tffcl.client_work.mixture import check_likelihood
 from tffcl.clustering.soft import memberships
 from tffcl.errors import UserError

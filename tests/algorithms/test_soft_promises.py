@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import tffcl
-from tffcl.algorithms.each_round_parameters import IFCAParameters
+from tffcl.algorithms.each_round_parameters import FedEMParameters, FedRCParameters, IFCAParameters
 from tffcl.algorithms.fedem import build_fedem
 from tffcl.algorithms.fedrc import build_fedrc
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.soft_parameters import FedEMParameters, FedRCParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.models.classifiers import build_mlp

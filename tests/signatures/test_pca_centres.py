@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 from tffcl.aggregators.collect import by_client
 from tffcl.errors import UserError
 from tffcl.rounds.client_queries import build_collection
-from tffcl.signatures.pca_centres import build_pca_centres, principal_components
+from tffcl.signatures.centres import build_pca_centres, principal_components
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))
 

@@ -26,9 +26,9 @@ from tffcl.models.autoencoder import build_autoencoder
 from tffcl.rounds.client_queries import build_signing, signature_transfer
 from tffcl.runs.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
+from tffcl.signatures.centres import build_pca_centres
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
-from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.signature import OWN_NOISE, noised_centres
 from tffcl.signatures.subspace import build_subspace
 

@@ -9,8 +9,11 @@ from tffcl.algorithms.ditto import build_ditto as build_ditto
 from tffcl.algorithms.each_round_parameters import CFLParameters as CFLParameters
 from tffcl.algorithms.each_round_parameters import CLoVEParameters as CLoVEParameters
 from tffcl.algorithms.each_round_parameters import FedDriftParameters as FedDriftParameters
+from tffcl.algorithms.each_round_parameters import FedEMParameters as FedEMParameters
 from tffcl.algorithms.each_round_parameters import FedGWCParameters as FedGWCParameters
+from tffcl.algorithms.each_round_parameters import FedRCParameters as FedRCParameters
 from tffcl.algorithms.each_round_parameters import FedSEMParameters as FedSEMParameters
+from tffcl.algorithms.each_round_parameters import FedSoftParameters as FedSoftParameters
 from tffcl.algorithms.each_round_parameters import FLISDCParameters as FLISDCParameters
 from tffcl.algorithms.each_round_parameters import FLUXParameters as FLUXParameters
 from tffcl.algorithms.each_round_parameters import IFCAParameters as IFCAParameters
@@ -66,9 +69,6 @@ from tffcl.algorithms.r_dpcfl import build_r_dpcfl as build_r_dpcfl
 from tffcl.algorithms.related_training import build_related_training as build_related_training
 from tffcl.algorithms.rr_cluster import build_rr_cluster as build_rr_cluster
 from tffcl.algorithms.scaffold import build_scaffold as build_scaffold
-from tffcl.algorithms.soft_parameters import FedEMParameters as FedEMParameters
-from tffcl.algorithms.soft_parameters import FedRCParameters as FedRCParameters
-from tffcl.algorithms.soft_parameters import FedSoftParameters as FedSoftParameters
 from tffcl.algorithms.solo import build_solo as build_solo
 from tffcl.algorithms.stocfl import build_stocfl as build_stocfl
 from tffcl.algorithms.training_parameters import DittoParameters as DittoParameters

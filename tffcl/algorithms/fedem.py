@@ -13,8 +13,8 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.algorithms.clustered_training import draw_models
+from tffcl.algorithms.each_round_parameters import FedEMParameters
 from tffcl.algorithms.method import Method, method_builder
-from tffcl.algorithms.soft_parameters import FedEMParameters
 from tffcl.algorithms.soft_training import SoftMethod, build_finding
 from tffcl.client_work.client_work import ClientResult, stack
 from tffcl.client_work.local_sgd import LocalTraining

@@ -16,8 +16,8 @@ from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.algorithms.clustered_training import draw_models
+from tffcl.algorithms.each_round_parameters import FedSoftParameters
 from tffcl.algorithms.method import Method, method_builder
-from tffcl.algorithms.soft_parameters import FedSoftParameters
 from tffcl.algorithms.soft_training import SoftMethod, build_finding
 from tffcl.client_work.client_work import ClientResult, arrays_type, stack
 from tffcl.client_work.local_sgd import ROUND, LocalTraining
