@@ -34,6 +34,13 @@ from tffcl.signatures.predictions import num_images
 _ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
 
 
+def group_pacfl(
+    model: FlatModel, training: LocalTraining, how: PACFLParameters, *, noise_seed=None
+) -> OneShotClustering:
+    """Builds PACFL's grouping (Alg. 1 lines 3 to 11): data subspaces, principal angles, hierarchical clustering."""
+    return build_grouping("subspace", model, how, how, training=training, noise_seed=noise_seed)
+
+
 @method_builder
 def build_pacfl(
     model: FlatModel,
@@ -58,7 +65,7 @@ def build_pacfl(
       The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N,
       q]`; the proximity is in degrees.
     """
-    grouping = build_grouping("subspace", model, parameters, parameters, training=training, noise_seed=noise_seed)
+    grouping = group_pacfl(model, training, parameters, noise_seed=noise_seed)
     return build_one_shot("pacfl", model, training, grouping, when=parameters, aggregation=aggregation)
 
 
@@ -112,6 +119,13 @@ def build_flis_hc(
     return build_one_shot("flis_hc", model, training, grouping, when=parameters, aggregation=aggregation)
 
 
+def group_pca_km_hc(
+    model: FlatModel, training: LocalTraining, how: PCAKMHCParameters, *, seed: int = 0, noise_seed: int | None = None
+) -> OneShotClustering:
+    """Builds the grouping: PCA and k-means on the clients, matched distances, hierarchical clustering."""
+    return build_grouping("pca_centres", model, how, how, training=training, seed=seed, noise_seed=noise_seed)
+
+
 @method_builder
 def build_pca_km_hc(
     model: FlatModel,
@@ -143,9 +157,16 @@ def build_pca_km_hc(
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N,
       k]`.
     """
-    given = {"training": training, "seed": seed, "noise_seed": noise_seed}
-    grouping = build_grouping("pca_centres", model, parameters, parameters, **given)
+    grouping = group_pca_km_hc(model, training, parameters, seed=seed, noise_seed=noise_seed)
     return build_one_shot("pca_km_hc", model, training, grouping, when=parameters, aggregation=aggregation)
+
+
+def group_fedclust(
+    model: FlatModel, training: LocalTraining, how: FedClustParameters, *, seed: int = 0
+) -> OneShotClustering:
+    """Builds the grouping: partial weights, their distances, hierarchical clustering."""
+    found = build_grouping("partial_weights", model, how, how, training=training, seed=seed)
+    return dataclasses.replace(found, unit="distance of weights" if how.metric == "euclidean" else "1 - cosine")
 
 
 @method_builder
@@ -170,10 +191,14 @@ def build_fedclust(
       parameters: How clients are grouped.
       seed: Of the warm-up: it decides in which order clients visit their examples.
     """
-    found = build_grouping("partial_weights", model, parameters, parameters, training=training, seed=seed)
-    unit = "distance of weights" if parameters.metric == "euclidean" else "1 - cosine"
-    grouping = dataclasses.replace(found, unit=unit)
-    return build_one_shot("fedclust", model, training, grouping, when=parameters, aggregation=aggregation)
+    clustering = group_fedclust(model, training, parameters, seed=seed)
+    return build_one_shot("fedclust", model, training, clustering, when=parameters, aggregation=aggregation)
+
+
+def group_flhc(model: FlatModel, training: LocalTraining, how: FLHCParameters, *, seed: int = 0) -> OneShotClustering:
+    """Builds the grouping: the clients' updates, their distances, hierarchical clustering."""
+    updates = AnchorGradientSignatureParameters(form="displacement", projection=0)
+    return build_grouping("anchor_gradient", model, updates, how, training=training, seed=seed)
 
 
 @method_builder
@@ -202,9 +227,21 @@ def build_flhc(
       The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, what a client's update
       is subtracted by.
     """
-    updates = AnchorGradientSignatureParameters(form="displacement", projection=0)
-    grouping = build_grouping("anchor_gradient", model, updates, parameters, training=training, seed=seed)
+    grouping = group_flhc(model, training, parameters, seed=seed)
     return build_one_shot("flhc", model, training, grouping, when=parameters, aggregation=aggregation)
+
+
+def group_kfed(
+    model: FlatModel, training: LocalTraining, how: KFedParameters, *, seed: int = 0, noise_seed: int | None = None
+) -> OneShotClustering:
+    """Builds the grouping: centres of the clients' examples, and k-means on all of them."""
+    parts = ComposedParameters(
+        signature={"name": "centres", "num_centres": how.num_centres, **how.noise},
+        metric="matching",
+        grouping="kmeans",
+        num_clusters=how.num_clusters,
+    )
+    return group_composed(model, training, parts, seed=seed, noise_seed=noise_seed)
 
 
 @method_builder
@@ -236,12 +273,21 @@ def build_kfed(
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k', d]` and `mask bool
       [N, k']`; the proximity, which groups nobody, is the matched distance of centres.
     """
-    parts = ComposedParameters(
-        signature={"name": "centres", "num_centres": parameters.num_centres, **parameters.noise}, metric="matching",
-        grouping="kmeans", num_clusters=parameters.num_clusters,
-    )  # fmt: skip
-    grouping = group_composed(model, training, parts, seed=seed, noise_seed=noise_seed)
+    grouping = group_kfed(model, training, parameters, seed=seed, noise_seed=noise_seed)
     return build_one_shot("kfed", model, training, grouping, when=parameters, aggregation=aggregation)
+
+
+def group_emd_cfl(
+    model: FlatModel, training: LocalTraining, how: EMDCFLParameters, *, seed: int = 0
+) -> OneShotClustering:
+    """Builds the grouping: samples of outputs, their 1-Wasserstein distances, hierarchical clustering."""
+    parts = ComposedParameters(
+        signature={"name": "outputs", "samples": how.samples},
+        linkage=how.linkage,
+        threshold=how.threshold,
+        num_clusters=how.num_clusters,
+    )
+    return group_composed(model, training, parts, seed=seed)
 
 
 @method_builder
@@ -277,7 +323,5 @@ def build_emd_cfl(
       The method, see `one_shot.OneShot`. The signatures of its state are `points float32 [N, n, C]`; the proximity is
       in units of the outputs.
     """
-    cut = {"linkage": parameters.linkage, "threshold": parameters.threshold, "num_clusters": parameters.num_clusters}
-    parts = ComposedParameters(signature={"name": "outputs", "samples": parameters.samples}, **cut)
-    grouping = group_composed(model, training, parts, seed=seed)
+    grouping = group_emd_cfl(model, training, parameters, seed=seed)
     return build_one_shot("emd_cfl", model, training, grouping, when=parameters, aggregation=aggregation)
