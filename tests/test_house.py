@@ -30,7 +30,6 @@ APART = {
     "choices",
     "references",
     "registry",
-    "registry_row",
     "trace_cache",
     "display",
     "arrays",
@@ -44,8 +43,7 @@ KNOWN = {
     "lab.reporting": {"runs", "registry", "errors", "display", "regular_files", "csv_files", "json_files"},
     "json_files": {"csv_files", "errors", "regular_files"},
     "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
-    "registry": {"choices", "errors", "validation", "references", "registry_row"},
-    "registry_row": {"validation", "references"},
+    "registry": {"choices", "errors", "validation", "references"},
 }
 
 

@@ -24,7 +24,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.descriptors import build_descriptors
+from tffcl.signatures.outputs import build_descriptors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

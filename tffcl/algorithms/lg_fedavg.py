@@ -5,6 +5,7 @@ import dataclasses
 import functools
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
@@ -14,8 +15,9 @@ from tffcl.algorithms.clustered_training import ClusteredTraining, build_cluster
 from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.method import ClusteredState, Exports, ended_within
 from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, LGFedAvgParameters
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.partly_shared import build_partly_shared_work
+from tffcl.client_work.training import build_train_and_report, training_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
@@ -46,6 +48,32 @@ def local_names(model: FlatModel, asked: int | list[str] | str | None) -> list[s
         allowed = f"it must be from 0 to the number of layers of {model.name}, {len(layers)} ({', '.join(layers)})"
         raise UserError(f"local_layers is {asked}; {allowed}", key="local_layers")
     return layers[:asked]
+
+
+@built_once
+def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: LayerParts) -> ClientWork:
+    """Builds clustered training of which only the global part travels (Liang et al. 2020, Alg. 1).
+
+    The client puts its own local layers to the global part that it receives, trains both together, keeps the one and
+    uploads the difference of the other under its key. Of a training that is not finite it keeps nothing.
+
+    Args:
+      parts: What is kept and what is shared.
+
+    Returns:
+      Work that receives `<model=float32[G]>` and keeps `float32[L]`, with the field `key` and the upload
+      `update=<key=int32,value=float32[G]>`; none if nothing is global.
+    """
+    train_and_report = build_train_and_report(model, training)
+
+    def compute(received, client):
+        trained, report = train_and_report(parts.join(client["kept"], received["model"]), client)
+        local, shared = parts.split(trained)
+        uploads = {"update": keyed(client["key"], shared - received["model"])} if parts.global_size else {}
+        return ClientResult(uploads, report, tf.where(report["finite"], local, client["kept"]))
+
+    kept = tff.TensorType(np.float32, [parts.local_size])
+    return training_work(model, training, compute, kept=kept, key=np.int32)
 
 
 @built_once

@@ -1,4 +1,5 @@
-"""The signature of EMD-CFL: a sample of what a model makes of a client's examples."""
+"""Signatures of what a model makes of a client's examples: a sample of its outputs (EMD-CFL), and their moments over
+all examples and class by class (FLUX's descriptors)."""
 
 import collections
 
@@ -6,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.client_work.client_work import rows_of, stack, visiting_order
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed
 
@@ -51,3 +53,74 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
         key=None if model.key is None else (model.key, samples),
         model="model",
     )
+
+
+_BATCH = 256  # bounds the activations
+_OF_A_MISSING_CLASS = -1.0
+
+
+def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_class: bool = True) -> Signature:
+    """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025,
+    arXiv:2511.22305).
+
+    Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no
+    labels; those over the examples of each class describe P(X|Y) and P(Y|X); of a class with fewer than two examples
+    all are -1, as in the authors' code. The paper takes a latent layer of the model instead of its outputs.
+
+    Args:
+      model: Architecture; its examples have one label each.
+      vector: The model that is broadcast, `float32 [P]`; default the initial one.
+      by_class: Whether there is `conditional`; without it nothing that a client sends depends on its labels.
+
+    Returns:
+      The signature; its context is the model `float32[P]`.
+
+    Raises:
+      UserError: If examples have sequences of labels, or `by_class` labels that are no classes.
+    """
+    objective = model.objective
+    if model.label_shape and objective.num_classes is not None:
+        raise UserError(
+            f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}"
+        )
+    classes = objective.classes_for("the signature descriptors by class") if by_class else 0
+    width = int(np.prod(objective.outputs))
+
+    def outputs_of(vector, x):
+        """In batches, as the features of a large client may not fit."""
+        n, tensors = tf.shape(tf.nest.flatten(x)[0])[0], model.unravel(vector)
+
+        def add(start, found):
+            part = model.logits(tensors, model.preprocess(rows_of(x, slice(start, start + _BATCH))), None)
+            return start + _BATCH, tf.concat([found, tf.reshape(part, [-1, width])], 0)
+
+        shapes = (tf.TensorShape([]), tf.TensorShape([None, width]))
+        start = (0, tf.zeros([0, width]))
+        return tf.while_loop(lambda start, _: start < n, add, start, shape_invariants=shapes, parallel_iterations=1)[1]
+
+    def moments(outputs, weights):
+        """`[k, 2, C]` of the outputs `[n, C]` under weights `[k, n]`; zero where all weights are."""
+        total = tf.reduce_sum(weights, -1, keepdims=True)
+        mean = tf.math.divide_no_nan(tf.matmul(weights, outputs), total)
+        apart = tf.square(outputs[tf.newaxis] - mean[:, tf.newaxis])
+        variance = tf.math.divide_no_nan(tf.reduce_sum(weights[..., tf.newaxis] * apart, 1), total)
+        return tf.stack([mean, tf.sqrt(variance)], 1)
+
+    @tf.function(autograph=False)
+    def describe(vector, examples):
+        data = stack(examples)
+        outputs, labels = outputs_of(vector, data["x"]), data["y"]
+        everyone = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
+        described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, width]))
+        if by_class:
+            members = tf.one_hot(labels, classes, axis=0)
+            there = tf.reduce_sum(members, -1)[:, tf.newaxis, tf.newaxis] > 1
+            each = tf.where(there, moments(outputs, members), _OF_A_MISSING_CLASS)
+            described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
+        return described
+
+    context = np.asarray(model.initial if vector is None else vector, np.float32)
+    return build_signature(
+        "descriptors" if by_class else "marginal_descriptors", model.example_spec, describe,
+        context=context, key=model.key, model="",
+    )  # fmt: skip

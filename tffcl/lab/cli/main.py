@@ -9,7 +9,7 @@ import sys
 
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import Option, UserError, printable, short_path, tell, unknown
-from tffcl.lab.cli import command_options, listing, look_command, run_command, study_command, sweep_command
+from tffcl.lab.cli import command_options, listing, run_command, study_command
 from tffcl.runtime import memory
 
 _LONGEST = 500  # characters of what a user gave in a message
@@ -183,14 +183,14 @@ _COMMANDS = {
     "doctor": (_doctor, _add_doctor, "facts of this installation: versions, cores, TFF's worker, data directory"),
     "run": (run_command.run, run_command.add_run, "run one method on a task"),
     "compare": (run_command.compare, run_command.add_compare, "run methods side by side: one table, one report"),
-    "sweep": (sweep_command.sweep, sweep_command.add_sweep,
+    "sweep": (run_command.sweep, run_command.add_sweep,
               "run one method over the values of a setting: one table, one figure"),
     "study": (study_command.study, study_command.add_study,
               "a paper's table: its cells run, beside the published numbers"),
     "results": (study_command.results, study_command.add_results, "RESULTS.md from the kept results of studies"),
-    "similarity": (look_command.similarity, look_command.add_similarity,
+    "similarity": (run_command.similarity, run_command.add_similarity,
                    "no training: how alike the clients' data are"),
-    "show": (look_command.show, look_command.add_show,
+    "show": (run_command.show, run_command.add_show,
              "no training: who holds what of a task, in pictures and a few lines"),
     "newcomers": (_newcomers, _add_newcomers,
                   "clients that a run held out join it: their clusters and accuracies"),
