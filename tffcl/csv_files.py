@@ -119,7 +119,6 @@ def read_table(path: pathlib.Path, required: Sequence[str]) -> Table:
     """Reads a CSV file with a header.
 
     Args:
-      path: The file.
       required: Names of columns that must be there; others may be.
 
     Raises:

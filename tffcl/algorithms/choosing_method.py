@@ -65,7 +65,6 @@ def build_trying(
     """Builds the computation that collects every client's losses `float32[K]` under all models `float32[K,P]`.
 
     Args:
-      model: Their architecture.
       num_clusters: K.
       criterion: "loss", or "accuracy" for the shares of wrong answers in the place of losses.
       stacked: Whether clients bring their examples as tensors, as in simulations.
@@ -103,9 +102,7 @@ def losses_of_few(
     For evaluations: to ask each of them through the runtime takes a millisecond or two, minutes for 200,000.
 
     Args:
-      model: The architecture.
       models: `float32 [K, P]`.
-      population: The clients.
       examples: Client ID to the examples that it tries the models on.
 
     Returns:
@@ -140,7 +137,6 @@ def notes_of_models(model: FlatModel, assignment: np.ndarray, num_clusters: int)
     """What a reader should know of K models that start apart: what became of given weights, and which have no client.
 
     Args:
-      model: Their architecture.
       assignment: `int32 [N]`, the model of each client.
       num_clusters: K.
     """

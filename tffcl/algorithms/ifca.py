@@ -139,7 +139,6 @@ def find_attracting(
     """Draws K models until each attracts enough clients (the IFCA authors' `find_good_initializer`).
 
     Args:
-      model: The architecture.
       how: K and the least share.
       seed: Decides the draws.
       choose_rows: `(models, population) -> int32 [N]`, the rows that clients choose.

@@ -157,7 +157,6 @@ def build_finding(model: FlatModel, values_type: Mapping, find: Callable) -> tff
     """Builds what asks clients of a simulation for their mixtures of the models.
 
     Args:
-      model: The architecture.
       values_type: What the server broadcasts, name to TFF type.
       find: `(values, x, y) -> float32[K]` in TensorFlow.
     """

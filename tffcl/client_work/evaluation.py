@@ -56,7 +56,6 @@ def build_predict(model: FlatModel, *, few: bool = False):
     `Objective.predictions`: the most likely class `int32[n]`, `[n, L]` for sequences, or numbers.
 
     Args:
-      model: The architecture.
       few: Whether there are always 1 to `FEW` examples; else n is anything, and with n = 0 the result is empty.
     """
     return _build_inference(model, model.objective.predictions, model.objective.label.dtype, model.label_shape, few)
@@ -124,7 +123,6 @@ def build_local_test(model: FlatModel, infer=None):
     since reports of clients with tests of several sizes are collected as rows.
 
     Args:
-      model: The architecture.
       infer: `(vector, x) -> outputs float32 [n, ...]`, where the client's own model is something else than a vector.
     """
     if not model.metrics_of_outputs and infer is None:
@@ -205,7 +203,6 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     """Builds the choice among models (IFCA Alg. 1 line 5; FLIS Alg. 1 line 9).
 
     Args:
-      model: Their architecture.
       criterion: "loss" (the least mean cross-entropy) or "accuracy" (the largest, as the FLIS and PACFL authors' code).
 
     Returns:

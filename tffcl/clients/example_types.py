@@ -147,7 +147,6 @@ def check_examples(population: Population, example_spec, num_classes: int | None
     """Checks that clients' examples are what a model takes, before anything is computed.
 
     Args:
-      population: The clients.
       example_spec: Of the model.
       num_classes: How many values a label may have, from 0; None where labels are numbers.
 

@@ -191,7 +191,6 @@ def cut(dendrogram: Dendrogram, *, threshold: float | None = None, num_clusters:
     """Cuts the tree into flat clusters.
 
     Args:
-      dendrogram: The tree.
       threshold: Make all merges of height <= threshold (PACFL's beta; its code merges when equal, too).
       num_clusters: Make the lowest merges until this many clusters are left, also if heights are tied.
 
@@ -252,7 +251,6 @@ def suggest_threshold(dendrogram: Dendrogram, unit: str = "") -> Suggestion:
     still returned, and the reason says so. This is a heuristic of this package, not of a paper.
 
     Args:
-      dendrogram: The tree.
       unit: Unit of the heights for the sentence, e.g. "degrees".
     """
     heights = dendrogram.heights

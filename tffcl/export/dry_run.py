@@ -84,7 +84,6 @@ def rehearse(
     """Runs one round and lets three newcomers sign or join, and tells what each exported computation would be given.
 
     Args:
-      method: The method.
       computations: What is exported of it.
       state: What it knows.
       examples: Client ID to examples; newcomers ask for the first clients' IDs.

@@ -324,7 +324,6 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
 
     Args:
       directory: Of the SavedModel.
-      model: The architecture.
       models: `float32 [K, P]`.
       mixes: Whether clients use mixtures of the models.
     """

@@ -78,7 +78,6 @@ def run_round(
     `rounds.blocks`).
 
     Args:
-      composed: The round.
       cohort: Who takes part.
       values: The server's values by name, broadcast and private ones.
       aggregators: States of the aggregation processes.

@@ -58,7 +58,6 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     """Checks what a method makes of its state.
 
     Args:
-      method: The method.
       state: Its state.
       client_ids: `int32 [N]`, the clients that take part.
       size: P, the number of the model's parameters.

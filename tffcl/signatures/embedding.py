@@ -184,7 +184,6 @@ def build_embedding(
     decoder too, which is the other half of the traffic.
 
     Args:
-      autoencoder: The architecture.
       vector: Its pre-trained parameters, `float32 [P]`.
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image, or one of its inputs is.
       num_centres: k.

@@ -25,7 +25,6 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
     examples by the model alone: it has no noise and is not private.
 
     Args:
-      model: Architecture.
       vector: The model that is broadcast, `float32 [P]`; default the initial one.
       samples: n.
       seed: Decides which examples are drawn.

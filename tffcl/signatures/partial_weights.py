@@ -17,7 +17,6 @@ def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
     """Returns where some layers lie in the vector of a model.
 
     Args:
-      model: The architecture.
       layers: Their names; None: the last layer that has weights.
 
     Raises:

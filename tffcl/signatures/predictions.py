@@ -40,7 +40,6 @@ def build_answer(model: FlatModel, *, soft: bool = False):
     """Builds what a model answers on the server's images.
 
     Args:
-      model: The architecture.
       soft: Probabilities instead of the most likely class.
 
     Returns:

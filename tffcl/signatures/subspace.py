@@ -121,7 +121,6 @@ def _krylov_iteration(data, count):
 
     Args:
       data: D `[d, n]`.
-      count: How many.
 
     Returns:
       `(values [count], vectors [d, count], converged bool)`.

@@ -152,7 +152,6 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
     """Puts a data set and a partition of it together.
 
     Args:
-      dataset: The data set.
       partition: Who holds what of it.
       name: The partition's name.
       server: The server's own images, or None.

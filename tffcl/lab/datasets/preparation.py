@@ -77,7 +77,6 @@ def reduced(dataset: Dataset, *, seed: Whole, subset: Count | None = None, test_
     """Keeps a stratified random part of a data set.
 
     Args:
-      dataset: The data set.
       seed: Decides which examples are kept.
       subset: How many training examples to keep; None: all.
       test_subset: How many test examples to keep; None: all.
@@ -113,7 +112,6 @@ def hold_out_server(
     not divide. What a class is short of comes from the others.
 
     Args:
-      dataset: The data set.
       seed: Decides which images the server gets, and their order.
       server_examples: How many.
       server_split: "train": training images, that no client gets then. "test": copies of test images, that
@@ -166,7 +164,6 @@ def hold_out_validation(federated: FederatedDataset, *, seed: Whole, validation:
     without.
 
     Args:
-      federated: Who holds what.
       seed: Decides which examples.
       validation: The share, rounded to examples; every client keeps at least one to train on. 0 holds none out.
     """

@@ -76,7 +76,6 @@ def render(
 
     Args:
       runs: One run, or those of a comparison or a sweep.
-      pictures: The figures.
       root: The directory that the page is written to; it names files relative to it.
       sweep: What the runs are of, if it is one.
     """

@@ -277,7 +277,6 @@ def run_pictures(run: RunFiles, formats: Sequence[str] = ()) -> list[Picture]:
     """Draws the pictures of one run.
 
     Args:
-      run: The run.
       formats: Of the pictures to take away, beside PNG: "svg" and "pdf"; others are left out.
     """
     return [*_drawn(OF_RUNS, [run], formats, private="epsilon" in run.rounds), *_drawn(OF_ONE, run, formats)]

@@ -141,7 +141,6 @@ def draw_line(
     """Draws a line through means, with a band of deviations around it, and dots where there are few.
 
     Args:
-      axes: Where.
       xs: [n], places.
       ys: [n], means.
       stds: [n], deviations; NaN is none.

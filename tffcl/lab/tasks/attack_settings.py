@@ -54,7 +54,6 @@ def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: 
     """Returns the population in which malicious clients hold the label C - 1 - y for y, of training examples.
 
     Args:
-      population: The clients.
       malicious: Their IDs; some may not be of the population.
       classes: C.
     """

@@ -234,7 +234,6 @@ def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder,
     """Loads what `pretrain_encoder` wrote.
 
     Args:
-      path: The file.
       input_shape: Of the clients' raw images.
 
     Returns:

@@ -18,7 +18,6 @@ def build_population(federated: FederatedDataset, clients=None, *, versions: np.
     """Makes the population of a `lab.datasets.core.FederatedDataset`.
 
     Args:
-      federated: Who holds what.
       clients: Only these client IDs; default all.
       versions: `int [N]`, how often the data of each have changed; default never.
     """
@@ -102,7 +101,6 @@ def drifting_clients(federated: FederatedDataset, count: int, *, seed: int) -> n
 
     Args:
       federated: Who holds what before.
-      count: How many.
       seed: Decides which.
 
     Returns:

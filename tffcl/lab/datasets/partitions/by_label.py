@@ -27,7 +27,6 @@ def iid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") 
     """Shuffles all training examples and cuts them in near-equal parts; one true group.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients.
       test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
@@ -52,7 +51,6 @@ def quantity_skew(
     examples are used; one true group.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients.
       power: The exponent; larger is more unequal.
@@ -127,7 +125,6 @@ def dirichlet(
     `min_size` examples. All examples are used; there are no true groups.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients.
       alpha: The distribution's parameter; smaller is more unequal.
@@ -241,7 +238,6 @@ def label_groups(
     are the eight true groups of StoCFL's Fig. 7.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of groups.
       groups: The groups of classes.
@@ -328,7 +324,6 @@ def structured(
     the groups are the true groups. FLT has 2,400 clients, or 600.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of groups.
       classes_per_group: How many classes are in a group.

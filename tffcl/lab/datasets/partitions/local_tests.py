@@ -49,7 +49,6 @@ def with_tests(
     """Completes a partition with the clients' test sets.
 
     Args:
-      dataset: The data set.
       train: Per client, its training examples.
       test: The rule, see the head of this file.
       seed: Decides the shares.

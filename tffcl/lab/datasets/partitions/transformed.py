@@ -36,7 +36,6 @@ def rotated(
     """Makes equal blocks of clients whose images are turned: by 0, 90, 180 and 270 degrees, or by other angles.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of rotations.
       rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 are 0 and 180
@@ -90,7 +89,6 @@ def shifted(
     """Makes equal blocks of clients whose labels y become (y + shift) modulo the number of classes.
 
     Args:
-      dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of shifts.
       shifts: One per true group, all different.

@@ -194,7 +194,6 @@ def _draw_points(
     """Draws points in the plane on one scale, for distances have a meaning there, those of one number in one colour.
 
     Args:
-      axes: Where.
       points: [n, 2].
       numbers: int [n], of the colours; a negative one is grey.
       names: [n], of the groups.
