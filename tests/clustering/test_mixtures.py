@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tffcl.clustering.mixtures import Mixture, fit_mixture, largest_overlap
+from tffcl.clustering.groupings import Mixture, fit_mixture, largest_overlap
 
 
 def _points(dimensions, scale):

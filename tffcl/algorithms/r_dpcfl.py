@@ -13,7 +13,7 @@ from tffcl.algorithms.method import Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
-from tffcl.clustering.mixtures import fit_mixture, largest_overlap
+from tffcl.clustering.groupings import fit_mixture, largest_overlap
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer

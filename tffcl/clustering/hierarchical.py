@@ -13,7 +13,6 @@ from scipy.sparse import csgraph
 from scipy.spatial import distance
 
 from tffcl.choices import GAP, WITH_WARD
-from tffcl.clustering import hierarchical
 from tffcl.clustering.stochastic import cosine_distances
 from tffcl.errors import UserError, unknown
 
@@ -405,7 +404,7 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
       `bool [m]`, who is in the second half; None where the gate is closed.
     """
     apart = cosine_distances(updates)
-    second = hierarchical.cut(hierarchical.build_dendrogram(apart, linkage), num_clusters=2) == 1
+    second = cut(build_dendrogram(apart, linkage), num_clusters=2) == 1
     if gate is not None and np.sqrt(apart[second][:, ~second].min() / 2) <= gate:
         return None
     return second

@@ -8,7 +8,6 @@ import numpy as np
 from tffcl.choices import GAP
 from tffcl.clients.large_rows import joined, let_go, slices
 from tffcl.clustering import hierarchical, taskonomy
-from tffcl.clustering import taskonomy as fcr
 
 
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
@@ -63,13 +62,13 @@ class ClientRelatedness:
     def distances(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lines 13 to 16: the map's points, and the clients' distances in it."""
         points = self._map(centres, mask).points
-        return points, fcr.client_distances(points, mask, distance=self.metric)
+        return points, taskonomy.client_distances(points, mask, distance=self.metric)
 
     def flattened(self, apart: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges`, `threshold` and `gamma`."""
         gamma = self.gamma(apart)
-        relatedness = fcr.relate(apart, gamma)
-        labels, merges = fcr.flatten(relatedness, self.num_clusters)
+        relatedness = taskonomy.relate(apart, gamma)
+        labels, merges = taskonomy.flatten(relatedness, self.num_clusters)
         threshold = hierarchical.threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
         cut = {"merges": merges, "threshold": np.float64(threshold), "gamma": np.float64(gamma)}
         return labels, {"relatedness": relatedness, **cut}
@@ -103,7 +102,7 @@ class ClientRelatedness:
         points[mapped] = fitted.points
         points[~mapped] = fitted.place(state.centres[~mapped], state.mask[~mapped])
         points = np.concatenate([points, fitted.place(centres, mask)])
-        return points, fcr.client_distances(points, np.concatenate([state.mask, mask]), distance=self.metric)
+        return points, taskonomy.client_distances(points, np.concatenate([state.mask, mask]), distance=self.metric)
 
     def _map(self, centres, mask):
         return taskonomy.fit_map(centres, mask, seed=self.seed, **self.layout)
