@@ -135,15 +135,10 @@ def compare_runs(
     Args:
       configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
-      data_dir: As in `run.run`.
-      resume: As of `compare`.
-      overwrite: As of `compare`.
-      show_progress: As of `compare`.
-      workers: As in `run.run`.
+      data_dir: As in `run.run`; so are the workers, and the others as of `compare`.
       targets: Beside those of an earlier call.
       others: Returns what a method that is there already, but not among `configs`, would be run with, see
         `check_comparable`.
-      callbacks: As of `compare`.
 
     Raises:
       UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs;

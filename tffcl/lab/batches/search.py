@@ -195,17 +195,8 @@ def search(
       samples: How many points are drawn at random; default all combinations.
       halving: After a share of the rounds the best 1/halving of the points go on, and so on; 0: all points to the end.
       fresh_seeds: How many seeds, none of them used in choosing, the picked values are tested with.
-      task: As of `sweep`; so are the others.
       seeds: Of the runs that choose.
-      later: As of `sweep`.
-      memory: As of `sweep`.
-      overrides: As of `sweep`.
-      data_dir: As of `sweep`.
-      resume: As of `sweep`.
-      overwrite: As of `sweep`.
-      show_progress: As of `sweep`.
-      workers: As of `sweep`.
-      callbacks: As of `sweep`.
+      task: As of `sweep`; so are the others.
       **protocol: As of `sweep`; points are compared at evaluations only, see `evaluate_every`.
 
     Raises:
