@@ -20,8 +20,8 @@ class Shown:
             cls.__repr__ = next(vars(base)["__repr__"] for base in cls.__mro__[1:] if "__repr__" in vars(base))
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}: {value}" for name, value in self.facts().items())
-        return f"{type(self).__name__}({told})"
+        facts = ", ".join(f"{name}: {value}" for name, value in self.facts().items())
+        return f"{type(self).__name__}({facts})"
 
     def _repr_html_(self) -> str:
         return table(type(self).__name__, self.facts())

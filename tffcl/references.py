@@ -81,15 +81,15 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
 def in_a_line(error: BaseException, file: object) -> str:
     """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one
     beside it."""
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    message = " ".join(f"{type(error).__name__}: {error}".split())
     if not isinstance(file, str):
-        return said
+        return message
     home, installed = pathlib.Path(file).resolve().parent, "site-packages" in file
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = pathlib.Path(frame.filename).resolve()
         if path.is_relative_to(home) and ("site-packages" in path.parts) == installed:
-            return f"{said} ({path.name}:{frame.lineno})"
-    return said
+            return f"{message} ({path.name}:{frame.lineno})"
+    return message
 
 
 def _module(name: str, directory, where: str):
@@ -122,5 +122,5 @@ def _module(name: str, directory, where: str):
             ) from None
         raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
-        said = in_a_line(error, str(path))
-        raise UserError(f"{where} names the module {name}, which cannot be imported: {said}") from None
+        message = in_a_line(error, str(path))
+        raise UserError(f"{where} names the module {name}, which cannot be imported: {message}") from None

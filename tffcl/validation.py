@@ -388,8 +388,8 @@ def _names(info: kinds.Type) -> list[str]:
 
 def _words(info: kinds.Type, many: bool = False) -> str:
     if isinstance(info, kinds.Metadata):
-        told = (info.extra_json_schema or {}).get("description")
-        return told or _words(info.type, many)
+        described = (info.extra_json_schema or {}).get("description")
+        return described or _words(info.type, many)
     if isinstance(info, kinds.UnionType):
         words = [_words(each, many).removeprefix("one of ") for each in _alternatives(info)]
         return " or ".join(words) if len(words) > 1 else _words(_alternatives(info)[0], many)

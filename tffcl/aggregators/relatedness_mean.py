@@ -71,10 +71,10 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
         @tff.tensorflow.computation(value_type, weight_type)
         def pack(value, weight):
             # A weight of 0 silences a client, also one whose value is not finite.
-            heard = tf.nest.map_structure(
+            valid = tf.nest.map_structure(
                 lambda tensor: tf.where(weight > 0, tensor, tf.zeros_like(tensor)), value["value"]
             )
-            return collections.OrderedDict([*value.items(), ("value", heard), ("weight", tf.cast(weight, tf.float32))])
+            return collections.OrderedDict([*value.items(), ("value", valid), ("weight", tf.cast(weight, tf.float32))])
 
         @tff.tensorflow.computation(context_type, rows_type)
         def mix(context, rows):
@@ -119,31 +119,31 @@ class Mixing:
 
     def add(self, uploads, weights: np.ndarray):
         """Takes the uploads of some clients: the structure of values `[b, ...]`, and `float32 [b]`."""
-        heard = uploads["value"]
+        values = uploads["value"]
         if not (weights > 0).all():
-            heard = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), heard)
-        told = {name: upload for name, upload in uploads.items() if name != "value"} | {
+            values = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), values)
+        beside = {name: upload for name, upload in uploads.items() if name != "value"} | {
             "weight": weights.astype(np.float32)
         }
-        self._told.append(told)
+        self._told.append(beside)
         if not self._sums:
-            self._values.append(heard)
+            self._values.append(values)
             return
-        shares = np.asarray(self._state, np.float32)[:, told["key"]] * told["weight"]
+        shares = np.asarray(self._state, np.float32)[:, beside["key"]] * beside["weight"]
         if self._totals is None:
             self._totals = tf.nest.map_structure(
-                lambda rows: np.zeros((len(shares), *rows.shape[1:]), rows.dtype), heard
+                lambda rows: np.zeros((len(shares), *rows.shape[1:]), rows.dtype), values
             )
-        tf.nest.map_structure(lambda total, rows: _add_mixes(total, shares, rows), self._totals, heard)
+        tf.nest.map_structure(lambda total, rows: _add_mixes(total, shares, rows), self._totals, values)
 
     def finish(self) -> tuple:
         """Returns the process' next state, its result and its measurements."""
-        told = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._told)
-        order = np.argsort(told["key"], kind="stable")
-        told = tf.nest.map_structure(lambda leaf: leaf[order], told)
-        relatedness = self._related(told, order)
-        measured = collections.OrderedDict(key=told["key"], relatedness=relatedness, weight=told["weight"])
-        shares = relatedness * told["weight"]
+        beside = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._told)
+        order = np.argsort(beside["key"], kind="stable")
+        beside = tf.nest.map_structure(lambda leaf: leaf[order], beside)
+        relatedness = self._related(beside, order)
+        measured = collections.OrderedDict(key=beside["key"], relatedness=relatedness, weight=beside["weight"])
+        shares = relatedness * beside["weight"]
         weight = shares.sum(axis=1)
         weight = np.where(weight > 0, weight, 1.0).astype(np.float32)
         if self._sums:
@@ -153,8 +153,8 @@ class Mixing:
             result = tf.nest.map_structure(lambda *parts: _mixes(shares, weight, parts), *self._values)
         return tf.nest.map_structure(np.asarray, self._state), result, measured
 
-    def _related(self, told, order: np.ndarray) -> np.ndarray:
-        uploads = dict(told)
+    def _related(self, beside, order: np.ndarray) -> np.ndarray:
+        uploads = dict(beside)
         if self._relate is not by_matrix:  # another relation may look at the values
             uploads["value"] = tf.nest.map_structure(lambda *parts: np.concatenate(parts)[order], *self._values)
         return np.asarray(self._relate(self._state, tf.nest.map_structure(tf.convert_to_tensor, uploads)), np.float32)

@@ -62,9 +62,9 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
             votes.next.type_signature.result.result.member,
             votes.next.type_signature.result.measurements.member,
         )
-        def move(state, shares, told):
+        def move(state, shares, measured):
             followed = state["clip"] * tf.exp(-how.clip_learning_rate * (shares - how.quantile))
-            return collections.OrderedDict(clip=tf.where(told["clients"] > 0, followed, state["clip"]))
+            return collections.OrderedDict(clip=tf.where(measured["clients"] > 0, followed, state["clip"]))
 
         @tff.tensorflow.computation
         def first():
@@ -146,8 +146,8 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
                 tf.ensure_shape(tf.reshape(part, tf.concat([[clusters], leaf.shape[1:]], 0)), [None, *leaf.shape[1:]])
                 for part, leaf in zip(parts, leaves)
             ]
-            told = collections.OrderedDict(clients=tf.ensure_shape(counts, [None]))
-            return tf.nest.pack_sequence_as(rows["upload"]["value"], means), told
+            measured = collections.OrderedDict(clients=tf.ensure_shape(counts, [None]))
+            return tf.nest.pack_sequence_as(rows["upload"]["value"], means), measured
 
         def step(state, value, weight):
             rows = collect_rows(tff.federated_zip(collections.OrderedDict(upload=value, weight=weight)))

@@ -42,9 +42,10 @@ class CLoVE(TryingMethod):
     def next(self, state: ClusteredState, cohort: Cohort):
         if self._how.num_clusters == 1:
             return self.engine.next(state, cohort)
-        asked = cohort.population.restricted(cohort.client_ids)
-        traffic = self.tried_traffic(state) * len(asked)
-        state, metrics = self.engine.next(self._grouped(state, asked, cohort.seed[1], self.tried(state, asked)), cohort)
+        present = cohort.population.restricted(cohort.client_ids)
+        traffic = self.tried_traffic(state) * len(present)
+        grouped = self._grouped(state, present, cohort.seed[1], self.tried(state, present))
+        state, metrics = self.engine.next(grouped, cohort)
         return state, metrics.with_signatures(traffic)
 
     def _grouped(

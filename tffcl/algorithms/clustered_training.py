@@ -296,14 +296,14 @@ def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -
     """The clients of a cohort whose cluster has as many of them as each upload of the round needs."""
     needed = composed.members_needed
     _, place, members = np.unique(state.clusters(cohort.client_ids), return_inverse=True, return_counts=True)
-    asked = members[place] >= needed
-    if asked.all():
+    trains = members[place] >= needed
+    if trains.all():
         return cohort
     tell_once(
         f"a cluster with fewer than {needed} clients in a round (min_cluster_size) waits, and these are not asked: a "
         "sum would not hide what they upload"
     )
-    return cohort.chosen(np.flatnonzero(asked))
+    return cohort.chosen(np.flatnonzero(trains))
 
 
 def _with_rows(old, rows, new):

@@ -52,20 +52,20 @@ class FedDrift(TryingMethod):
         )
 
     def next(self, state: FedDriftState, cohort: Cohort):
-        asked = Traffic()
+        traffic = Traffic()
         if (cohort.seed[1] - 1) % self._how.check_every == 0:
-            asked = self.tried_traffic(state) * len(cohort.client_ids)
+            traffic = self.tried_traffic(state) * len(cohort.client_ids)
             state = self._checked(state, cohort)
         state, metrics = self.engine.next(state, cohort)
         untrained = state.untrained & ~np.isin(np.arange(len(state.models)), metrics.clusters)
-        return dataclasses.replace(state, untrained=untrained), metrics.with_signatures(asked)
+        return dataclasses.replace(state, untrained=untrained), metrics.with_signatures(traffic)
 
     def _checked(self, state: FedDriftState, cohort: Cohort) -> FedDriftState:
         """The state after the clients of a round have tried all models: they choose, models are opened, some merge."""
-        asked = cohort.population.restricted(cohort.client_ids)
-        where, own = state.index(asked.client_ids), state.clusters(asked.client_ids)
-        how, sizes = {"threshold": self._how.threshold, "eager": self._how.eager}, asked.sizes_of(asked.client_ids)
-        found = find_concepts(self.tried(state, asked), own, state.losses[where], state.untrained, sizes, **how)
+        present = cohort.population.restricted(cohort.client_ids)
+        where, own = state.index(present.client_ids), state.clusters(present.client_ids)
+        how, sizes = {"threshold": self._how.threshold, "eager": self._how.eager}, present.sizes_of(present.client_ids)
+        found = find_concepts(self.tried(state, present), own, state.losses[where], state.untrained, sizes, **how)
         changed = {name: getattr(state, name).copy() for name in ("assignment", "losses", "drifted_in")}
         changed["assignment"][where], changed["losses"][where] = found.chosen, found.least
         changed["drifted_in"][where[found.drifted]] = cohort.seed[1]

@@ -99,8 +99,8 @@ class FedGWC(TryingMethod):
         return dataclasses.replace(state, interactions=seen[np.ix_(order, order)], **extended(state, newcomers, joined))
 
     def views(self, state: FedGWCState) -> Views:
-        told = f"no cluster has split: interactions change by {state.changes[0]:.1e}, tolerance {self._how.tolerance}"
-        notes = () if len(state.splits) else (told,)
+        note = f"no cluster has split: interactions change by {state.changes[0]:.1e}, tolerance {self._how.tolerance}"
+        notes = () if len(state.splits) else (note,)
         return dataclasses.replace(super().views(state), splits=state.splits, notes=notes)
 
 

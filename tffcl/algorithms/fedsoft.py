@@ -36,9 +36,9 @@ def move_clusters(state, results, measurements):
     """Every model becomes the mean of the clients' by their weights; it is told from the mean of all models, which the
     server knows. A model that nobody has a weight for stays."""
     del measurements
-    models, told = state["models"], results["update"]
-    took_part = tf.reduce_any(tf.not_equal(told, 0), axis=1, keepdims=True)
-    return {**state, "models": tf.where(took_part, tf.reduce_mean(models, axis=0) + told, models)}
+    models, update = state["models"], results["update"]
+    took_part = tf.reduce_any(tf.not_equal(update, 0), axis=1, keepdims=True)
+    return {**state, "models": tf.where(took_part, tf.reduce_mean(models, axis=0) + update, models)}
 
 
 @built_once
@@ -64,11 +64,11 @@ def build_fedsoft_round(model: FlatModel, training: LocalTraining, how: FedSoftP
         centre = mean_model(models, importance)
         start = tf.where(kept["estimated"] > 0, kept["model"], centre) if how.start == "own" else centre
         trained, report = train(start, client, centre)
-        told = collections.OrderedDict(weights=importance, value=trained - tf.reduce_mean(models, axis=0))
+        upload = collections.OrderedDict(weights=importance, value=trained - tf.reduce_mean(models, axis=0))
         own = {"model": trained} if how.start == "own" else {}
         renewed = collections.OrderedDict(importance=importance, estimated=when, **own)
         renewed = tf.nest.map_structure(lambda new, old: tf.where(report["finite"], new, old), renewed, kept)
-        return ClientResult({"update": told}, report, renewed)
+        return ClientResult({"update": upload}, report, renewed)
 
     kept = arrays_type(first_kept(model, how))
     work = training_work(model, training, compute, kept=kept, **{ROUND: np.int32})

@@ -56,11 +56,11 @@ class FLUX(EngineMethod):
         return FLUXState(**self.engine.start(population, np.zeros(len(population), np.int32)))
 
     def next(self, state: FLUXState, cohort: Cohort):
-        asked = 0
+        described = 0
         if state.descriptors is None and cohort.seed[1] > self._how.warm_up_rounds:
-            state, asked = self._grouped(state, cohort.population), len(cohort.population)
+            state, described = self._grouped(state, cohort.population), len(cohort.population)
         state, metrics = self.engine.next(state, cohort)
-        return state, metrics.with_signatures(self._grouping * asked)
+        return state, metrics.with_signatures(self._grouping * described)
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
         """All clients describe their data; every cluster starts from the warmed-up model."""
@@ -77,9 +77,9 @@ class FLUX(EngineMethod):
         found = {"descriptors": described, "spans": spans, "eps": np.float64(eps), "described_by": state.models[0]}
         return dataclasses.replace(state, assignment=labels, **found, **grown)
 
-    def _described(self, asked: tff.Computation, model: np.ndarray, population: Population):
+    def _described(self, query: tff.Computation, model: np.ndarray, population: Population):
         release = privacy_releases.of_all("the descriptors", population, once=True)
-        return ask_all(asked, model, population, release=release)
+        return ask_all(query, model, population, release=release)
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
         """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: it sends that one only."""
@@ -97,8 +97,8 @@ class FLUX(EngineMethod):
     def joined_traffic(self, before: FLUXState | None, after: FLUXState) -> Traffic:
         """Nobody describes its data before clients are grouped; the round that groups them counts what all of them
         send."""
-        asked = before is not None and before.descriptors is not None
-        return super().joined_traffic(before, after) if asked else Traffic()
+        described = before is not None and before.descriptors is not None
+        return super().joined_traffic(before, after) if described else Traffic()
 
     def views(self, state: FLUXState) -> Views:
         if state.descriptors is None:

@@ -130,14 +130,14 @@ class GroupedInTime(Method):
         state, fresh = self._met(state, cohort.population, cohort.client_ids, number - 1)
         exchanged += self.joining * fresh
         if self._triggers:
-            state, asked = self._flagged(state, cohort)
+            state, flagging = self._flagged(state, cohort)
             there = np.intersect1d(state.met.client_ids, cohort.population.client_ids)
             standing = int(state.flags.raised[state.met.index(there)].sum())
             due = self._triggers.due(standing, number - 1, int(state.flags.formed_in), len(there))
             due = due and not self._too_few(len(there))  # else it stays due
             scalars = {"change_flags": standing, "formed_anew": int(due)}
             state, signed = self._formed_anew(state, cohort.population, number - 1) if due else (state, 0)
-            exchanged += _FLAG * asked + self.joining * signed
+            exchanged += _FLAG * flagging + self.joining * signed
         # Who sends a signature in this round takes part in it, and the server sees that.
         met, metrics = self._inner.next(state.met, dataclasses.replace(cohort, seen=fresh > 0))
         metrics = dataclasses.replace(metrics, scalars={**metrics.scalars, **scalars})
@@ -179,8 +179,8 @@ class GroupedInTime(Method):
         """Each client's loss `float32 [m]` under its model before it trains."""
         models, rows = self._inner.used_models(met, population.client_ids)
         losses = np.empty(len(rows), np.float32)
-        told = privacy_releases.of_all("the losses by which clients see that their data have changed", population)
-        current().release(told)  # once, whatever the number of models
+        release = privacy_releases.of_all("the losses by which clients see that their data have changed", population)
+        current().release(release)  # once, whatever the number of models
         for row in np.unique(rows):
             members = population.restricted(population.client_ids[rows == row])
             losses[rows == row] = ask_all(_build_losses(self.model.whole), models[row], members)
@@ -317,13 +317,13 @@ class GroupedInTime(Method):
                 )
             return inner.server_values(state.met)
 
-        said = [f"a run begins with {how.when} rounds of one model, row 0"] if isinstance(how.when, int) else []
+        steps = [f"a run begins with {how.when} rounds of one model, row 0"] if isinstance(how.when, int) else []
         if self._triggers:
-            said.append(
+            steps.append(
                 "where the clients are grouped again, the coordinator runs `signature` with all of them, groups them, "
                 "and puts the models in the order of the new clusters"
             )
-        when = {**inner.when, "training": "; ".join(said)} if said else inner.when
+        when = {**inner.when, "training": "; ".join(steps)} if steps else inner.when
         return dataclasses.replace(inner, server_values=values, when=when)
 
 

@@ -154,12 +154,12 @@ def find_attracting(
     least = how.least_share if how.least_share is not None else 0.4 / how.num_clusters
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(len(population.client_ids))[:_TRIED_CLIENTS])
-    asked = population.restricted(population.client_ids[rows])
+    chosen = population.restricted(population.client_ids[rows])
     best = 0.0
     for draw in range(_MOST_DRAWS):
         models = draw_models(model, how, seed + draw)
-        current().release(privacy_releases.of_all("the choices among models", asked))
-        shares = np.bincount(choose_rows(models, asked), minlength=how.num_clusters) / len(rows)
+        current().release(privacy_releases.of_all("the choices among models", chosen))
+        shares = np.bincount(choose_rows(models, chosen), minlength=how.num_clusters) / len(rows)
         if shares.min() >= least:
             return models, (draw + 1) * len(rows)
         best = max(best, shares.min())

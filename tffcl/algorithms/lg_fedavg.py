@@ -31,23 +31,23 @@ from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.trace_cache import built_once
 
 
-def local_names(model: FlatModel, asked: int | list[str] | str | None) -> list[str]:
-    """Returns the names of layers and weights that clients keep; `asked` as in `LGFedAvgParameters`.
+def local_names(model: FlatModel, local_layers: int | list[str] | str | None) -> list[str]:
+    """Returns the names of layers and weights that clients keep; `local_layers` as in `LGFedAvgParameters`.
 
     Raises:
       UserError: If there are fewer layers than are asked for.
     """
     layers = list(model.layer_slices())
-    if asked is None:
+    if local_layers is None:
         return layers[: max(len(layers) - 2, min(1, len(layers) - 1))]
-    if asked == ALL_BUT_FOUR:
+    if local_layers == ALL_BUT_FOUR:
         return [weight.name for weight in model.weights[:-4]]
-    if isinstance(asked, list):
-        return asked
-    if asked > len(layers):
+    if isinstance(local_layers, list):
+        return local_layers
+    if local_layers > len(layers):
         allowed = f"it must be from 0 to the number of layers of {model.name}, {len(layers)} ({', '.join(layers)})"
-        raise UserError(f"local_layers is {asked}; {allowed}", key="local_layers")
-    return layers[:asked]
+        raise UserError(f"local_layers is {local_layers}; {allowed}", key="local_layers")
+    return layers[:local_layers]
 
 
 @built_once

@@ -393,8 +393,8 @@ def method_builder(build: Build) -> Build:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            asked = ", ".join(signature.parameters)
-            raise UserError(f"{build.__name__}({asked}): {error}{_own_key(signature, kwargs)}") from None
+            names = ", ".join(signature.parameters)
+            raise UserError(f"{build.__name__}({names}): {error}{_own_key(signature, kwargs)}") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             check_declared(name, value, signature.parameters[name].annotation)

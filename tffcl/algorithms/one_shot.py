@@ -113,14 +113,14 @@ class OneShotClustering:
         if signed.halves is None:
             labels, dendrogram, threshold = self.group(proximity, signed.whole)
             weak = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
-            said = weak.reason if weak and not weak.is_clear else ""
+            note = weak.reason if weak and not weak.is_clear else ""
             if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
                 kinds = f"{labels.max() + 1} kind{'s' if labels.any() else ''}"
-                said = (
+                note = (
                     f"num_clusters is {self.num_clusters}, but signatures are of {kinds}: clients at 0 from each other "
                     "stay together"
                 )
-            return Formed(proximity, labels, dendrogram, threshold, _notes(said, odd))
+            return Formed(proximity, labels, dendrogram, threshold, _notes(note, odd))
         first, second = signed.halves
         least = self.signature.least_examples
         able = self_distance.able(signed.examples, least)
@@ -130,12 +130,12 @@ class OneShotClustering:
             apart = self.distances(first, None), self.distances(second, None), self.distances(first, second)
             halves = self_distance.Halves(*apart)
         found = self_distance.judge(proximity, halves, signed.examples, least=least, linkage=self.linkage)
-        said = found.sentence
+        note = found.sentence
         if found.kind == self_distance.DIFFER:
             cut = hierarchical.suggest_threshold(hierarchical.build_dendrogram(proximity, self.linkage), unit=self.unit)
             ((key, as_set),) = self.setting.items()
-            said += f"; {key} = {as_set(cut.threshold):.4g}, at the largest gap, would give {cut.num_clusters}"
-        return Formed(proximity, found.labels, found.dendrogram, found.threshold, _notes(said, odd), found.chance)
+            note += f"; {key} = {as_set(cut.threshold):.4g}, at the largest gap, would give {cut.num_clusters}"
+        return Formed(proximity, found.labels, found.dendrogram, found.threshold, _notes(note, odd), found.chance)
 
     def group(self, proximity: np.ndarray, signatures: Mapping | None = None):
         """Clusters clients by a number, a gap or a knee: `(labels int32 [N], dendrogram, threshold)`, the latter two
@@ -242,8 +242,8 @@ def _thin(signature: Signature, population: Population) -> str:
     )
 
 
-def _notes(*said: str) -> tuple[str, ...]:
-    return tuple(each for each in said if each)
+def _notes(*notes: str) -> tuple[str, ...]:
+    return tuple(each for each in notes if each)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

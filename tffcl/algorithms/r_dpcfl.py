@@ -84,8 +84,8 @@ class RDPCFL(IFCA):
         return self.joining * len(after.client_ids) if before is None else Traffic()
 
     def views(self, state: RDPCFLState) -> Views:
-        said = f"the clusters of updates overlap by {state.overlap:.2g}; drawn for {state.soft_rounds} more rounds"
-        return dataclasses.replace(Choosing.views(self, state), notes=(said, *self._notes_of_waiting(state)))
+        note = f"the clusters of updates overlap by {state.overlap:.2g}; drawn for {state.soft_rounds} more rounds"
+        return dataclasses.replace(Choosing.views(self, state), notes=(note, *self._notes_of_waiting(state)))
 
     def exports(self) -> Exports:
         found = super().exports()

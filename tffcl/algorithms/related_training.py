@@ -89,10 +89,10 @@ class RelatedTraining:
         fields = {"row": rows.astype(np.int32), "key": np.arange(len(where), dtype=np.int32)}
         if self.flags:
             fields["changed"] = self.flags(state, cohort)
-        asked = {"trained": relatedness[mixed[first]]}
+        matrices = {"trained": relatedness[mixed[first]]}
         sent = {"models": state.models[used]}
         let_go(state.models)
-        result = run_round(self.round, cohort, sent, asked, optimizers=state.optimizers, **fields)
+        result = run_round(self.round, cohort, sent, matrices, optimizers=state.optimizers, **fields)
         mixes = result.values["models"]
         if self.mixes == "stored":
             weights = np.ones(len(state.client_ids), np.float32)

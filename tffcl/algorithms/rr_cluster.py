@@ -49,9 +49,9 @@ class RRCluster(IFCA):
         forced, ids = self.forced(cohort), cohort.client_ids
         by = how.rebalance_by if (forced == CHOOSE).all() else None  # in a warm-up groups are of equal size
         if by == "choices" and len(ids):
-            asked = cohort.population.restricted(ids)
-            release = privacy_releases.of_all("the choices among models", asked)
-            chosen = self.asked_rows(state.models, asked, release=release)[asked.index(ids)]
+            present = cohort.population.restricted(ids)
+            release = privacy_releases.of_all("the choices among models", present)
+            chosen = self.asked_rows(state.models, present, release=release)[present.index(ids)]
             forced = rebalanced(chosen, how.num_clusters, how.least_clients, rng)
             state, metrics, _ = self.train_rows(state, cohort, forced=forced, moves=self._moves(len(ids)))
             return state, metrics.with_signatures(self.trying * len(ids))

@@ -124,17 +124,17 @@ class PerFedAvgParameters(Parameters):
     weighting: one_of(WEIGHTINGS) = "uniform"
 
 
-def training_of(asked: str | Mapping) -> tuple[Row, tuple[Parameters, ...]]:
+def training_of(given: str | Mapping) -> tuple[Row, tuple[Parameters, ...]]:
     """Returns the row of the registry that is asked for, and its parameters if it has any.
 
     Args:
-      asked: A name in `registry.TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight
+      given: A name in `registry.TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight
         = 0.1}.
 
     Raises:
       UserError: For an unknown name or parameter, or a wrong value.
     """
-    name, own = named("training", asked)
+    name, own = named("training", given)
     row = find("trainings", name, key="training")
     try:
         parameters = parameters_of(row, own, f"training {name}")

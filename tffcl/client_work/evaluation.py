@@ -139,8 +139,8 @@ def build_local_test(model: FlatModel, infer=None):
     def test_with_outputs(vector, x, y):
         outputs = infer(vector, x)
         numbers = _count(model, model.objective.predictions(outputs), y)
-        told = (tf.io.serialize_tensor(outputs),) if model.metrics_of_outputs else ()
-        return dict(zip(LOCAL_TEST, (*numbers, *told)))
+        whole = (tf.io.serialize_tensor(outputs),) if model.metrics_of_outputs else ()
+        return dict(zip(LOCAL_TEST, (*numbers, *whole)))
 
     return test_with_outputs
 

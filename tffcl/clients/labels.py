@@ -121,8 +121,8 @@ def coded(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
     end = len(names) if names else 2**31 - 1
     if y.size and (y.min() < 0 or y.max() >= end):
         wrong = y.min() if y.min() < 0 else y.max()
-        said = "labels count from 0" if wrong < 0 or not names else f"there are {end} label_names"
-        raise UserError(f"{whose} has the label {wrong}; {said}{_CURE if wrong < 0 else ''}")
+        rule = "labels count from 0" if wrong < 0 or not names else f"there are {end} label_names"
+        raise UserError(f"{whose} has the label {wrong}; {rule}{_CURE if wrong < 0 else ''}")
     return y.astype(np.int32)
 
 

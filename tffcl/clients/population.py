@@ -111,8 +111,8 @@ class Population(Shown):
             return np.array([rows[name] for name in np.atleast_1d(client_ids).tolist()])
         except KeyError as error:
             if len(self) > _MOST_NAMED:
-                said = f"there are {len(self)} clients, {self.names[0]} to {self.names[-1]}"
-                raise UserError(f"client {error.args[0]} is not known; {said}") from None
+                known = f"there are {len(self)} clients, {self.names[0]} to {self.names[-1]}"
+                raise UserError(f"client {error.args[0]} is not known; {known}") from None
             raise unknown("client", error.args[0], rows) from None
 
     def id_of(self, client) -> int:

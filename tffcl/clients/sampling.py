@@ -53,8 +53,8 @@ def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: in
       UserError: If there are fewer clients than `size`.
     """
     if size > len(client_ids):
-        asked = Option("train.clients_per_round", "clients_per_round")
-        raise UserError(f"{asked} is {size}, but there are only {len(client_ids)} clients")
+        option = Option("train.clients_per_round", "clients_per_round")
+        raise UserError(f"{option} is {size}, but there are only {len(client_ids)} clients")
     rng = np.random.default_rng([stream(seed, "sampling"), round_number])
     if how == "poisson":
         return np.sort(client_ids[rng.random(len(client_ids)) < size / len(client_ids)]).astype(np.int32)

@@ -195,12 +195,12 @@ def numbered(examples: Iterable, known: "Population | None") -> tuple[list, np.n
     return [name for _, name in pairs], np.array([number for number, _ in pairs])
 
 
-def _check_alike(given: ClientExamples, like: ClientExamples, said: str, others: str):
+def _check_alike(given: ClientExamples, like: ClientExamples, subject: str, others: str):
     """Raises UserError if examples or labels are of another type or shape than others."""
     inputs, known = inputs_of(given.x), inputs_of(like.x)
     if inputs.keys() != known.keys():
         mine, its = (", ".join(each) or "one array" for each in (inputs, known))
-        raise UserError(f"{said.format(what='inputs')} {mine}, {others} {its}; all must be alike")
+        raise UserError(f"{subject.format(what='inputs')} {mine}, {others} {its}; all must be alike")
     pairs = [(f"examples{f' of input {name}' if name else ''}", inputs[name], known[name]) for name in inputs]
     for what, one, other in (*pairs, ("labels", given.y, like.y)):
         is_like = _kind_of(one) == _kind_of(other) if what == "labels" else one.dtype == other.dtype
@@ -208,7 +208,7 @@ def _check_alike(given: ClientExamples, like: ClientExamples, said: str, others:
             mine, its = (
                 f"{'text' if each.dtype.kind == 'U' else each.dtype} {list(each.shape[1:])}" for each in (one, other)
             )
-            raise UserError(f"{said.format(what=what)} {mine}, {others} {its}; all must be alike")
+            raise UserError(f"{subject.format(what=what)} {mine}, {others} {its}; all must be alike")
 
 
 def _kind_of(y: np.ndarray) -> str:

@@ -111,12 +111,12 @@ def write_form(directory: pathlib.Path, kind: str, computation: tff.Computation)
 
 
 def _reason(kind: str, computation: tff.Computation, error: Exception) -> str:
-    said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     if hands_out_kept(computation):
-        return f"TFF's forms have no place for what clients keep: a device keeps it itself ({said})"
-    if kind == "distribute_aggregate" and "FunctionType" in said:
-        return f"TFF 0.87 makes none of a computation with a tff.federated_aggregate, only with sums ({said})"
-    return said
+        return f"TFF's forms have no place for what clients keep: a device keeps it itself ({message})"
+    if kind == "distribute_aggregate" and "FunctionType" in message:
+        return f"TFF 0.87 makes none of a computation with a tff.federated_aggregate, only with sums ({message})"
+    return message
 
 
 def read_form(directory: pathlib.Path, kind: str) -> dict[str, tff.Computation]:

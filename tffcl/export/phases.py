@@ -53,9 +53,9 @@ class Releases:
 
     found: list[Release] = dataclasses.field(default_factory=list)
 
-    def spend(self, *told: Release):
+    def spend(self, *releases: Release):
         """Notes releases."""
-        self.found += told
+        self.found += releases
 
     @property
     def hide_clients(self) -> bool:

@@ -49,9 +49,9 @@ def check_values(directory: pathlib.Path, manifest: Mapping):
         )
         yield compared(place, lambda: initial, first_value(start, trained), "what initialize gives")
     if "signature_context" in values:
-        place, told = _server_value(directory, manifest, "signature_context", "signature")
+        place, context = _server_value(directory, manifest, "signature_context", "signature")
         given = _given(directory, manifest, "signature")
-        yield compared(place, lambda: told, given[0], "what the signatures of the check were computed from")
+        yield compared(place, lambda: context, given[0], "what the signatures of the check were computed from")
     script = directory / SCRIPT.name
     if script.is_file():
         if script.read_bytes() == SCRIPT.read_bytes():

@@ -115,8 +115,8 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: 
     context = tff.framework.get_context_stack().current
     exports = method.exports()
     computations = exports.computations(state)
-    told = Releases()
-    with simulating(ledger=told):
+    releases = Releases()
+    with simulating(ledger=releases):
         arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
     if exports.summed and "training" in arguments:
         # Clients that the server meets in the rehearsal may found clusters.
@@ -129,7 +129,7 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: 
     }
     states = _write_states(directory, computations, arguments, exports, state)
     _write_models(directory, trained)
-    chosen = _write_clustering(directory, trained, private=told.hide_clients)
+    chosen = _write_clustering(directory, trained, private=releases.hide_clients)
     if TRAININGS & computations.keys():
         shutil.copy(SCRIPT, directory / "run_one_round.py")
     return {
@@ -141,7 +141,7 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: 
         "model": _describe_model(trained),
         "phases": describe_phases(method, exports, computations),
         "fields": describe_fields(computations),
-        "privacy": {**describe_privacy(told.found, spent), **chosen},
+        "privacy": {**describe_privacy(releases.found, spent), **chosen},
         "computations": described,
         "values": states,
     }
@@ -350,8 +350,8 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
         there = tf.logical_and(cluster >= 0, cluster < len(models))  # -1 would be the last
-        told = tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
-        with tf.control_dependencies([told]):
+        check = tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
+        with tf.control_dependencies([check]):
             return run(served.models[cluster], images)
 
     served.predict, signatures = predict, {"serving_default": predict}

@@ -245,13 +245,13 @@ def _build_next(composed: Round, state_type: tff.StructType, num_clusters: int) 
         clients = tff.federated_zip(
             collections.OrderedDict(examples=client_data, client_id=inputs["client_id"], seed=inputs["seed"])
         )
-        moved, told = composed.deployed(_round_state(composed, state), clients)
+        moved, outcome = composed.deployed(_round_state(composed, state), clients)
         metrics = collections.OrderedDict(
             distributor=_nothing(),
             client_work=tff.federated_zip(
-                collections.OrderedDict(train=tff.federated_map(finish, told["results"]["metrics"]))
+                collections.OrderedDict(train=tff.federated_map(finish, outcome["results"]["metrics"]))
             ),
-            aggregator=told["measurements"]["update"],
+            aggregator=outcome["measurements"]["update"],
             finalizer=_nothing(),
         )
         return tff.learning.templates.LearningProcessOutput(

@@ -102,22 +102,22 @@ def run_round(
         chosen = blocks.plan(composed, cohort, values)
         privacy_releases.release_round(composed.uploads, cohort)
         run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
-        told = run(composed, cohort, values, aggregators, fields, held)
-    rows = dict(told.rows)
+        outcome = run(composed, cohort, values, aggregators, fields, held)
+    rows = dict(outcome.rows)
     reports = rows.pop("report")
     check_finite(reports, cohort)
     models = next((len(value) for value in values.values() if np.ndim(value) == 2), None)
     transfer = composed.transfer
     traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * len(cohort.client_ids)
     return RoundResult(
-        told.values, told.aggregators, reports, rows, told.results, told.measurements, held[KEPT], held[OPTIMIZER],
-        traffic,
+        outcome.values, outcome.aggregators, reports, rows, outcome.results, outcome.measurements, held[KEPT],
+        held[OPTIMIZER], traffic,
     )  # fmt: skip
 
 
-def _keep(held: dict[str, KeptStates | None], names: Sequence[str], client_ids, told):
+def _keep(held: dict[str, KeptStates | None], names: Sequence[str], client_ids, reports):
     """Puts what clients have handed out of what they keep in the place of what they had."""
-    by_id = {int(each["client_id"]): each for each in told}
+    by_id = {int(each["client_id"]): each for each in reports}
     for name in names:
         held[name] = held[name].updated(client_ids, [by_id[int(client)][name] for client in client_ids])
 
@@ -127,17 +127,17 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, hel
     names = [*composed.work.fields, *composed.work.keeps]
     inputs = cohort.inputs(**{name: fields[name] for name in names})  # in the order of the client's type
     if inputs:
-        state, told, *handed_out = composed.simulated(state, inputs)
+        state, outcome, *handed_out = composed.simulated(state, inputs)
     else:  # there is nothing that several workers could share
         with tff.framework.get_context_stack().install(next(iter(runtime.lanes()))):
-            state, told, *handed_out = composed.simulated_of_nobody(state, inputs)
-    rows = by_client(told["reports"], cohort.client_ids)
+            state, outcome, *handed_out = composed.simulated_of_nobody(state, inputs)
+    rows = by_client(outcome["reports"], cohort.client_ids)
     rows = rows if "report" in rows else {"report": rows}
     for each in handed_out:
         _keep(held, composed.work.keeps, cohort.client_ids, each)
     values = {name: state[name] for name in values}
     aggregators = plain_containers(state["aggregators"])
-    return blocks.Told(values, aggregators, rows, told.get("results", {}), told.get("measurements", {}))
+    return blocks.Told(values, aggregators, rows, outcome.get("results", {}), outcome.get("measurements", {}))
 
 
 def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields, held: dict, chosen: blocks.Plan):

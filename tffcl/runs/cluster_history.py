@@ -39,8 +39,8 @@ class ClusterHistory(Callback):
             if int(path.stem) > run.round_number:
                 path.unlink()
             else:
-                told = _read(path, f"; {OVERWRITE} starts anew")
-                self._clients, self._clusters = _after(self._clients, self._clusters, *told)
+                saved = _read(path, f"; {OVERWRITE} starts anew")
+                self._clients, self._clusters = _after(self._clients, self._clusters, *saved)
 
     def after_round(self, run: "Run"):
         """Saves who moved, joined or left; of clients with names all is text."""
@@ -50,9 +50,9 @@ class ClusterHistory(Callback):
         moved = clusters != _of(self._clients, self._clusters, clients)
         if not moved.any():
             return
-        told = np.stack([clients[moved], clusters[moved]])
+        moves = np.stack([clients[moved], clusters[moved]])
         with replacing(self._directory / f"{run.round_number:06}.npy") as file:
-            np.save(file, told if told.dtype.kind == "U" else told.astype(np.int32))
+            np.save(file, moves if moves.dtype.kind == "U" else moves.astype(np.int32))
         self._clients, self._clusters = clients, clusters
 
 

@@ -78,9 +78,9 @@ def check_same_data(out, before: Mapping[str, str] | None, now: Mapping[str, str
     if before is None or before == now:
         return
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    said = [_difference(name, before.get(name), now.get(name)) for name in differing]
+    differences = [_difference(name, before.get(name), now.get(name)) for name in differing]
     raise UserError(
-        f"the data have changed since the run in {out}: {', '.join(said)}; a new run needs another directory"
+        f"the data have changed since the run in {out}: {', '.join(differences)}; a new run needs another directory"
     )
 
 

@@ -111,9 +111,9 @@ def _check_weights(name: str, weights: np.ndarray, shape: tuple[int, int]):
     sums = weights.sum(axis=1)
     wrong = np.flatnonzero(~((weights >= 0).all(axis=1) & (np.abs(sums - 1) <= _ROUNDING)))
     if wrong.size:
-        told = ", ".join(f"{weight:.3g}" for weight in weights[wrong[0], :5]) + (", ..." if shape[1] > 5 else "")
+        shown = ", ".join(f"{weight:.3g}" for weight in weights[wrong[0], :5]) + (", ..." if shape[1] > 5 else "")
         raise UserError(
-            f"{name}: models_for gives the weights {told} in row {wrong[0]}, which sum to {sums[wrong[0]]:.4g}; a "
+            f"{name}: models_for gives the weights {shown} in row {wrong[0]}, which sum to {sums[wrong[0]]:.4g}; a "
             "client's weights must be from 0 and sum to 1"
         )
 

@@ -357,11 +357,11 @@ def measured(names: Iterable[str], *, has_accuracy: bool = True, validation: boo
     return {name: metric for name, metric in found.items() if validation or metric.source[:1] != ("validation",)}
 
 
-def check_measured(said: str, column: str, known: Mapping[str, Metric] | None):
+def check_measured(option: str, column: str, known: Mapping[str, Metric] | None):
     """Raises UserError if runs do not measure what is to be chosen or stopped by.
 
     Args:
-      said: What names it, for the message.
+      option: What names it, for the message.
       column: Of rounds.csv.
       known: What the runs measure, see `measured`; None where only they can tell.
     """
@@ -370,10 +370,10 @@ def check_measured(said: str, column: str, known: Mapping[str, Metric] | None):
     name = column.removeprefix("validation_").partition("_")[2]
     if name in answer_metrics.METRICS and name != answer_metrics.ACCURACY.name:
         raise UserError(
-            f"{said} needs the metric: --set 'evaluation.metrics=[\"{name}\"]' of a task, "
+            f"{option} needs the metric: --set 'evaluation.metrics=[\"{name}\"]' of a task, "
             f'metrics=("{name}", ...) of a model in Python'
         )
-    raise unknown(f"metric of {said}", column, [each for each in known if known[each].better])
+    raise unknown(f"metric of {option}", column, [each for each in known if known[each].better])
 
 
 def on_validation(select: str) -> Metric | None:

@@ -45,9 +45,9 @@ class Stage:
     def untrained(self) -> np.ndarray:
         """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that
         never trained."""
-        asked = self.population.evaluated
-        own = Evaluator(self.evaluator.model, asked)
-        return self.of_all(own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(asked), int)))
+        tested = self.population.evaluated
+        own = Evaluator(self.evaluator.model, tested)
+        return self.of_all(own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(tested), int)))
 
     def of_all(self, values: np.ndarray) -> np.ndarray:
         """Returns values `float64 [n]` of those whose accuracies are taken as of all clients `[N]`, NaN of others."""
@@ -112,9 +112,9 @@ class Stages:
 
     def _make_stage(self, place: int) -> Stage:
         population, nobody = self.populations[place], np.zeros(0, np.int32)
-        asked = population.evaluated
-        evaluator, held = Evaluator(self._model, asked), asked.pooled_validation
-        more = self._model.initial, None if held is None else Evaluator(self._model, asked, tests=held)
+        tested = population.evaluated
+        evaluator, held = Evaluator(self._model, tested), tested.pooled_validation
+        more = self._model.initial, None if held is None else Evaluator(self._model, tested, tests=held)
         if place == 0:
             return Stage(population, evaluator, None, nobody, nobody, nobody, *more)
         before, there, changed = self.populations[:place], population.client_ids, [nobody]

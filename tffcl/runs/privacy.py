@@ -107,12 +107,12 @@ class Ledger:
         if not self.file.exists():
             return
         try:
-            told = json.loads(read_text(self.file))
-            if _digest(told["tffcl run"], told["releases"]) != told["digest"]:
+            saved = json.loads(read_text(self.file))
+            if _digest(saved["tffcl run"], saved["releases"]) != saved["digest"]:
                 raise ValueError("its digest is another")
-            if run and told["tffcl run"] != run:
+            if run and saved["tffcl run"] != run:
                 raise ValueError("it is of another run")
-            self._counts = _counts_in(np.array(told["releases"], np.float64))
+            self._counts = _counts_in(np.array(saved["releases"], np.float64))
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise self._unusable(f"cannot be read ({error})") from None
 
@@ -163,7 +163,7 @@ class Ledger:
         """ε of all releases at δ; infinite where one had no noise."""
         return self._epsilon(self._counts)
 
-    def spend(self, *told: Release):
+    def spend(self, *releases: Release):
         """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it
         when.
 
@@ -172,7 +172,7 @@ class Ledger:
           OSError: If the file cannot be written; nothing is counted, and nothing may be released.
         """
         after = {kind: dataclasses.replace(each) for kind, each in self._counts.items()}
-        for release in told:
+        for release in releases:
             kind = _kind_of(release)
             count = after.setdefault(kind, _Count())
             if not release.once or not count.times or count.again:
@@ -226,14 +226,14 @@ class Ledger:
         in_the_open = [kind for kind in self._counts if not kind.noise and not kind.hidden]
         if not any(kind.hidden for kind in self._counts):
             return []
-        told = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+        note = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
         others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
-        asked = (
+        beside = (
             "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, "
             "such as their losses under the models or the model that they choose (asked "
             f"{'once' if others == 1 else f'{others} times'})"
         )
-        return [told] * any(kind.once for kind in in_the_open) + [asked] * bool(others)
+        return [note] * any(kind.once for kind in in_the_open) + [beside] * bool(others)
 
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.
@@ -247,16 +247,16 @@ class Ledger:
             return None
         releases = sum(count.times for count in self._counts.values())
         opened = releases - sum(count.times for count in noised.values())
-        told = {
+        facts = {
             "epsilon": None if opened else self.epsilon,
             "delta": self.delta,
             "neighbours": _neighbours_in(noised or self._counts),
             "budget": self.budget,
         }
-        told |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
+        facts |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
         if any(kind.once for kind in noised) and not _replaces(noised):
-            told["replacing_epsilon"] = replacing_epsilon_of(_times_of(noised), self.delta)
-        return {**told, "releases": releases, **({"stopped": stopped} if stopped else {})}
+            facts["replacing_epsilon"] = replacing_epsilon_of(_times_of(noised), self.delta)
+        return {**facts, "releases": releases, **({"stopped": stopped} if stopped else {})}
 
 
 def _kind_of(release: Release) -> _Kind:
@@ -323,9 +323,9 @@ def privacy_notes(summary: dict | None) -> list[str]:
             "cost epsilon "
             f"{summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
         ]
-    told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
+    note = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
-    return [f"{told}{budget}"]
+    return [f"{note}{budget}"]
 
 
 def _neighbours(summary: dict) -> str:

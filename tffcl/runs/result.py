@@ -101,9 +101,9 @@ class Trained(Shown):
         """
         models, weights = self.mixture_of(client)
         if len(models) > 1:
-            told = ", ".join(f"{weight:.2g}" for weight in weights)
+            shown = ", ".join(f"{weight:.2g}" for weight in weights)
             raise UserError(
-                f"client {client} uses a mixture of {len(models)} models, with the weights {told}, which is no single "
+                f"client {client} uses a mixture of {len(models)} models, with the weights {shown}, which is no single "
                 "model: mixture_of gives them, predict its answers, keras_model_of a Keras model of it"
             )
         return models[0]
@@ -235,11 +235,11 @@ class Result(Shown):
 
     def facts(self):
         """What came of the run."""
-        told = {f"{kind} accuracy": percent(mean) for kind, mean in self._means("accuracy").items()}
+        accuracies = {f"{kind} accuracy": percent(mean) for kind, mean in self._means("accuracy").items()}
         for name in [each for each in self.summary.get("metrics", {}) if each != "accuracy"]:
-            told |= {f"{kind} {name}": f"{mean:.4g}" for kind, mean in self._means("metrics", name).items()}
+            accuracies |= {f"{kind} {name}": f"{mean:.4g}" for kind, mean in self._means("metrics", name).items()}
         rest = {"clusters": self.summary["clusters"]["count"], "rounds": self.summary["rounds"], "files": self.out}
-        return {"method": self.summary["algorithm"], **told, **rest}
+        return {"method": self.summary["algorithm"], **accuracies, **rest}
 
     def _means(self, *place: str) -> dict[str, float]:
         """The means over clients that there are below a place of the summary, by `cluster`, `local` and `global`."""
@@ -248,10 +248,10 @@ class Result(Shown):
         return {kind: mean for kind, mean in means.items() if mean is not None}
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in self._means("accuracy").items())
+        means = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in self._means("accuracy").items())
         first = next(iter(self.summary.get("metrics", {})), None)
-        if first and not said:  # as of numbers
-            said = ", ".join(f"{kind} {first} {mean:.4g}" for kind, mean in self._means("metrics", first).items())
+        if first and not means:  # as of numbers
+            means = ", ".join(f"{kind} {first} {mean:.4g}" for kind, mean in self._means("metrics", first).items())
         counts = {"round": self.summary["rounds"], "cluster": self.summary["clusters"]["count"]}
         rounds, clusters = (f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
-        return f"Result({self.summary['algorithm']} after {rounds}: {said or 'no accuracies'}; {clusters}; {self.out})"
+        return f"Result({self.summary['algorithm']} after {rounds}: {means or 'no accuracies'}; {clusters}; {self.out})"

@@ -176,7 +176,7 @@ def cluster_numbers(population: Population, views: Views) -> dict:
 
 
 def summarize(
-    about: Mapping, population: Population, views: Views, accuracy: dict, totals: Totals, told: Sequence[str]
+    about: Mapping, population: Population, views: Views, accuracy: dict, totals: Totals, notes: Sequence[str]
 ) -> dict:
     """Makes the contents of summary.json.
 
@@ -186,7 +186,7 @@ def summarize(
       views: Of the method's last state.
       accuracy: `cluster float [N]`, `global float | None` of the last evaluation.
       totals: What the run has counted.
-      told: Notes on what happened in the run.
+      notes: Notes on what happened in the run.
     """
     local = totals.local_accuracies
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
@@ -202,7 +202,7 @@ def summarize(
             *_notes_of_many(population),
             *_notes(population, views),
             *_undefined(accuracy),
-            *told,
+            *notes,
         ],
         **({"label_names": list(population.label_names)} if population.label_names else {}),
         "accuracy": {
@@ -246,9 +246,9 @@ def _notes_of_classes(population: Population) -> list[str]:
 
 
 def _notes_of_many(population: Population) -> list[str]:
-    asked, everyone = len(population.evaluated), len(population)
-    said = f"accuracies are of {asked:,} of the {everyone:,} clients, drawn at random: examples are read when needed"
-    return [said] if asked < everyone else []
+    tested, everyone = len(population.evaluated), len(population)
+    note = f"accuracies are of {tested:,} of the {everyone:,} clients, drawn at random: examples are read when needed"
+    return [note] if tested < everyone else []
 
 
 def _undefined(accuracy: Mapping) -> list[str]:
@@ -308,8 +308,8 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": totals.local_accuracies,
     }
-    if len(asked := population.evaluated) < len(population):  # nobody knows how many the others have
-        unknown = ~np.isin(population.client_ids, asked.client_ids)
+    if len(tested := population.evaluated) < len(population):  # nobody knows how many the others have
+        unknown = ~np.isin(population.client_ids, tested.client_ids)
         columns["test_examples"] = np.ma.masked_array(population.test_sizes, unknown)
     for place, (name, found) in enumerate(accuracy["metrics"].items()):
         columns |= {f"cluster_{name}": found["cluster"], f"local_{name}": totals.local_metrics[:, place]}

@@ -44,12 +44,12 @@ def evaluate(run: Run):
     """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`."""
     with run.timed(EVALUATION):
         method, population, stage = run.method, run.population, run.stage
-        asked = population.evaluated
-        run.state = method.choose(run.state, asked)
-        placed = method.place(run.state, asked) if run.protocol.place_unseen else run.state
-        models, rows = method.used_models(placed, asked.client_ids)
-        method_checks.check_models(method.name, models, rows, len(asked), method.model.whole.size)
-        views = method.views(placed).of(asked.client_ids)
+        tested = population.evaluated
+        run.state = method.choose(run.state, tested)
+        placed = method.place(run.state, tested) if run.protocol.place_unseen else run.state
+        models, rows = method.used_models(placed, tested.client_ids)
+        method_checks.check_models(method.name, models, rows, len(tested), method.model.whole.size)
+        views = method.views(placed).of(tested.client_ids)
         # A model for everyone has nothing of what clients keep of theirs.
         everyones = views.global_model if method.model.own is None else None
         clusters = np.asarray(views.clusters)
@@ -123,8 +123,8 @@ def _train(run: Run, number: int) -> dict:
     totals.local_correct[where] = metrics.test_correct
     totals.local_total[where] = metrics.test_examples
     if metrics.test_outputs is not None:
-        told = metrics.client_ids, metrics.test_outputs
-        totals.local_metrics[where] = own_metrics(run.method.model, run.population, *told)
+        tested = metrics.client_ids, metrics.test_outputs
+        totals.local_metrics[where] = own_metrics(run.method.model, run.population, *tested)
     totals.down_bytes += metrics.traffic.down
     totals.up_bytes += metrics.traffic.up
     totals.signature_bytes += metrics.signatures.down + metrics.signatures.up

@@ -29,8 +29,8 @@ def parse_bytes(text: str | int | float) -> int:
 
 def free_bytes() -> int:
     """Returns how much memory can be taken without swapping, of the machine or of what a container may use."""
-    with open("/proc/meminfo", encoding="ascii") as told:
-        available = next(int(line.split()[1]) * 1024 for line in told if line.startswith("MemAvailable"))
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
         limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         available = min(available, max(limit - used, 0))

@@ -67,8 +67,8 @@ def _check_private_network():
         os._exit(0)
     os.close(writable)
     os.waitpid(child, 0)
-    with open(readable, "rb") as said:
-        if reason := said.read().decode():
+    with open(readable, "rb") as answer:
+        if reason := answer.read().decode():
             raise OSError(reason)
 
 

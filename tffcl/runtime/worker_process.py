@@ -157,8 +157,8 @@ class Worker:
                 # sessions first.
                 process_group=0,
             )
-            with self._process.stdout as said:
-                for line in said:
+            with self._process.stdout as output:
+                for line in output:
                     kind, _, about = line.strip().partition(" ")
                     if kind == "open:":
                         self.open_because = about

@@ -196,9 +196,9 @@ def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) ->
     if seed is None:
         return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
     weights = tf.range(1, tf.size(value) + 1)
-    told = tf.reduce_sum(tf.reshape(tf.cast(value, tf.float32), [-1]) * tf.sin(tf.cast(weights, tf.float32)))
+    digest = tf.reduce_sum(tf.reshape(tf.cast(value, tf.float32), [-1]) * tf.sin(tf.cast(weights, tf.float32)))
     # Of the value, too: the same client noises other data by other numbers, or their difference would be seen as it is.
-    seed = tf.random.experimental.stateless_fold_in(seed, tf.bitcast(told, tf.int32))
+    seed = tf.random.experimental.stateless_fold_in(seed, tf.bitcast(digest, tf.int32))
     return value + noise_multiplier * tf.random.stateless_normal(tf.shape(value), seed, dtype=value.dtype)
 
 
@@ -231,8 +231,8 @@ def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float,
     bound = tf.cast(clip, centres.dtype)
     norms = tf.norm(centres, axis=1, keepdims=True)
     kept = tf.where(mask[:, tf.newaxis], centres / tf.maximum(norms, bound), tf.zeros_like(centres))
-    told = noised(kept / count**0.5, noise_multiplier, seed) * count**0.5 * bound
-    return collections.OrderedDict(centres=told, mask=tf.ones_like(mask))
+    noisy = noised(kept / count**0.5, noise_multiplier, seed) * count**0.5 * bound
+    return collections.OrderedDict(centres=noisy, mask=tf.ones_like(mask))
 
 
 WHOLE, FIRST, SECOND, EXAMPLES = "whole", "first", "second", "examples"

@@ -166,9 +166,9 @@ def compare_runs(
 
 def _contents(batch: Batch, configs: Sequence[RunConfig | ObjectRun], targets: Sequence[Target]) -> dict:
     """Which methods and targets were asked for, those of an earlier command in this directory behind them."""
-    asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(batch.out)])
+    methods = dict.fromkeys([*(config.algorithm for config in configs), *read_order(batch.out)])
     wanted = dict.fromkeys(map(str, [*targets, *read_targets(batch.out)]))
-    return {"algorithms": list(asked), "targets": list(wanted)}
+    return {"algorithms": list(methods), "targets": list(wanted)}
 
 
 # What all methods of a task have in common, beside [train], of which each may have values of its own.
@@ -199,7 +199,7 @@ def check_comparable(
     Raises:
       UserError: Naming the first run that is of other settings, what differs, and what to do.
     """
-    asked, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
+    wanted_configs, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
     dashes, overwrite_it = ("", "overwrite=True") if of_objects else ("--", "--overwrite")
     places = {(config.algorithm, config.seed) for config in configs}
     for place in sorted(out.glob("*/seed-*")):
@@ -209,18 +209,18 @@ def check_comparable(
         directory = RunDirectory(place)
         if not seed.isdecimal() or directory.state is State.EMPTY or again and (overwrite or not directory.ended):
             continue
-        there = _settings_there(place, asked.get(label))
-        if label in asked:
-            wanted = {**settings_of(asked[label]), "seed": there.get("seed")}
+        there = _settings_there(place, wanted_configs.get(label))
+        if label in wanted_configs:
+            wanted = {**settings_of(wanted_configs[label]), "seed": there.get("seed")}
             anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
         else:
             there, wanted = _shared(there, configs, others)
             anew = f"{overwrite_it} with {label} among {'methods' if of_objects else '--algorithms'}"
         difference = first_difference(there, wanted)
         if difference:
-            own = label not in asked and not of_objects
-            told = _told(label, *difference, own=own)
-            raise UserError(f"{short_path(place)} {told} give another {dashes}out, or run it anew ({anew})")
+            own = label not in wanted_configs and not of_objects
+            reason = _told(label, *difference, own=own)
+            raise UserError(f"{short_path(place)} {reason} give another {dashes}out, or run it anew ({anew})")
         if isinstance(configs[0], ObjectRun):
             configs[0].check_same_data(directory)
 

@@ -90,11 +90,11 @@ def join_newcomers(
         allow what newcomers tell.
     """
     out = pathlib.Path(out)
-    asked = load_run_config(out, trust_builders=trust_builders).newcomers
-    if not asked.any:
+    settings = load_run_config(out, trust_builders=trust_builders).newcomers
+    if not settings.any:
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
-    if asked.round:
-        raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
+    if settings.round:
+        raise UserError(f"the newcomers of the run in {out} joined it in round {settings.round}; none are left")
     for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
         check_replaceable(out / name)
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
@@ -265,10 +265,10 @@ def _lines(contents: dict):
     yield f"joined clusters (newcomers): {joined or 'none'}; new clusters founded: {clusters['founded']}"
     if clusters["ari"] is not None:
         yield f"adjusted Rand index of all clients, newcomers included: {clusters['ari']:.3f}"
-    told = {"cluster": "the model that a newcomer is given"}
+    models = {"cluster": "the model that a newcomer is given"}
     if contents["epochs"]:
-        told["local"] = f"after {contents['epochs']} epoch{'s' * (contents['epochs'] != 1)} on its own data"
-    for kind, when in told.items():
+        models["local"] = f"after {contents['epochs']} epoch{'s' * (contents['epochs'] != 1)} on its own data"
+    for kind, when in models.items():
         if accuracy[kind]["mean"] is not None:
             yield f"{kind} accuracy: {_mean(accuracy[kind], 100)} % ({when})"
         for name, each in contents.get("metrics", {}).items():

@@ -225,9 +225,9 @@ def _check_parameters(what: str, build: Callable, values: Mapping) -> bool:
     ]
     if needed:
         function = getattr(build, "__name__", type(build).__name__)
-        said = ", ".join([*values, "seed"])
+        arguments = ", ".join([*values, "seed"])
         raise UserError(
-            f"{what} is the function {function}, which needs {', '.join(needed)}, and is called with {said} alone: "
-            f"lambda {said}: {function}(...), with seed or without"
+            f"{what} is the function {function}, which needs {', '.join(needed)}, and is called with {arguments} "
+            f"alone: lambda {arguments}: {function}(...), with seed or without"
         )
     return "seed" in named or any_name

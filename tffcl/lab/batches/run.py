@@ -82,8 +82,8 @@ def run(
         write_published(config, directory)
     if result is not None and len(malicious):
         clients = result.trained.population
-        told = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
-        result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
+        outcome = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
+        result.summary.update(attack=outcome, notes=[*result.summary["notes"], note_of(outcome)])
         directory.write_summary(result.summary)
     return result
 

@@ -117,14 +117,14 @@ def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> t
     return axes, points
 
 
-def _range(said: str, text: str) -> Callable:
+def _range(option: str, text: str) -> Callable:
     low, high = _RANGE.fullmatch(text).groups()  # type: ignore[union-attr]  # which whoever calls has looked at
     try:
         ends = float(low), float(high)
     except ValueError:
-        raise UserError(f"{said}: a range is LOW..HIGH, two numbers") from None
+        raise UserError(f"{option}: a range is LOW..HIGH, two numbers") from None
     if not ends[0] < ends[1] or not all(map(math.isfinite, ends)):
-        raise UserError(f"{said}: the low end of a range must be below the high one")
+        raise UserError(f"{option}: the low end of a range must be below the high one")
     whole = all(re.fullmatch(r"[+-]?\d+", each) for each in (low, high))
     logarithmic = ends[0] > 0 and ends[1] / ends[0] >= 10
 
@@ -264,11 +264,11 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
     return Found(summaries, batch, jobs, [picked.values for _ in jobs])
 
 
-def check_select(select: str, run: "RunConfig | ObjectRun", said: str):
-    """Raises UserError if a run does not measure the metric by which a setting is chosen; `said` names it."""
+def check_select(select: str, run: "RunConfig | ObjectRun", option: str):
+    """Raises UserError if a run does not measure the metric by which a setting is chosen; `option` names it."""
     known = run.measured
     named = known and {name.removeprefix("validation_"): known[name] for name in known if "validation_" in name}
-    check_measured(said, on_validation(select).column.removeprefix("validation_"), named)  # type: ignore[union-attr]
+    check_measured(option, on_validation(select).column.removeprefix("validation_"), named)  # type: ignore[union-attr]
 
 
 def scores(

@@ -161,8 +161,8 @@ def _group_lines(
         held = "" if counts is None else f", labels {_ranges(np.flatnonzero(counts[members].sum(axis=0)))}"
         # Of partitions of one's own a group may have several.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
-        told = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
-        yield f"  group {group}: {len(members):,} clients, {sizes[members].sum():,} training examples{held}{told}"
+        change = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
+        yield f"  group {group}: {len(members):,} clients, {sizes[members].sum():,} training examples{held}{change}"
     if len(names) > _MOST_GROUPS:
         yield f"  and {len(names) - _MOST_GROUPS} more groups"
 

@@ -81,8 +81,8 @@ class Summaries(list):
 
     def _repr_html_(self) -> str:
         table, notes, _ = report.read_tables(self.out)
-        said = "".join(f"<p>note: {html.escape(each)}</p>" for each in notes)
-        return table.without_empty().to_html() + said
+        paragraphs = "".join(f"<p>note: {html.escape(each)}</p>" for each in notes)
+        return table.without_empty().to_html() + paragraphs
 
     def _read(self):
         """`(titles of names, columns, [(names, finished runs, failures)])` of all that is in the directory."""

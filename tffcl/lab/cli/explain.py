@@ -145,12 +145,12 @@ def _encoder(name: str) -> Iterator[str]:
     yield f'the same as algorithms.flt.encoder = "{ENCODERS[name][0]}"'
     from tffcl.lab.tasks.encoders import kept_encoders
 
-    for path, told in kept_encoders():
-        told_sets = [told["dataset"].get("name")] if "name" in told["dataset"] else told["dataset"]["names"]
-        classes = told.get("classes") or [[]] * len(told_sets)
+    for path, facts in kept_encoders():
+        told_sets = [facts["dataset"].get("name")] if "name" in facts["dataset"] else facts["dataset"]["names"]
+        classes = facts.get("classes") or [[]] * len(told_sets)
         if training_sets(name) == [(each, tuple(own)) for each, own in zip(told_sets, classes)]:
-            size = f"{told['examples']:,} images, {told['epochs']} epochs, codes of {told['latent']}"
-            yield f"kept: {path} ({size}, loss {told['loss']:.4f})"
+            size = f"{facts['examples']:,} images, {facts['epochs']} epochs, codes of {facts['latent']}"
+            yield f"kept: {path} ({size}, loss {facts['loss']:.4f})"
 
 
 # What is said of a name beside its keys.

@@ -84,8 +84,8 @@ def compare(options) -> int:
     overrides = shared.overrides(options)
     if wanted:
         overrides = task_file.merged({"evaluation": {"every": 1}}, overrides)
-    asked = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
-    names = shared.each_once("--algorithms", [name.strip() for name in asked])
+    given = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
+    names = shared.each_once("--algorithms", [name.strip() for name in given])
     seeds = shared.parse_seeds(options.seeds)
     configs = [resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
@@ -166,8 +166,8 @@ def _search(options, overrides: Mapping, source, texts) -> int:
 def add_similarity(parser):
     """Adds the options of `tffcl similarity`."""
     shared.add_task_options(parser)
-    told = "what clients tell about their data (default: subspace)"
-    parser.add_argument("--signature", default="subspace", metavar="S", help=told)
+    what = "what clients tell about their data (default: subspace)"
+    parser.add_argument("--signature", default="subspace", metavar="S", help=what)
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     points = "also umap.png, the clients as points, those that are alike near each other"
     parser.add_argument("--map", action="store_true", help=points)

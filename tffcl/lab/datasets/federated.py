@@ -49,10 +49,10 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     function = row.builder()
     # Before the data is read: a mistyped option is answered at once.
     rule = check_options(f"partition {name}", function, rule, given=given("partitions"))
-    asked = dict(_mapping("dataset", dataset))
-    for_server, for_validation = (_taken(asked, function) for function in _AFTERWARDS)
+    settings = dict(_mapping("dataset", dataset))
+    for_server, for_validation = (_taken(settings, function) for function in _AFTERWARDS)
     mixing, also = _MIXTURES.get(name), [key for function in _AFTERWARDS for key in _options_of(function)]
-    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=also)
+    whole = load_dataset(settings, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=also)
     whole, server = hold_out_server(whole, seed=seed, **for_server)
     split = made_by("partitions", name, function, Partition, whole, seed=seed, **rule)
     return hold_out_validation(federated(whole, split, name, server), seed=seed, **for_validation)
@@ -65,18 +65,18 @@ def check_settings(dataset: Mapping, partition: Mapping):
     Raises:
       UserError: As `load_federated`, but for what only the data show.
     """
-    asked, name = dict(_mapping("dataset", dataset)), "this partition"
+    settings, name = dict(_mapping("dataset", dataset)), "this partition"
     for function in (*_AFTERWARDS, *_OF_EVERY_SET):
-        _taken(asked, function)
+        _taken(settings, function)
     if "builder" not in _mapping("partition", partition):
         name, row, rule = find_in_table("partitions", partition)
         if not row.foreign:
             check_options(f"partition {name}", row.builder(), rule, given=given("partitions"), also=("name",))
-    names = asked.pop("names", None) if name in _MIXTURES else None
-    if "builder" in asked or name in _MIXTURES and not isinstance(names, list):
+    names = settings.pop("names", None) if name in _MIXTURES else None
+    if "builder" in settings or name in _MIXTURES and not isinstance(names, list):
         return
     common = [key for function in (*_AFTERWARDS, *_OF_EVERY_SET) for key in _options_of(function)]
-    for table in [{**asked, "name": each} for each in names] if names else [asked]:
+    for table in [{**settings, "name": each} for each in names] if names else [settings]:
         found, row, rest = find_in_table("datasets", table)
         if not row.foreign:
             check_options(f"dataset {found}", row.builder(), rest, given=given("datasets"), also=("name", *common))
@@ -104,26 +104,26 @@ def load_dataset(
     Raises:
       UserError: As in `load_federated`.
     """
-    asked = dict(_mapping("dataset", dataset))
-    names = asked.pop("names", None)
+    settings = dict(_mapping("dataset", dataset))
+    names = settings.pop("names", None)
     if mixing is None:
         if names is not None:
             raise UserError(f"{partition} is of one data set: name = '...' ({', '.join(_MIXTURES)} take names = [...])")
-        return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
+        return _load_one(settings, seed=seed, data_dir=data_dir, also=also)
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
     if (
-        {"name", "builder"} & set(asked)
+        {"name", "builder"} & set(settings)
         or not listed
         or isinstance(names, str)
         or not 2 <= len(names) == len(set(names))
     ):
         raise UserError(f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name")
-    sets = [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
+    sets = [_load_one({**settings, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
     return mixture(sets, **mixing)
 
 
-def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
-    name, row, rest = find_in_table("datasets", asked)
+def _load_one(settings: Mapping, *, seed, data_dir, also) -> Dataset:
+    name, row, rest = find_in_table("datasets", settings)
     load = row.builder()
     convention, size = (_taken(rest, function) for function in _OF_EVERY_SET)
     common = [key for function in _OF_EVERY_SET for key in _options_of(function)]
@@ -136,9 +136,9 @@ def _options_of(function: Callable) -> list[str]:
     return [key for key in keys_of(function) if key != "seed"]
 
 
-def _taken(asked: dict, function: Callable) -> dict:
+def _taken(settings: dict, function: Callable) -> dict:
     """Takes the options of a function out of a user's, checked."""
-    taken = {key: asked.pop(key) for key in _options_of(function) if key in asked}
+    taken = {key: settings.pop(key) for key in _options_of(function) if key in settings}
     return check_options("dataset", function, taken, given=("seed",))
 
 

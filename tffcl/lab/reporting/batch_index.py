@@ -168,8 +168,8 @@ def read_order(path: str | pathlib.Path) -> list[str]:
 
 def in_order(path: pathlib.Path, methods: Sequence[str]) -> list[str]:
     """Sorts methods as the comparison was asked for, those that it does not name behind them."""
-    asked = read_order(path)
-    return sorted(set(methods), key=lambda each: (asked.index(each) if each in asked else len(asked), each))
+    order = read_order(path)
+    return sorted(set(methods), key=lambda each: (order.index(each) if each in order else len(order), each))
 
 
 def read_failure(path: pathlib.Path, method: str | None = None) -> Failure | None:

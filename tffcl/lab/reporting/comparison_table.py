@@ -236,14 +236,14 @@ def notes_of(runs: Sequence[RunFiles]) -> list[str]:
 
 def cost_together(runs: Sequence[RunFiles]) -> list[str]:
     """What several private runs cost whoever is a client of all of them, by basic composition; nothing of one run."""
-    private = [told for run in runs if isinstance(told := run.summary.get("privacy"), Mapping)]
+    private = [spent for run in runs if isinstance(spent := run.summary.get("privacy"), Mapping)]
     if len(private) < 2:
         return []
-    said = f"each run's epsilon is its own: a client of all {len(private)} private runs is told of by each of them"
+    note = f"each run's epsilon is its own: a client of all {len(private)} private runs is told of by each of them"
     costs = [[each.get(name) for name in ("epsilon", "delta")] for each in private]
     if not all(isinstance(number, float | int) for cost in costs for number in cost):  # not private after all
-        return [said]
+        return [note]
     if len({str(each.get("neighbours")) for each in private}) > 1:
-        return [said]
+        return [note]
     epsilon, delta = map(sum, zip(*costs))
-    return [f"{said}, which cost together epsilon {epsilon:.4g} at delta {delta:.3g} at most"]
+    return [f"{note}, which cost together epsilon {epsilon:.4g} at delta {delta:.3g} at most"]

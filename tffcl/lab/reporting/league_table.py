@@ -148,8 +148,8 @@ def heading(study: StudyResults, column: str) -> str:
     """What a column is: its name, task and target."""
     own = [result.noted for result in study.results if result.noted["column"] == column]
     targets = sorted({each["target"] for each in own if each.get("target")})
-    said = f"; target: cluster {targets[0]:g} %" if targets else ""
-    return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{said})"
+    target = f"; target: cluster {targets[0]:g} %" if targets else ""
+    return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{target})"
 
 
 def to_table(study: StudyResults, column: str) -> Table:

@@ -141,19 +141,19 @@ def told_of(
     }
 
 
-def note_of(told: Mapping) -> str:
+def note_of(outcome: Mapping) -> str:
     """Returns what a report says of an attack."""
 
     def percent(share):
         return "none" if share is None else f"{100 * share:.1f} %"
 
-    own = ", ".join(f"{cluster}: {percent(share)}" for cluster, share in told["benign_accuracy"]["clusters"].items())
-    mean = percent(told["benign_accuracy"]["mean"])
+    own = ", ".join(f"{cluster}: {percent(share)}" for cluster, share in outcome["benign_accuracy"]["clusters"].items())
+    mean = percent(outcome["benign_accuracy"]["mean"])
     where = ", ".join(
-        f"{cluster}: {each['malicious']} of {sum(each.values())}" for cluster, each in told["members"].items()
+        f"{cluster}: {each['malicious']} of {sum(each.values())}" for cluster, each in outcome["members"].items()
     )
-    pretending = f", who pretend to be of group {told['imitates']}," if "imitates" in told else ""
+    pretending = f", who pretend to be of group {outcome['imitates']}," if "imitates" in outcome else ""
     return (
-        f"attack {told['kind']} by {len(told['malicious'])} clients{pretending}; accuracy of the others {mean} (by "
-        f"cluster {own}); malicious members by cluster {where}"
+        f"attack {outcome['kind']} by {len(outcome['malicious'])} clients{pretending}; accuracy of the others {mean} "
+        f"(by cluster {own}); malicious members by cluster {where}"
     )

@@ -246,8 +246,8 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     for section in ("dataset", "partition", "model"):
         # Another set's options mean nothing to this one.
         tables = own.get(section, {}), base.get(section, {})
-        said, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
-        if set(_SOURCES) & set(tables[0]) and said != was:
+        now, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
+        if set(_SOURCES) & set(tables[0]) and now != was:
             base.pop(section, None)
     return merged(base, own)
 

@@ -99,14 +99,14 @@ def _draw_spread(axes: Axes, values: np.ndarray, place: int, whose: Sequence[str
         order = order[np.linspace(0, len(order) - 1, _MOST_DOTS).astype(int)]
     lower, median, upper = np.percentile(values, [25, 50, 75])
     clients = f"{len(values):,} client{'s' * (len(values) != 1)}"
-    said = f"{clients}: mean {values.mean():.2f} %, median {median:.2f} %, half of them {lower:.2f} to {upper:.2f} %"
+    words = f"{clients}: mean {values.mean():.2f} %, median {median:.2f} %, half of them {lower:.2f} to {upper:.2f} %"
     # The dots are moved up and down at random so that equal accuracies can be counted; the same in every report.
     shifts = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))[order]
     opacity = float(np.clip(40 / len(order), 0.25, 0.7))
     dots = axes.scatter(
         values[order], place + shifts, s=14, color=style.color(place), alpha=opacity, linewidths=0, zorder=2
     )
-    style.say(dots, *([f"{whose[each]}: {values[each]:.2f} %" for each in order] if whose else [said]), run=run)
+    style.say(dots, *([f"{whose[each]}: {values[each]:.2f} %" for each in order] if whose else [words]), run=run)
     if values.size > 2:
         box = axes.boxplot(
             values, positions=[place], vert=False, widths=0.48, showfliers=False, manage_ticks=False, whis=(10, 90),
@@ -114,7 +114,7 @@ def _draw_spread(axes: Axes, values: np.ndarray, place: int, whose: Sequence[str
         )  # fmt: skip
         for name, parts in box.items():
             for part in parts:
-                style.say(part, *([said] if name == "boxes" else []), run=run)
+                style.say(part, *([words] if name == "boxes" else []), run=run)
     mean = axes.scatter(values.mean(), place, marker="D", s=38, color="white", edgecolors="black", zorder=4)
     style.say(mean, f"mean of {clients}: {values.mean():.2f} %", run=run)
 
