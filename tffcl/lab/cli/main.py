@@ -205,8 +205,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Builds the parser of all commands."""
     parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
     shell = 'completion for bash or zsh: eval "$(tffcl --print-completion bash)"'
-    completion = {"action": listing.PrintCompletion, "choices": listing.SHELLS, "metavar": "SHELL"}
-    parser.add_argument("--print-completion", **completion, help=shell)
+    parser.add_argument(
+        "--print-completion", action=listing.PrintCompletion, choices=listing.SHELLS, metavar="SHELL", help=shell
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, (function, add_options, about) in _COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
