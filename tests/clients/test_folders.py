@@ -82,9 +82,14 @@ def test_folders_that_are_none_are_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match=r"wide.png is of 8 x 9 pixels, .* of 8 x 8; image_size=\[8, 8\] makes all so"):
         Population.from_folders(tmp_path / "good")
     assert Population.from_folders(tmp_path / "good", image_size=8).example_spec["x"].shape == [8, 8, 1]
-    wide.write_text("no picture")
-    with pytest.raises(UserError, match="wide.png cannot be read as a picture"):
-        Population.from_folders(tmp_path / "good")
+    wide.with_name("._wide.png").write_text("what another system puts there")
+    wide.unlink()
+    Population.from_folders(tmp_path / "good")
+    large = b"BM" + bytes(12) + np.array([40, 60_000, 60_000], "<i4").tobytes() + bytes([1, 0, 24, *[0] * 25])
+    for content in (b"no picture", large):  # more pixels than Pillow reads
+        wide.with_suffix(".bmp").write_bytes(content)
+        with pytest.raises(UserError, match="wide.bmp cannot be read as a picture"):
+            Population.from_folders(tmp_path / "good")
 
 
 def test_grey_values_of_16_bits_and_turned_pictures_are_read_as_they_look(tmp_path):

@@ -169,7 +169,8 @@ def test_newcomers_get_numbers_after_those_of_the_clients_that_are_known(named):
 
 
 def test_numbers_of_any_type_and_sequences_of_labels():
-    doubles = Population.from_arrays({"a": (X.astype(np.float64), Y)})
+    doubles, longest = (Population.from_arrays({"a": (X.astype(kind), Y)}) for kind in (np.float64, np.longdouble))
+    assert longest.example_spec == doubles.example_spec
     assert_holds(doubles.train(0).dataset, X, Y)
     texts, follow = own_data.writers(2)[0]["writer 0"]
     population = Population.from_arrays({"a": (texts, follow)}, {"a": (texts[:2], follow[:2])})
@@ -503,6 +504,9 @@ def test_some_clients_of_client_data_are_read_and_the_others_not():
     assert population.names.tolist() == ["mia", "zoe"] and population.client_ids.tolist() == [0, 1]
     with pytest.raises(UserError, match="unknown client 'mio'; did you mean 'mia'"):
         Population.from_client_data(train, clients=["mio"])
+    for clients in ("mia", ["mia", "mia"]):
+        with pytest.raises(UserError, match="clients is .*; it must be a list of different clients"):
+            Population.from_client_data(train, clients=clients)
 
 
 def test_lazy_client_data_are_read_when_they_are_needed(monkeypatch):

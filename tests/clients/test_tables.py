@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import tensorflow as tf
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
@@ -114,6 +115,7 @@ def test_what_was_measured_of_the_clients_is_told(small, options, noise):
     assert population.restricted([0]).measured_noise == noise
     assert ("noise of a multiplier of 2" in population.note) == (noise == 2)
     assert read(small.assign(user="c"), known=population).measured_noise is None
+    assert read(small, known=population).measured_noise == noise
 
 
 def test_who_else_is_in_a_table_does_not_change_a_clients_split(cancer):
@@ -158,6 +160,39 @@ def test_several_inputs_labels_groups_and_a_column_of_tests(small):
     assert again.example_spec["y"] == tf.TensorSpec([2], tf.float32)
 
 
+def test_numbers_and_bools_are_what_they_are_in_every_type_of_column(small):
+    """pandas' and Arrow's types, objects in which values are missing, and whole numbers beyond the signed ones."""
+    bools, large = np.array([True, False, True, False, True, False]), np.array([2**63 + 2048, 2**62] * 3, np.uint64)
+    for column in (
+        pandas.array(bools, "boolean"), pandas.array(bools, pandas.ArrowDtype(pyarrow.bool_())), bools.astype(object)
+    ):  # fmt: skip
+        np.testing.assert_array_equal(read(small.assign(smokes=column)).train(0).x, read(small).train(0).x)
+    holed = [pandas.NA, 20, 40, 30, 70, 30]
+    x = read(small.assign(age=np.array(holed, object)), missing="mean", features=["age"], standardize=False).train(0).x
+    assert x[:, 0].tolist() == [38, 40, 70]
+    for column in (large, pandas.array(large, pandas.ArrowDtype(pyarrow.uint64()))):
+        x = read(small.assign(age=column), features=["age"], standardize=False).train(0).x
+        np.testing.assert_array_equal(x[:, 0], np.float32(2**63 + 2048))
+    empty = pandas.Categorical(["", "f", None, "f", "f", "f"])
+    found = read(small.assign(sex=empty), features=["sex"], missing="mean")
+    assert found.feature_names == ("sex=f",) and found.train(0).x[:, 0].tolist() == [0, 0, 1]
+
+
+def test_columns_of_several_names_are_refused(small):
+    """Or client and label, whose names have a part more, would be features."""
+    several = small.set_axis(pandas.MultiIndex.from_product([small.columns, [""]]), axis=1)
+    with pytest.raises(UserError, match=r"columns have names of 2 parts, \('user', ''\); frame.columns = "):
+        read(several)
+    known = read(small)
+    for frame, message in (
+        (several, "names of 2 parts"),
+        (small.iloc[0], "the table is of Series; it must be a pandas.DataFrame"),
+        (pandas.concat([small, small[["age"]]], axis=1), "the table has two columns age"),
+    ):
+        with pytest.raises(UserError, match=message):
+            known.features_of(frame)
+
+
 def test_numbers_to_predict_and_classes_from_a_table():
     diabetes = Population.from_frame(shared_out(load_diabetes(as_frame=True)), client="clinic", label="target")
     assert diabetes.example_spec["y"] == tf.TensorSpec([], tf.float32) and diabetes.label_counts is None
@@ -186,6 +221,8 @@ def test_newcomers_are_read_by_the_rules_of_the_known(small):
     ):
         with pytest.raises(UserError, match=message):
             read(frame, known=known, **options)
+    with pytest.raises(UserError, match="the labels are bools, and those of the known clients are called no, yes"):
+        read(later.assign(ill=True), known=known)
     with pytest.raises(UserError, match="the known clients are of no table"):
         read(later, known=known.map(lambda x, y: (x * 2, y)))
 
@@ -230,11 +267,25 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({}, {"bounds": {"age": (0, 100)}}, "bounds and noise_multiplier go together"),
         ({}, {"noise_multiplier": 1.0}, "bounds and noise_multiplier go together"),
         ({}, {"bounds": {}, "noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
+        ({}, {"bounds": {}, "noise_multiplier": 1.0, "standardize": False}, "bounds is {}; it must be a mapping"),
+        ({}, {"bounds": [(0, 1)], "noise_multiplier": 1.0}, r"bounds is \[\(0, 1\)\]; it must be a mapping"),
+        ({}, noised(age=(-1e308, 1e308)), r"the bounds of column age are \(-1e\+308, 1e\+308\); they must be"),
+        ({}, noised(age=(0, [1, 2])), r"the bounds of column age are \(0, \[1, 2\]\); they must be"),
         ({}, noised(age=(0, 100)), "bounds has no column pulse, whose mean is measured; standardize="),
         ({}, noised(age=(0, 100), pulse=(9, 9)), r"the bounds of column pulse are \(9, 9\); they must be"),
         ({}, noised(age=(0, 100), pulse=(0, 200)), "column sex holds texts, and which there are would be read without"),
         ({}, {**noised(age=(0, 9), pulse=(0, 9)), "standardize": ["age"]}, "unknown column of bounds .* 'pulse'"),
         ({}, {"standardize": ["sex"]}, "unknown column of numbers to standardise 'sex'"),
+        ({}, {"standardize": {"age": (45, -17)}}, r"standardize of column age is \(45, -17\); it must be a mean and a"),
+        ({}, {"standardize": {"age": 45}}, "standardize of column age is 45; it must be a mean and a deviation"),
+        ({}, {"standardize": 1}, "standardize is 1; it must be True, False, columns"),
+        ({}, {"features": {"": ["age"], "b": ["pulse"]}}, r"the inputs of features are \['', 'b'\]; they must be"),
+        ({}, {"label": ["ill", "smokes"]}, "the columns ill, smokes are labels of which some are text"),
+        ({"user": np.array([2**63 + 5, 1] * 3, np.uint64)}, {}, "column user has the client ID 9223372036854775813"),
+        (
+            {"ill": pandas.Categorical([1, "1"] * 3, categories=[1, "1"])}, {},
+            "column ill has two categories that are written '1'",
+        ),
         ({}, {"group": "sex", "features": ["age"], "client": "smokes"}, "column smokes holds bool; client IDs must be"),
         ({"user": [1, "a"] * 3}, {}, "column user holds int, str; client IDs must be all text or all whole numbers"),
         ({"town": ["x"] * 4 + ["y"] * 2}, {"group": "town"}, "column town has 2 values of client a, e.g. x and y"),

@@ -1,5 +1,6 @@
 """Whole runs on a table: clinics of scikit-learn's breast_cancer, text labels, newcomers, resume and export."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -114,15 +115,16 @@ def test_what_standardises_features_is_a_release_of_a_private_run(noise, tmp_pat
             tffcl.train(
                 private, clients, out=tmp_path / "budget", privacy=tffcl.PrivacySettings(epsilon=9.0), **protocol
             )
-    found = tffcl.train(private, clients, out=tmp_path / "told", show_progress=False, **protocol).summary
+    later = {2: clients if noise is None else dataclasses.replace(clients, measured_noise=3.0)}  # of another table
+    found = tffcl.train(private, clients, out=tmp_path / "told", later=later, show_progress=False, **protocol).summary
     one = {(2.0, -1.0, 6.0, 6.0): 2}
     if noise is None:
         assert found["privacy"]["epsilon"] is None and found["privacy"]["open_releases"] == 1
         assert any(note.startswith("not private: 1 release came without noise") for note in found["notes"])
     else:
-        both = {**one, (2.0, 1.0, 0.0, 0.0): 1}
+        both = {**one, (2.0, 1.0, 0.0, 0.0): 1, (3.0, 1.0, 0.0, 0.0): 1}
         assert found["privacy"]["epsilon"] == epsilon_of(both, found["privacy"]["delta"])
-        assert found["privacy"]["releases"] == 3
+        assert found["privacy"]["releases"] == 4
 
 
 def test_newcomers_join_by_the_rules_of_the_known(population, result):

@@ -492,6 +492,8 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     with simulating(ledger=ledger):
         uploads = build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")).engine.round_for(1).uploads
         releases.release_round(uploads, Cohort(population, population.client_ids, (1, 1)))
+        # A mean over all clients is no client's.
+        releases.release_measured(dataclasses.replace(population, measured_noise=0.0))
     assert ledger.notes == []
     ledger.spend(signatures)
     assert ledger.notes == [

@@ -62,13 +62,16 @@ def _pictures(root: pathlib.Path) -> list[pathlib.Path]:
         raise UserError(f"{root} {'has no folders' if root.is_dir() else 'is no folder'}; {_FORM}")
     paths = []
     for client in clients:
-        own = [
-            path for label in _folders(client) for path in sorted(label.iterdir()) if path.suffix.lower() in _ENDINGS
-        ]
+        own = [path for label in _folders(client) for path in sorted(label.iterdir()) if _is_picture(path)]
         if not own:
             raise UserError(f"client {client.name} has no pictures; {_FORM}, ending in {', '.join(_ENDINGS)}")
         paths += own
     return paths
+
+
+def _is_picture(path: pathlib.Path) -> bool:
+    """By its name; what other systems put beside pictures, as ._NAME.png, is hidden."""
+    return path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
 
 
 def _folders(of: pathlib.Path) -> list[pathlib.Path]:
@@ -105,5 +108,5 @@ def _read(path: pathlib.Path, function):
     try:
         with Image.open(path) as image:
             return function(image)
-    except OSError as error:
+    except Exception as error:  # Pillow's and the decoders' errors for damaged files are of a dozen types
         raise UserError(f"{path} cannot be read as a picture: {str(error)[:200]}") from None

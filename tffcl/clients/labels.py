@@ -79,12 +79,17 @@ def names_in(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
 
 
 def check_meaning(parts: Iterable[np.ndarray], names: Sequence[str] | None):
-    """Raises UserError if whole numbers are labels that could be meant as the names of other classes.
+    """Raises UserError if whole numbers are labels that could be meant as the names of other classes, or bools are
+    where classes have other names.
 
     Args:
       parts: The distinct labels of each client.
       names: The names of the classes that are known.
     """
+    parts = list(parts)
+    if names not in (None, _BOOLS) and any(part.dtype.kind == "b" for part in parts):
+        known = ", ".join(names[:3])
+        raise UserError(f"the labels are bools, and those of the known clients are called {known}, ...; give texts")
     for each in np.unique(np.concatenate([np.zeros(0, int), *(part for part in parts if part.dtype.kind in "iu")])):
         if str(each) in (names or ()) and names[each % len(names)] != str(each):
             raise UserError(

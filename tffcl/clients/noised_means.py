@@ -20,6 +20,16 @@ def noised_means(bounds: Mapping | None, noise_multiplier: float | None, seed: i
     return None if bounds is None else NoisedMeans(bounds, noise_multiplier, seed)
 
 
+def pair_of(given) -> tuple[float, float] | None:
+    """Returns two finite numbers that a user gives for a column; None if they are none."""
+    try:
+        pair = np.asarray(given)
+    except ValueError:  # of lists of unequal lengths
+        return None
+    two = pair.shape == (2,) and pair.dtype.kind in "iuf" and bool(np.isfinite(pair).all())
+    return (float(pair[0]), float(pair[1])) if two else None
+
+
 @dataclasses.dataclass(frozen=True)
 class NoisedMeans:
     """Means and deviations of columns that hide any one client.
@@ -42,10 +52,12 @@ class NoisedMeans:
 
     def __post_init__(self):
         check_value("noise_multiplier", self.noise_multiplier, Positive)
+        if not isinstance(self.bounds, Mapping) or not self.bounds:
+            raise UserError(f"bounds is {self.bounds!r:.80}; it must be a mapping of columns to (lowest, highest)")
         for name, bound in self.bounds.items():
-            pair = np.asarray(bound)
-            if pair.shape != (2,) or pair.dtype.kind not in "iuf" or not np.isfinite(pair).all() or pair[0] >= pair[1]:
-                raise UserError(f"the bounds of column {name} are {bound!r}; they must be (lowest, highest)")
+            pair = pair_of(bound)
+            if pair is None or not 0 < pair[1] - pair[0] < np.inf:
+                raise UserError(f"the bounds of column {name} are {bound!r:.80}; they must be (lowest, highest)")
 
     def of(self, training: Mapping[str, np.ndarray], owners: np.ndarray) -> dict[str, tuple[float, float]]:
         """Returns the mean and the deviation of each column, of the values `[n]` that these clients `[n]` hold."""
@@ -60,12 +72,11 @@ class NoisedMeans:
         middle, half = (lowest + highest) / 2, (highest - lowest) / 2
         u = np.stack([values.astype(np.float64) for values in training.values()], axis=1)
         u = np.nan_to_num(np.clip((u - middle) / half, -1, 1))
-        told = np.zeros((len(clients), 2, len(training)))
-        np.add.at(told, owner, np.stack([u, u**2 - 0.5], axis=1))
-        told /= np.bincount(owner)[:, np.newaxis, np.newaxis]
+        weights = 1 / np.bincount(owner)[owner] / len(clients)
+        told = np.stack([weights @ u, weights @ (u**2 - 0.5)])  # the mean over clients of what each tells
         std = self.noise_multiplier * np.sqrt(5 * len(training)) / 2 / len(clients)
         random = np.random.default_rng([self.seed, zlib.crc32(b"means of columns")])
-        mean, square = told.mean(axis=0) + random.normal(0, std, told.shape[1:])
+        mean, square = told + random.normal(0, std, told.shape)
         mean = np.clip(mean, -1, 1)
         # A deviation that the noise hides is taken to be as large as it could be without being seen.
         deviation = np.sqrt(np.clip(square + 0.5 - mean**2, min(std, 1.0), 1.0))

@@ -231,6 +231,8 @@ def from_client_data(
             raise UserError(f"{name} is of {type(given).__name__}; it must be a tff.simulation.datasets.ClientData")
     there = set(train.client_ids)
     wanted = list(train.client_ids if clients is None else clients)
+    if isinstance(clients, str) or len(set(wanted)) < len(wanted):
+        raise UserError(f"clients is {clients!r:.80}; it must be a list of different clients")
     for each in wanted:
         if each not in there:
             raise unknown("client", each, there)
@@ -263,7 +265,9 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
         shown, train, test, validation or None, known=known, label_names=None if known else table.label_names
     )
     groups = table.groups and np.array([table.groups[client] for client in shown], np.int32)
-    noise = table.rules.measured_noise if table.rules and known is None else None
+    # Of newcomers alone nothing was measured.
+    measured = known is None or not set(shown).isdisjoint(known.shown_ids.tolist())
+    noise = table.rules.measured_noise if table.rules and measured else None
     return {**found, "groups": groups, "note": table.note, "table": table.rules, "measured_noise": noise}
 
 
@@ -346,10 +350,10 @@ def checked(client, given, kind: str) -> ClientExamples:
 
 
 def _numbers(given, what: str) -> np.ndarray:
-    """Examples of one input as a model may take them: float64 becomes float32."""
+    """Examples of one input as a model may take them: what is longer becomes float32."""
     x = arrays.numbers_of(given, what)
     arrays.check_finite(x, what, given)
-    if x.dtype == np.float64:
+    if x.dtype.kind == "f" and x.dtype.itemsize > 4:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
             raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
         x = x.astype(np.float32)

@@ -4,13 +4,13 @@ and never TensorFlow."""
 import dataclasses
 import pathlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from tffcl import arrays
 from tffcl.clients import labels
-from tffcl.clients.noised_means import noised_means
+from tffcl.clients.noised_means import noised_means, pair_of
 from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_value, one_of
 
@@ -19,7 +19,6 @@ _STANDARDISED = "features are standardised by means and deviations of all client
 _NOISED = ", which have noise of a multiplier of {:g} against any one client"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
 _MOST_NAMED = 20  # clients in a note
-_BOOLS = ("bool", "boolean")  # types of columns that are 0 or 1 and stay so
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +79,7 @@ class TableRules:
 
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples of a table's rows, see `Population.features_of`."""
+        _check_form(frame)
         values = {}
         for name in self.columns:
             if name not in frame.columns:
@@ -205,16 +205,25 @@ def read_table(
 def _as_frame(frame, client: str):
     if isinstance(frame, (str, pathlib.Path)):
         frame = read_file(pathlib.Path(frame).expanduser(), client)
-    if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
-        raise UserError(
-            f"the table is of {type(frame).__name__}; it must be a pandas.DataFrame, or a path of a CSV file"
-        )
+    _check_form(frame)
     if not len(frame):
         raise UserError("the table has no rows")
+    return frame.reset_index(drop=True)
+
+
+def _check_form(frame):
+    """Raises UserError for what is no table, or one whose columns no single name tells apart."""
+    if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
+        kind = type(frame).__name__
+        raise UserError(f"the table is of {kind}; it must be a pandas.DataFrame, or a path of a CSV file")
+    if frame.columns.nlevels > 1:
+        raise UserError(
+            f"the table's columns have names of {frame.columns.nlevels} parts, {frame.columns[0]}; "
+            'frame.columns = ["_".join(map(str, each)) for each in frame.columns] makes one of them'
+        )
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise UserError(f"the table has two columns {twice[0]}; their names must be different")
-    return frame.reset_index(drop=True)
 
 
 def read_file(path: pathlib.Path, client: str):
@@ -246,6 +255,8 @@ def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
     if isinstance(features, str):
         features = [features]
     inputs = features if isinstance(features, Mapping) else {"": features}
+    if inputs is features and not (inputs and all(isinstance(key, str) and key for key in inputs)):
+        raise UserError(f"the inputs of features are {list(inputs)}; they must be the names of a model's inputs")
     inputs = {key: (own,) if isinstance(own, str) else tuple(own) for key, own in inputs.items()}
     for key, own in inputs.items():
         if not own:
@@ -264,11 +275,14 @@ def _client_ids(column, name: str) -> np.ndarray:
             f"frame.dropna(subset=[{name!r}]) leaves them out"
         )
     ids = np.array(column.tolist(), object)
-    if all(isinstance(each, float) and each.is_integer() for each in ids):  # pandas has them where one was missing
-        return ids.astype(np.int64)
     if all(isinstance(each, str) for each in ids):
         return ids.astype(str)
-    if all(isinstance(each, int) and not isinstance(each, bool) for each in ids):
+    # pandas has floats where one was missing.
+    if all(isinstance(each, int) and not isinstance(each, bool) for each in ids) or all(
+        isinstance(each, float) and each.is_integer() for each in ids
+    ):
+        if abs(ids).max() >= 2**63:
+            raise UserError(f"column {name} has the client ID {max(ids, key=abs)}, which is too large; use text")
         return ids.astype(np.int64)
     kinds = ", ".join(sorted({type(each).__name__ for each in ids}))
     raise UserError(f"column {name} holds {kinds}; client IDs must be all text or all whole numbers: .astype(str)")
@@ -300,20 +314,21 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
 
     name, kind = column.name, column.dtype
     if types.is_bool_dtype(kind) or types.is_integer_dtype(kind):
-        return column.to_numpy(np.float64, na_value=np.nan) if column.isna().any() else column.to_numpy(np.int64)
-    if types.is_float_dtype(kind):
+        whole = None if column.isna().any() else column.to_numpy(np.int64)
+        if whole is not None and not (types.is_unsigned_integer_dtype(kind) and (whole < 0).any()):  # beyond int64
+            return whole
+        return column.to_numpy(np.float64, na_value=np.nan)
+    is_float = types.is_float_dtype(kind)
+    found = set() if is_float else {type(each) for each in column.dropna()}
+    if not is_float and (_is_categorical(column) or all(issubclass(each, str) for each in found)):
+        return column.astype(object).map(str, na_action="ignore").fillna("").to_numpy(str)
+    if all(issubclass(each, (int, float, np.number, bool)) for each in found):
         values = column.to_numpy(np.float64, na_value=np.nan)
         if (infinite := np.isinf(values)).any():
             row = infinite.argmax()
             of = "" if ids is None else f" of client {ids[row]}"
             raise UserError(f"column {name} has an infinite value{of} in row {row}")
         return values
-    some = column.dropna()
-    found = {type(each) for each in some}
-    if _is_categorical(column) or all(issubclass(each, str) for each in found):
-        return column.astype(object).map(str, na_action="ignore").fillna("").to_numpy(str)
-    if all(issubclass(each, (int, float, np.number, bool)) for each in found):
-        return _values(column.astype(float), ids)
     kinds = (
         f"{kind} ({', '.join(sorted(each.__name__ for each in found))})" if types.is_object_dtype(kind) else str(kind)
     )
@@ -327,6 +342,13 @@ def _is_categorical(column) -> bool:
     import pandas
 
     return isinstance(column.dtype, pandas.CategoricalDtype)
+
+
+def _is_bool(column) -> bool:
+    """Whether its values are bools, in whichever type of column, which are 0 and 1 and stay so."""
+    from pandas.api import types
+
+    return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
 
 
 def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
@@ -373,7 +395,9 @@ def _measured(frame, owners, training: Mapping[str, np.ndarray], inputs, missing
     numeric = [name for name, values in training.items() if values.dtype.kind != "U"]
     given = standardize if isinstance(standardize, Mapping) else {}
     if standardize is None or isinstance(standardize, bool):
-        wanted = [] if standardize is False else [name for name in numeric if str(frame[name].dtype) not in _BOOLS]
+        wanted = [] if standardize is False else [name for name in numeric if not _is_bool(frame[name])]
+    elif not isinstance(standardize, Iterable):
+        raise UserError(f"standardize is {standardize!r:.80}; it must be True, False, columns, or a mapping of them")
     else:
         wanted = [standardize] if isinstance(standardize, str) else list(standardize)
     for name in wanted:
@@ -383,7 +407,10 @@ def _measured(frame, owners, training: Mapping[str, np.ndarray], inputs, missing
         if np.isnan(training[name].astype(np.float64)).all():
             raise UserError(f"column {name} has no value in any training example; leave it out, features=[...]")
     measured = [name for name in numeric if name not in given and (name in wanted or missing == "mean")]
-    found = {name: tuple(map(float, given[name])) for name in wanted if name in given}
+    found = {name: pair_of(each) for name, each in given.items()}
+    for name, pair in found.items():
+        if pair is None or pair[1] < 0:
+            raise UserError(f"standardize of column {name} is {given[name]!r:.80}; it must be a mean and a deviation")
     if noised:
         read = [name for name in training if name not in numeric]
         found |= noised.of({name: training[name] for name in measured}, owners)
@@ -417,9 +444,10 @@ def _deviation(values: np.ndarray) -> float:
 
 def _categories(column, training: np.ndarray) -> tuple[str, ...]:
     if _is_categorical(column):
-        found = tuple(map(str, column.dtype.categories))
+        found = _names_of(column)
     else:
-        found = tuple(each for each in np.unique(training).tolist() if each)
+        found = np.unique(training).tolist()
+    found = tuple(each for each in found if each)  # "" is none
     if not 0 < len(found) <= _MOST_CATEGORIES:
         raise UserError(
             f"column {column.name} holds {len(found):,} different texts in training examples; from 1 to "
@@ -428,11 +456,20 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
     return found
 
 
+def _names_of(column) -> tuple[str, ...]:
+    """What the categories of a column are called; UserError if two are called the same, as 1 and "1" are."""
+    names = tuple(map(str, column.dtype.categories))
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"column {column.name} has two categories that are written {twice!r}")
+    return names
+
+
 def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels `[n]` of one column, `[n, L]` of a list of them, and the names of classes where pandas knows them."""
     names = None
     if single and _is_categorical(frame[outputs[0]]):
-        names = tuple(map(str, frame[outputs[0]].dtype.categories))
+        names = _names_of(frame[outputs[0]])
         return labels.checked(frame[outputs[0]].astype(str).to_numpy(object), f"column {outputs[0]}"), names
     columns = []
     for name in outputs:
@@ -440,6 +477,9 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
         numeric = getattr(column.dtype, "numpy_dtype", None)  # of pandas' own types, in which values can be missing
         given = column.to_numpy() if numeric is None else column.to_numpy(numeric)
         columns.append(labels.checked(given, f"the labels of column {name}"))
+    if len({each.dtype.kind == "U" for each in columns}) > 1:
+        given = ", ".join(map(str, outputs))
+        raise UserError(f"the columns {given} are labels of which some are text; they must be alike")
     return columns[0] if single else np.stack(columns, axis=1), names
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.population import Population
 
+MEASURED = "what features are standardised by"  # a release of all clients together, and of none under its name
+
 
 @dataclasses.dataclass(frozen=True)
 class Release:
@@ -77,8 +79,8 @@ def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *
 def release_measured(population: "Population"):
     """Counts what was measured of all training examples to make features of them (`Population.measured_noise`)."""
     if population.measured_noise is not None:
-        what, cure = "what features are standardised by", "bounds and a noise_multiplier of the table would be"
-        current().release(of_all(what, population, population.measured_noise, once=True, repeats=True, cure=cure))
+        cure = "bounds and a noise_multiplier of the table would be"
+        current().release(of_all(MEASURED, population, population.measured_noise, once=True, repeats=True, cure=cure))
 
 
 def release_round(uploads, cohort: "Cohort"):

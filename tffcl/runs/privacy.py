@@ -14,7 +14,7 @@ import numpy as np
 
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.regular_files import read_text, replacing
-from tffcl.rounds.privacy_releases import Release
+from tffcl.rounds.privacy_releases import MEASURED, Release
 from tffcl.runs.composition import epsilon_of, replacing_epsilon_of
 from tffcl.validation import Parameters, Positive
 
@@ -223,7 +223,8 @@ class Ledger:
     def notes(self) -> list[str]:
         """What who relies on secure sums must know: they hide the updates, and the server has seen something else of
         each client."""
-        in_the_open = [kind for kind in self._counts if not kind.noise and not kind.hidden]
+        of_all = zlib.crc32(MEASURED.encode())  # which tells of no single client
+        in_the_open = [kind for kind in self._counts if not (kind.noise or kind.hidden or kind.clients == of_all)]
         if not any(kind.hidden for kind in self._counts):
             return []
         note = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"

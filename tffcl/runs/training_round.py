@@ -97,6 +97,7 @@ def _enter_stage(run: Run, number: int):
     changed = np.isin(run.population.client_ids, run.stage.changed)
     run.totals.local_correct[changed] = run.totals.local_total[changed] = 0
     run.totals.local_metrics[changed] = np.nan
+    privacy_releases.release_measured(run.population)
     if run.stage.arrivals is None:
         return
     with run.timed(CLUSTERING), accounted(run.stage.arrivals):

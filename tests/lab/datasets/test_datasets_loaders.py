@@ -39,6 +39,7 @@ def test_npz_of_bytes(tmp_path):
     np.testing.assert_array_equal(data.train.x[..., 0], arrays["x_train"])
     assert data.train.y.dtype == np.int32 and data.num_classes == 3 and data.name == "mine"
     np.testing.assert_allclose(data.mean, arrays["x_train"].mean() / 255)
+    assert data.measured_noise == 0.0
     assert load(path, num_classes=5).num_classes == 5
     with pytest.raises(UserError, match="mine: a train label is 2; labels are 0 to 1"):
         load(path, num_classes=2)

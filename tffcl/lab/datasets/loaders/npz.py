@@ -39,7 +39,7 @@ def load_npz(*, path: str, num_classes: Count | None = None) -> Dataset:
     train, test = (
         dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True)
     )
-    return Dataset(path.stem, train, test, classes, *measured(train.x))
+    return Dataset(path.stem, train, test, classes, *measured(train.x), measured_noise=0.0)
 
 
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:

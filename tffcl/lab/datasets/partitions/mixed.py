@@ -60,7 +60,8 @@ def mixture(datasets: Sequence[Dataset], *, labels: one_of(LABELS)) -> Dataset:
         name="+".join(each.name for each in datasets), num_classes=num_classes,
         mean=tuple(np.mean(mean, axis=0).tolist()), std=tuple(np.mean(std, axis=0).tolist()),
         class_names=_names(datasets, labels), note="; ".join(each.note for each in datasets if each.note),
-        source_names=tuple(each.name for each in datasets), **parts,
+        source_names=tuple(each.name for each in datasets),
+        measured_noise=None if all(each.measured_noise is None for each in datasets) else 0.0, **parts,
     )  # fmt: skip
 
 
