@@ -118,6 +118,32 @@ def rows(y, p):
     return p
 
 
+def text(y, p):
+    return np.array("0.5")
+
+
+def nothing(y, p):
+    pass
+
+
+def root(y, p):
+    return np.complex64(1j)
+
+
+def spoils(y, p):
+    y[:] = 0
+    p.sort(axis=0)
+    return np.array(0.5)
+
+
+def test_a_users_metric_may_change_what_it_is_given():
+    given = answers(TWO)
+    before = [each.copy() for each in (given.labels, given.outputs)]
+    assert compute(chosen((spoils,), "classes", "net")[0], given) == 0.5
+    np.testing.assert_array_equal(given.labels, before[0])
+    np.testing.assert_array_equal(given.outputs, before[1])
+
+
 @pytest.mark.parametrize(
     "metrics, kind, message",
     [
@@ -128,6 +154,9 @@ def rows(y, p):
         ((lambda y, p: 0,), "classes", "it must have a name"),
         ((fails,), "classes", "the metric fails failed: ZeroDivisionError: nothing"),
         ((rows,), "classes", "the metric rows gave .*; it must give one number"),
+        ((text,), "classes", "the metric text gave '0.5'; it must give one number"),
+        ((nothing,), "classes", "the metric nothing gave None; it must give one number"),
+        ((root,), "classes", "the metric root gave .*1j.*; it must give one number"),
     ],
 )
 def test_a_wrong_metric_is_told_in_one_line(metrics, kind, message):

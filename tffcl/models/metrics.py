@@ -237,10 +237,12 @@ def _users(function: Callable) -> Callable[[Answers], float]:
     def compute(answers: Answers) -> float:
         name = _name_of(function)
         try:
-            value = function(answers.labels, answers.outputs)
+            value = function(answers.labels.copy(), answers.outputs.copy())  # which it may change
         except Exception as error:  # whatever the user's own function raises
             raise UserError(f"the metric {name} failed: {type(error).__name__}: {error}") from error
-        if np.ndim(value) or not isinstance(value, (bool, int, float, np.number, np.bool_, np.ndarray)):
+        if isinstance(value, np.ndarray) and not value.ndim:
+            value = value[()]
+        if not isinstance(value, (bool, int, float, np.integer, np.floating, np.bool_)):
             raise UserError(f"the metric {name} gave {value!r:.60}; it must give one number, NaN where it has none")
         return float(value)
 
