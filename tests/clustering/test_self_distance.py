@@ -2,6 +2,8 @@
 what it is.
 """
 
+import re
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
@@ -55,7 +57,7 @@ def test_clients_that_do_not_differ_are_one_cluster(clients, sizes):
 def test_groups_are_found_without_a_number(clients, groups, sizes, linkage):
     verdict = judged(in_groups(clients, groups, 2.0), sizes_of(sizes, clients, 1), linkage=linkage)
     assert verdict.kind == GROUPS and verdict.labels.tolist() == [client % groups for client in range(clients)]
-    assert f"{groups} groups" in verdict.sentence
+    assert verdict.sentence.startswith(f"{groups} groups: clearly apart, the nearest two are ")
     # The threshold is one of the tree, and cuts it into these clusters.
     assert verdict.dendrogram.heights[-groups] < verdict.threshold < verdict.dendrogram.heights[clients - groups]
 
@@ -65,6 +67,18 @@ def test_weak_groups_need_more_clients_and_no_constant():
     verdict = judged(in_groups(60, 3, 0.6), sizes_of(50, 60, 0))
     assert verdict.kind == GROUPS and verdict.labels.max() == 2
     assert verdict.dendrogram.heights[-2] < 1.6
+
+
+@pytest.mark.parametrize(
+    "clients, apart, said",
+    [
+        (60, 0.45, r"2 groups: apart by little, the nearest two are 1\.2\d times .*, which may be chance; inside"),
+        (120, 0.35, r"4 groups: hardly apart, .* 1\.1\d times .*, which often is chance: these two may be one group"),
+    ],
+)
+def test_groups_that_chance_may_have_parted_are_told_so(clients, apart, said):
+    """There are two groups in both; of the second clients one split more is a chance."""
+    assert re.match(said, judged(in_groups(clients, 2, apart), sizes_of(50, clients, 0)).sentence)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -91,7 +105,7 @@ def test_a_lone_client_that_is_far_from_all_others_is_a_cluster():
     centres[7, 0] = 5
     verdict = judged(centres, np.full(20, 100))
     assert verdict.kind == GROUPS and np.flatnonzero(verdict.labels).tolist() == [7]
-    assert "1 are of one client" in verdict.sentence
+    assert verdict.sentence.endswith("; 1 of them of a single client")
 
 
 def test_signatures_without_any_chance_in_them():

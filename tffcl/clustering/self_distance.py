@@ -31,6 +31,8 @@ _RATE = 0.002  # of false splits, and of clients that are said to differ though 
 _CLEAR = 1.5  # times the self-distance: sides so far apart are tested by their means, which few clients are enough for
 _SEVERAL = 3  # clients of either side, of whom none is in doubt: the same
 _MOST = 1000  # clients that tests look at
+# Of 628 simulated splits 60 parted a true group: 33 of these below this, 9 of the others; none from `_CLEAR` on.
+_BY_CHANCE = 1.2
 _INSIDE = 1.05  # times the self-distance: clients of a group that are no further apart count as alike
 
 
@@ -162,9 +164,18 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
     if number == 1:
         return 1, ALIKE, f"nothing differs: in what they have sent {inside}; one cluster"
     alone = int((np.bincount(labels) == 1).sum())
-    beyond = f"the nearest two merge at {tree.heights[clients - number]:.2f} times"
-    beyond += f", {alone} are of one client" if alone else ""
-    return number, GROUPS, f"{number} groups: inside them {inside}, {beyond}"
+    said = f"{number} groups: {_how_clear(tree.heights[clients - number])}; inside them {inside}"
+    return number, GROUPS, f"{said}; {alone} of them of a single client" if alone else said
+
+
+def _how_clear(times: float) -> str:
+    """Says of the distance of the nearest two groups in self-distances how clearly it is above chance."""
+    said = f"the nearest two are {times:.2f} times as far from each other as chance alone puts clients"
+    if times >= _CLEAR:
+        return f"clearly apart, {said}"
+    if times >= _BY_CHANCE:
+        return f"apart by little, {said}, which may be chance"
+    return f"hardly apart, {said}, which often is chance: these two may be one group; look with other seeds"
 
 
 class _Tests:

@@ -1,6 +1,7 @@
 """`tffcl.compare` and `sweep` on methods and clients that were made in Python: their runs are those of `train`."""
 
 import csv
+import html
 
 import numpy as np
 import pandas as pd
@@ -75,6 +76,10 @@ def test_there_are_page_table_and_frames(compared):
     assert float(written[0][column]) == pytest.approx(means.loc["PACFL", column])
     assert "accuracy %" in repr(compared) and "one model" in repr(compared)
     assert compared._repr_html_().count("<tr>") == 3
+    groups, best, cost = compared.verdict.splitlines()
+    assert "PACFL" in groups and best.startswith("Best by cluster accuracy is ") and cost.endswith(" here.")
+    page = html.unescape((compared.out / "report.html").read_text())
+    assert all(f'<p class="verdict">{each}</p>' in page and each in repr(compared) for each in (groups, best, cost))
 
 
 def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_settings(methods, clients, tmp_path):
@@ -203,6 +208,8 @@ def test_a_sweep_is_over_what_the_function_and_the_protocol_take(build, compared
     assert found.result(2, 3).summary["accuracy"] == compared[0]["accuracy"], "the same run as in a comparison"
     assert found.summary_frame.loc[(2, 6), "seeds"] == 1 and (tmp_path / "sweep.csv").exists()
     assert "train: pacfl over num clusters and clients per round" in (tmp_path / "report.html").read_text()
+    with pytest.raises(UserError, match="only a comparison has a verdict; tffcl.search picks the best value"):
+        found.verdict
 
 
 def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):

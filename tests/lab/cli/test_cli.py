@@ -266,7 +266,8 @@ def test_run_then_report_then_similarity(capsys, tmp_path):
     said, progress = capsys.readouterr()
     assert "clients sign: 100%" in progress
     assert "adjusted Rand index against the 4 true groups: 1.000" in said
-    assert 'by threshold = "self": 4 groups: inside them clients are as far from each other as from themselves' in said
+    assert 'by threshold = "self": 4 groups: clearly apart, the nearest two are 1.' in said
+    assert "; inside them clients are as far from each other as from themselves, up to chance (" in said
     assert "the next largest is at 4 clusters" in said and "no advice" in said and "as a task says it" not in said
     assert (tmp_path / "similarity" / "dendrogram.png").stat().st_size > 10_000
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:

@@ -43,7 +43,7 @@ def compare(
 
         methods = {"PACFL": pacfl, "FedAvg": fedavg}
         compared = tffcl.compare(methods, clients, rounds=50, clients_per_round=10, seeds=[0, 1])
-        compared.frame, compared.summary_frame, compared.result("PACFL", seed=1)
+        compared.verdict, compared.frame, compared.summary_frame, compared.result("PACFL", seed=1)
 
     Every run is written to `OUT/<label>/seed-<n>/`, and beside them `table.csv`, anew after each, and `report.html`.
 

@@ -8,9 +8,11 @@ import pandas as pd
 from tffcl.errors import UserError
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.reporting import batch_index, comparison_table, files, report, sweeps
+from tffcl.lab.reporting.verdict import verdict
 from tffcl.runs.metrics import BY_KEY, of_column, on_validation
 from tffcl.runs.result import Result
 from tffcl.runs.run_directory import SUMMARY
+from tffcl.runs.run_files import RunFiles
 
 
 class Summaries(list):
@@ -57,6 +59,20 @@ class Summaries(list):
         frame = report.plain_table(self.out).to_frame(comparison_table.SPREAD)
         return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
 
+    @property
+    def verdict(self) -> str:
+        """The sentences with which the page of a comparison begins, a line each: whether there are groups, which method
+        is best and whether by more than chance, and what it cost. "" where all runs diverged.
+
+        Raises:
+          UserError: Of a sweep or a search: a setting that is best on test examples is no choice.
+        """
+        if batch_index.read_index(self.out, "comparison") is None:
+            raise UserError(
+                "only a comparison has a verdict; tffcl.search picks the best value of a setting by validation examples"
+            )
+        return "\n".join(verdict(self._read_runs()))
+
     def result(self, *name: object, seed: int | None = None) -> Result:
         """Returns the result of a finished run, with its models, as its files have it.
 
@@ -76,13 +92,12 @@ class Summaries(list):
         return self._batch.result(found[0])
 
     def __repr__(self) -> str:
-        table, _, _ = report.read_tables(self.out)
-        return table.without_empty().to_text()
+        table, said, _ = report.read_tables(self.out)
+        return "\n\n".join([table.without_empty().to_text(), *said])
 
     def _repr_html_(self) -> str:
-        table, notes, _ = report.read_tables(self.out)
-        paragraphs = "".join(f"<p>note: {html.escape(each)}</p>" for each in notes)
-        return table.without_empty().to_html() + paragraphs
+        table, said, _ = report.read_tables(self.out)
+        return table.without_empty().to_html() + "".join(f"<p>{html.escape(each)}</p>" for each in said)
 
     def _read(self):
         """`(titles of names, columns, [(names, finished runs, failures)])` of all that is in the directory."""
@@ -90,14 +105,16 @@ class Summaries(list):
             sweep = sweeps.read_sweep(self.out)
             found = [(point.values, point.runs, point.failures) for point in sweep.points]
             return sweep.keys, (*sweeps.SWEEP_COLUMNS, *comparison_table.further_columns(sweep.runs)), found
-        runs = files.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
-        failures = batch_index.find_failures(self.out)
+        runs, failures = self._read_runs(), batch_index.find_failures(self.out)
         methods = batch_index.in_order(self.out, [each.method for each in [*runs, *failures]])
         found = [
             ((name,), [run for run in runs if run.method == name], [each for each in failures if each.method == name])
             for name in methods
         ]
         return ("algorithm",), (*comparison_table.COLUMNS, *comparison_table.further_columns(runs)), found
+
+    def _read_runs(self) -> Sequence[RunFiles]:
+        return files.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
 
 
 class Found(Summaries):

@@ -89,11 +89,8 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     if search is not None:
         print(printable(sweeps.search_text(search), keep="\n"))
         return
-    table, notes, runs = read_tables(out)
-    text = table.to_text()
-    if runs and not sweeps.is_sweep(out):
-        text += "".join(f"\n\n{each}" for each in verdict.verdict(runs))
-    text += "".join(f"\n\nnote: {note}" for note in notes)
+    table, said, runs = read_tables(out)
+    text = "\n\n".join([table.to_text(), *said])
     page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)
@@ -109,17 +106,20 @@ def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], Sequence[Ru
     """Reads a run, a comparison or a sweep, as far as its runs are finished.
 
     Returns:
-      The table for people, what they should know of the runs, and the runs that are in it.
+      The table for people; the sentences under it: the verdict on a run or a comparison, and the notes of the runs; and
+      the runs that are in it.
 
     Raises:
       UserError: If a file of a run is missing or damaged.
     """
     if sweeps.is_sweep(path):
         found = sweeps.read_sweep(path)
-        return sweeps.to_table(found), comparison_table.cost_together(found.runs), found.runs
+        notes = comparison_table.cost_together(found.runs)
+        return sweeps.to_table(found), [f"note: {each}" for each in notes], found.runs
     rows = comparison_table.directory_rows(path)
     runs = files.find_runs(path) if any(row.seeds for row in rows) else []
-    return comparison_table.to_table(rows), comparison_table.notes_of(runs), runs
+    notes = [f"note: {each}" for each in comparison_table.notes_of(runs)]
+    return comparison_table.to_table(rows), [*verdict.verdict(runs), *notes], runs
 
 
 def plain_table(path: str | pathlib.Path) -> Table:

@@ -225,7 +225,9 @@ OF_ONE = (
     Row(
         "dendrogram", CLUSTERS, "Which clients merge at which height",
         "Two branches are joined at the height at which they merge. The dashed line is the cut: what is joined left "
-        "of it is one cluster, in one colour. The longer the grey branches across the line, the clearer the clusters.",
+        "of it is one cluster, in one colour. The longer the grey branches across the line, the clearer the clusters. "
+        "In self-distances a dotted line is at 1, as far as chance alone puts clients: groups that merge near it may "
+        "be one.",
         _dendrogram,
     ),
     Row(

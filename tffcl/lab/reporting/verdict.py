@@ -20,8 +20,10 @@ ByMethod = Mapping[str, Sequence[RunFiles]]
 
 
 def verdict(runs: Sequence[RunFiles]) -> list[str]:
-    """Returns three sentences on the runs of a task: on groups, on the best method, on its cost; one less where no
-    accuracy and no further metric was measured."""
+    """Returns three sentences on the runs of a task: on groups, on the best method, on its cost; the first alone
+    where no accuracy and no further metric was measured, and none of no runs."""
+    if not runs:
+        return []
     methods = by_method(runs)
     measured = measure_of(runs)
     if measured is None:

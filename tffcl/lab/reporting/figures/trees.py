@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
+from tffcl.clustering import self_distance
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles
@@ -32,7 +33,7 @@ def dendrogram_figure(
 ) -> ReportFigure:
     """Draws the tree of merges from left to right, with the line where it is cut.
 
-    Branches within one cluster have the colour of the cluster.
+    Branches within one cluster have the colour of the cluster. In self-distances a dotted line is what chance does.
 
     Args:
       merges: SciPy linkage matrix [N-1, 4].
@@ -58,6 +59,9 @@ def dendrogram_figure(
         style.say_empty(axes, "One client: there is nothing to merge.")
         return figure
     _draw_tree(axes, merges, labels, client_ids, shown, named, unit)
+    if unit == self_distance.UNIT:
+        chance = axes.axvline(1, color=style.GREY, linestyle=":", linewidth=1.2, zorder=0)
+        style.say(chance, "as far from each other as chance alone puts clients")
     if threshold is not None:
         cut = f"cut at {threshold:.4g} {unit}".rstrip()
         rule = axes.axvline(threshold, color="black", linestyle="--", linewidth=1.2, label="cut")
