@@ -11,12 +11,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
-from tffcl.clustering import self_distance
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles
 
 _MOST_NAMED_LEAVES = 64
+_CHANCE_IS_1 = "self-distances"  # the unit in which chance alone puts clients 1 apart
 _MOST_GROUPS = 3  # that are named beside a cluster
 
 
@@ -59,7 +59,7 @@ def dendrogram_figure(
         style.say_empty(axes, "One client: there is nothing to merge.")
         return figure
     _draw_tree(axes, merges, labels, client_ids, shown, named, unit)
-    if unit == self_distance.UNIT:
+    if unit == _CHANCE_IS_1:
         chance = axes.axvline(1, color=style.GREY, linestyle=":", linewidth=1.2, zorder=0)
         style.say(chance, "as far from each other as chance alone puts clients")
     if threshold is not None:
