@@ -61,14 +61,14 @@ def test_what_the_table_of_methods_says_is_what_the_league_found():
         "P(Y\\|X)": ("FMNIST, P(Y|X)",),
         "P(X\\|Y)": ("FMNIST, P(X|Y)",),
     }
-    league = study_results.read_study(ROOT / "tasks" / "results" / "league")
+    league = league_table.league_rows(study_results.read_study(ROOT / "tasks" / "results" / "league"))
     table = README[README.index("| what differs") :].split("\n\n")[0]
     for kind, columns in settings.items():
         (row,) = [line for line in table.splitlines() if kind in line]
         named, above = re.findall(r"`(\w+)`", re.split(r"(?<!\\)\|", row)[2]), []
         for column in columns:
-            rows = [each for each in league_table.league_rows(league, column) if each.above_baseline.mean > 0]
-            above.append([each.result.noted["method"] for each in rows if league_table.is_marked(each.above_baseline)])
+            rows = [each for each in league[column] if each.above_baseline.mean > 0]
+            above.append([each.result.noted["method"] for each in rows if each.is_beyond_chance])
         assert set(named) <= set().union(*above), kind
         first = [name for name in named if name in above[0]]
         assert first == sorted(first, key=above[0].index), kind

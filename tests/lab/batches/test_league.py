@@ -174,7 +174,7 @@ def test_choices_that_are_damaged_are_told(league, tmp_path, capsys, damage):
 
 
 def test_the_table_has_what_methods_are_compared_by(league, read):
-    rows = {row.result.noted["row"]: row for row in league_table.league_rows(read, "digits")}
+    rows = {row.result.noted["row"]: row for row in league_table.league_rows(read)["digits"]}
     assert set(rows) == {"FedAvg", "SOLO"}
     summary = json.loads((league[1] / "results" / "digits" / "fedavg" / "seed-0" / "summary.json").read_text())
     row = rows["FedAvg"]
@@ -270,7 +270,7 @@ def test_a_league_without_fedavg_is_coloured_by_its_mean(read):
     others = dataclasses.replace(read, results=[each for each in read.results if each.noted["method"] != "fedavg"])
     axes = league_figure.league_figure(others).axes[0]
     assert axes.images[0].get_array().tolist() == [[0.0]]  # one method is its own mean
-    assert [row.above_baseline.count for row in league_table.league_rows(others, "digits")] == [0]
+    assert [row.above_baseline.count for row in league_table.league_rows(others)["digits"]] == [0]
 
 
 def with_accuracies(study, tmp_path, accuracies):
@@ -306,11 +306,39 @@ def with_accuracies(study, tmp_path, accuracies):
 )
 def test_a_method_is_compared_with_fedavg_seed_by_seed(read, tmp_path, solo, shown):
     study = with_accuracies(read, tmp_path, {"FedAvg": {0: 0.6, 1: 0.7, 2: 0.8}, "SOLO": solo})
-    rows = {row.result.noted["row"]: row for row in league_table.league_rows(study, "digits")}
+    rows = {row.result.noted["row"]: row for row in league_table.league_rows(study)["digits"]}
     cells = dict(zip(league_table.HEADS, league_table.cells(rows["SOLO"]), strict=True))
     assert cells["cluster − FedAvg's"] == shown
     own = dict(zip(league_table.HEADS, league_table.cells(rows["FedAvg"]), strict=True))
     assert own["cluster − FedAvg's"] == "–"
+
+
+def test_marks_are_corrected_for_how_many_differences_are_tested(read, tmp_path):
+    """What one test of one would mark (p 0.029) is not beyond chance beside one that is not, and is beside its like."""
+    plain, clear, vague = {0: 0.6, 1: 0.7, 2: 0.8}, {0: 0.67, 1: 0.8, 2: 0.93}, {0: 0.5, 1: 0.9, 2: 0.76}
+
+    def columns(**solo):
+        studies = {
+            column: with_accuracies(read, tmp_path / f"{column} {len(solo)}", {"FedAvg": plain, "SOLO": own})
+            for column, own in solo.items()
+        }
+        return [
+            dataclasses.replace(each, noted={**each.noted, "column": column, "directory": str(found.path / place)})
+            for column, found in studies.items()
+            for each in found.results
+            if (place := each.noted["directory"])
+        ]
+
+    def marked(**solo):
+        rows = league_table.league_rows(dataclasses.replace(read, results=columns(**solo), noted=seeds))
+        return {
+            column: [row.result.noted["row"] for row in own if row.is_beyond_chance] for column, own in rows.items()
+        }
+
+    seeds = {**read.noted, "seeds": [0, 1, 2]}
+    assert marked(first=clear) == {"first": ["SOLO"]}
+    assert marked(first=clear, again=vague) == {"first": [], "again": []}
+    assert marked(a=clear, b=clear) == {"a": ["SOLO"], "b": ["SOLO"]}
 
 
 def test_the_picture_tells_means_over_fewer_seeds(read):
@@ -405,6 +433,6 @@ def test_other_work_on_the_machine_does_not_count_as_a_methods_seconds(read, tmp
     summary["seconds"]["total"] = 100 * least
     (again / "summary.json").write_text(json.dumps(summary))
     shutil.copy(copy / cell["directory"] / "seed-0" / "rounds.csv", again)
-    rows = league_table.league_rows(study_results.read_study(copy), cell["column"])
+    rows = league_table.league_rows(study_results.read_study(copy))[cell["column"]]
     (row,) = [row for row in rows if row.result.noted["row"] == cell["row"]]
     assert row.seeds == 2 and row.stats["seconds"].mean == least

@@ -24,7 +24,7 @@ from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunNumbers
 
 BASELINE = PLAIN
-_CHANCE = 0.05  # of a difference that is marked
+_CHANCE = 0.05  # of those that are marked are so by chance
 _METRICS = (
     "cluster_accuracy", "cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes",
 )  # fmt: skip
@@ -34,8 +34,9 @@ HEADS = (
 )  # fmt: skip
 LEGEND = (
     "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in "
-    "points above FedAvg, seed by seed; * where a paired t test over the seeds would find such a difference by chance "
-    "in less than one case of twenty. local: the client's own model after its last local training. global: one model "
+    "points above FedAvg, seed by seed; * where it is beyond chance by a paired t test over the seeds, corrected for "
+    "how many are tested: of all that are marked, on all settings together, one in twenty is expected to be by chance "
+    "(Benjamini and Hochberg 1995). local: the client's own model after its last local training. global: one model "
     "on all test data. worst decile: the mean of the worst tenth of the clients. took part − others: by how much the "
     "cluster accuracy of the clients that trained is above that of those that never did. ARI: adjusted Rand index, 1 "
     "where the clusters are the true groups and 0 where they are as by chance. bytes: down and up, signatures "
@@ -55,16 +56,37 @@ class LeagueRow:
         "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least
         of the seeds, as other work on the machine only adds to it.
       seeds: How many have been run.
+      is_beyond_chance: Whether `above_baseline` is, by a paired t test over the seeds, where among those of the league
+        that are the expected share of false ones is a twentieth (Benjamini and Hochberg 1995).
     """
 
     result: Result
     above_baseline: Stat
     stats: Mapping[str, Stat]
     seeds: int
+    is_beyond_chance: bool = False
 
 
-def league_rows(study: StudyResults, column: str) -> list[LeagueRow]:
-    """Returns the rows of a column, those that have been run, the best cluster accuracy first."""
+def league_rows(study: StudyResults) -> dict[str, list[LeagueRow]]:
+    """Returns the rows of each column, those that have been run, the best cluster accuracy first."""
+    found = {column: _of_column(study, column) for column in study.columns}
+    tested = [row for rows in found.values() for row in rows if row.above_baseline.count > 1 and row.above_baseline.std]
+    chances = {row: _chance(row.above_baseline) for row in tested}
+    ordered = sorted(tested, key=chances.__getitem__)
+    passed = [place for place, row in enumerate(ordered, 1) if chances[row] < _CHANCE * place / len(ordered)]
+    marked = set(ordered[: max(passed, default=0)])
+    return {
+        column: [dataclasses.replace(row, is_beyond_chance=row in marked) for row in rows]
+        for column, rows in found.items()
+    }
+
+
+def _chance(above: Stat) -> float:
+    """How often chance alone would give such a mean difference or a larger one, by a paired t test over the seeds."""
+    return 2 * float(scipy.stats.t.sf(abs(above.mean) / above.stderr, above.count - 1))
+
+
+def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
     own = [result for result in study.results if result.noted["column"] == column]
     baseline = next((_accuracies(study, result) for result in own if result.noted["method"] == BASELINE), {})
     rows = [_row(study, result, baseline) for result in own]
@@ -114,7 +136,7 @@ def cells(row: LeagueRow) -> list[str]:
     if missed and stats["rounds_to_target"].count:
         rounds = f"{rounds} ({missed} not reached)"
     return [
-        result.noted["row"], accuracies[0], _show_difference(row.above_baseline), *accuracies[1:],
+        result.noted["row"], accuracies[0], _show_difference(row), *accuracies[1:],
         show_number(stats["cluster_worst_decile"], 1), _with_minus(show_number(stats["participation_gap"], 1)),
         _with_minus(show_number(result.ari, 2)), show_count(stats["clusters"]), rounds,
         show_bytes(stats["bytes_to_target"]), show_bytes(stats["total_bytes"]), show_seconds(stats["seconds"]),
@@ -122,12 +144,12 @@ def cells(row: LeagueRow) -> list[str]:
     ]  # fmt: skip
 
 
-def _show_difference(above: Stat) -> str:
+def _show_difference(row: LeagueRow) -> str:
     """A difference with its sign, and a mark where it is hardly by chance."""
+    above = row.above_baseline
     if not above.count:
         return MISSING
-    shown = _with_minus(show_number(above, 1))
-    return f"{'+' * (above.mean > 0)}{shown}{'*' * is_marked(above)}"
+    return f"{'+' * (above.mean > 0)}{_with_minus(show_number(above, 1))}{'*' * row.is_beyond_chance}"
 
 
 def _with_minus(shown: str) -> str:
@@ -135,13 +157,6 @@ def _with_minus(shown: str) -> str:
     negative, digits = shown.startswith("-"), shown.removeprefix("-")
     is_zero = not digits.split(" ")[0].strip("0.")
     return f"−{digits}" if negative and not is_zero else digits
-
-
-def is_marked(above: Stat) -> bool:
-    """Whether a paired t test over the seeds would find such a difference by chance in less than one case of twenty."""
-    if above.count < 2 or not above.std:
-        return False
-    return 2 * scipy.stats.t.sf(abs(above.mean) / above.stderr, above.count - 1) < _CHANCE
 
 
 def heading(study: StudyResults, column: str) -> str:
@@ -152,6 +167,9 @@ def heading(study: StudyResults, column: str) -> str:
     return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{target})"
 
 
-def to_table(study: StudyResults, column: str) -> Table:
-    """Makes the table of a column of the league, with what failed below it."""
-    return Table.of(HEADS, [cells(row) for row in league_rows(study, column)], notes=study.notes(column))
+def to_tables(study: StudyResults) -> dict[str, Table]:
+    """Makes the table of each column of the league, with what failed below it."""
+    return {
+        column: Table.of(HEADS, [cells(row) for row in rows], notes=study.notes(column))
+        for column, rows in league_rows(study).items()
+    }

@@ -108,8 +108,8 @@ def league_page(study: StudyResults) -> str:
     environment.filters["as_html"] = _as_html
     source = importlib.resources.files("tffcl.lab.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
     tables = [
-        (league_table.heading(study, column), study.about(column), league_table.to_table(study, column))
-        for column in study.columns
+        (league_table.heading(study, column), study.about(column), table)
+        for column, table in league_table.to_tables(study).items()
     ]
     return environment.from_string(source).render(
         study=study,

@@ -66,10 +66,11 @@ def _row(result: Result, further: Sequence[str]) -> list[str]:
 
 def _tables(study: StudyResults):
     """For each column its heading and its table."""
+    if study.league:
+        for column, table in league_table.to_tables(study).items():
+            yield league_table.heading(study, column), table
+        return
     for column in study.columns:
-        if study.league:
-            yield league_table.heading(study, column), league_table.to_table(study, column)
-            continue
         own = [result for result in study.results if result.noted["column"] == column]
         tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
         further = list(dict.fromkeys(key for result in own for key in result.further))
