@@ -410,7 +410,10 @@ def test_the_page_of_results_is_that_of_the_kept_files():
     from tffcl.lab.tasks.task_file import task_directory
 
     directory = task_directory() / "results"
-    assert (task_directory() / "RESULTS.md").read_text(encoding="utf-8") == results_page(directory)
+    page = results_page(directory, study_file.planned_numbers())
+    assert (task_directory() / "RESULTS.md").read_text(encoding="utf-8") == page
+    head = page.partition("<a id=")[0]
+    assert set(re.findall(r"(?m)^\| \[?`(\w+)`", head)) == set(study_file.study_names())  # also those without results
 
 
 def test_a_study_is_listed_with_its_cells(capsys):

@@ -14,7 +14,7 @@ import msgspec
 from tffcl.errors import UserError, unknown
 from tffcl.json_files import MOST_TOML
 from tffcl.lab.reporting.batch_index import read_index
-from tffcl.lab.reporting.study_results import MEASURES
+from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
@@ -164,6 +164,18 @@ def _rows() -> dict[str, Row]:
 
 
 add("studies", _rows)
+
+
+def planned_numbers() -> dict[str, tuple[str, int]]:
+    """Returns the heading of every study that comes with tffcl, and how many of its numbers can be run, by its name."""
+    studies = map(load_study, study_names())
+    return {
+        each.name: (
+            heading(each.title, each.paper, each.table, each.page),
+            sum(not cell.missing for cell in each.cells),
+        )
+        for each in studies
+    }
 
 
 def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:

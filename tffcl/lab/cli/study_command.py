@@ -116,12 +116,13 @@ def write_tables(out: pathlib.Path, asked: Mapping | None = None):
 
 
 def results(options):
-    """Writes the page of all studies that have been kept."""
+    """Writes the page of all studies that have been kept, and, of those that come with tffcl, of what has not."""
+    from tffcl.lab.batches.study_file import planned_numbers
     from tffcl.lab.reporting.results_page import results_page, write_leagues
     from tffcl.lab.tasks.task_file import task_directory
 
     directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
-    write_text(target, results_page(directory))
+    write_text(target, results_page(directory, None if options.directory else planned_numbers()))
     for written in (target, *write_leagues(directory)):
         print(f"written: {written}")

@@ -6,6 +6,7 @@ import html
 import importlib.resources
 import pathlib
 import re
+from collections.abc import Mapping
 
 import jinja2
 
@@ -13,7 +14,7 @@ from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.lab.reporting import league_figure, league_table, study_table, style
 from tffcl.lab.reporting.batch_index import INDEX
-from tffcl.lab.reporting.number_format import human_time
+from tffcl.lab.reporting.number_format import MISSING, human_time
 from tffcl.lab.reporting.study_results import StudyResults
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import write_bytes, write_text
@@ -30,13 +31,21 @@ clients that were sampled, which is `took part`: a client that never was has the
 and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth of the clients
 nobody is left who never did, and for rounds to a target it is counted so.
 """
+_NO_STUDIES = """What else the four papers number is no study: PACFL's Table 5 is `python tasks/pacfl_table_5.py`;
+its table beside Fig. 1, its Fig. 3 and StoCFL's Fig. 2 are drawn by `tffcl similarity`; StoCFL's Fig. 4 is the curves
+of its Table 2, its Fig. 5 a picture of Table 3's StoCFL; FLT's Table VI is held by a test, its Fig. 2 and 3 are
+pictures of a report; PACFL's Fig. 7 needs CelebA, which is not here; its Tables 10 to 13 are settings, and Fig. 1 of
+all four are drawings.
+"""
 
 
-def results_page(directory: str | pathlib.Path) -> str:
+def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str, int]] | None = None) -> str:
     """Makes the page.
 
     Args:
       directory: It has a directory of results for each study, and may have `NOTES.md`, which is put at the end.
+      planned: As `study_file.planned_numbers` returns it, of the studies of which results are kept there, and of those
+        that have none yet; None for no others than the kept ones.
 
     Returns:
       Markdown.
@@ -51,22 +60,27 @@ def results_page(directory: str | pathlib.Path) -> str:
         raise UserError(f"{directory} holds no results: neither NAME/{INDEX} nor {NOTES}")
     studies = [study_table.read_study(each) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
-    parts = [_HEAD.format(directory=shown), *([_contents(studies)] if studies else [])]
+    parts = [_HEAD.format(directory=shown), *([_contents(studies, planned or {})] if studies else [])]
+    parts += [_NO_STUDIES] if planned else []
     parts += [_section(each, directory) for each in studies]
     if notes.is_file():
         parts.append(csv_files.read_text(notes))
     return "\n".join(parts)
 
 
-def _contents(studies: list[StudyResults]) -> str:
+def _contents(studies: list[StudyResults], planned: Mapping[str, tuple[str, int]]) -> str:
     """A line a study: how much of it has been run, and how long that took."""
-    heads, lines = ("study", "runs", "numbers, of those asked for", "seeds", "rounds", "took"), []
+    heads = ("study", "runs", "numbers, of those that can be run", "seeds", "rounds", "took")
+    lines = {
+        name: (f"`{name}`: {heading}", 0, f"0 of {able}", *(3 * [MISSING])) for name, (heading, able) in planned.items()
+    }
     for study in studies:
-        filled = sum(result.here.count > 0 for result in study.results)
-        name, cells = f"[`{study.path.name}`](#{study.path.name}): {study.heading}", f"{filled} of {study.available}"
+        name, filled = study.path.name, sum(result.here.count > 0 for result in study.results)
+        _, able = planned.get(name, ("", study.available))
         took = human_time(sum(study.seconds.values()))
-        lines.append((name, len(study.seconds), cells, study.seeds, study.share, took))
-    return Table.of(heads, lines).to_markdown()
+        ran = (len(study.seconds), f"{filled} of {able}", study.seeds, study.share, took)
+        lines[name] = (f"[`{name}`](#{name}): {study.heading}", *ran)
+    return Table.of(heads, [lines[name] for name in sorted(lines)]).to_markdown()
 
 
 def _section(study: StudyResults, directory: pathlib.Path) -> str:

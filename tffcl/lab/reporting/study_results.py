@@ -98,9 +98,7 @@ class StudyResults:
     @property
     def heading(self) -> str:
         """What is compared with what: title, paper, table."""
-        where = ", ".join(filter(None, [self.noted["paper"], self.noted["table"]]))
-        page = f", page {self.noted['page']}" if self.noted.get("page") else ""
-        return f"{self.noted['title']} ({where}{page})" if where else self.noted["title"]
+        return heading(*(self.noted[key] for key in ("title", "paper", "table")), self.noted.get("page", 0))
 
     @property
     def league(self) -> bool:
@@ -175,6 +173,12 @@ class StudyResults:
         theirs = self.noted["published_is"]
         here = f"Here ± is the sample standard deviation over seeds{', in the paper ' * bool(theirs)}{theirs}."
         return run if self.league else f"{run} {here}"
+
+
+def heading(title: str, paper: str, table: str, page: int) -> str:
+    """Returns what a study compares with what, in a line."""
+    where = ", ".join(filter(None, [paper, table, f"page {page}" if page else ""]))
+    return f"{title} ({where})" if where else title
 
 
 def read_study(
