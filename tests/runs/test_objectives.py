@@ -80,6 +80,13 @@ def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_pa
     without = [each | {"seconds": None} for each in (whole.summary, parts.summary)]
     assert json.dumps(without[0]) == json.dumps(without[1])
     np.testing.assert_array_equal(whole.model_of("c0"), parts.model_of("c0"))
+    train = {client: (x, 1 * y) for client, (x, y) in own_objectives.examples(name)[0].items()}
+    known, (x, y) = tffcl.Population.from_arrays(train), train["c1"]
+    joined = parts.admit(tffcl.Population.from_arrays({"new": (x, y)}, known=known))
+    np.testing.assert_array_equal(joined.model_of("new"), parts.model_of("c1"))
+    if name == "binary":
+        with pytest.raises(tffcl.UserError, match="client new has the label 2; the model knows the classes 0 to 1"):
+            parts.admit(tffcl.Population.from_arrays({"new": (x, np.full(len(y), 2))}, known=known))
 
 
 @pytest.mark.parametrize("name", ["binary", "labels", "several numbers"])

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 from sklearn.datasets import load_breast_cancer
@@ -137,6 +138,9 @@ def test_newcomers_join_by_the_rules_of_the_known(population, result):
     answers = joined.predict("clinic 7", everyone.features_of(rows))
     np.testing.assert_array_equal(answers, same.predict("clinic 7", everyone.features_of(rows)))
     np.testing.assert_array_equal(joined.model_of("clinic 7"), result.model_of("clinic 1"))
+    ninth = rows.assign(clinic="clinic 9", diagnosis="benign", scanner="A")
+    all_so_far = same.admit(read(pandas.concat([frame, ninth]), known=everyone))  # the first of whom it knew no more
+    assert all_so_far.cluster_of("clinic 9") == all_so_far.cluster_of("clinic 1") != all_so_far.cluster_of("clinic 0")
     for wrong, message in (
         (population, "these clients have taken part; admit lets those join that are new"),
         (read(frame), "these clients cannot join: it has other rules of columns; build it with known="),

@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.algorithms.method import Views
+from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.runs.evaluator import Evaluator
+from tffcl.models.objectives import LABELS, RECONSTRUCTION
+from tffcl.runs.evaluator import Evaluator, check_tokens
 
 _MOST_NAMED = 20  # clients in a note
 
@@ -144,6 +146,15 @@ class Stages:
                 else:
                     spans.append([max(start, 1), end])
         return {client: " ".join(f"{first}-{last}" for first, last in spans) for client, spans in found.items()}
+
+
+def taken_by(model: FlatModel, population: Population) -> Population:
+    """Returns the clients as a model takes them; UserError if they do not fit it."""
+    name, spec = model.objective.name, model.example_spec
+    population = fitted(reconstructed(population) if name == RECONSTRUCTION else population, spec)
+    check_examples(population, spec, 2 if name == LABELS else model.num_classes)
+    check_tokens(model, population)
+    return population
 
 
 def why_not_after(before: Population, after: Population) -> str:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
-from tffcl.clients.example_types import as_taken, fitted
+from tffcl.clients.example_types import as_taken
 from tffcl.clients.population import Population, index_of
 from tffcl.csv_files import read_table
 from tffcl.display import Shown, percent
@@ -23,7 +23,7 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
-from tffcl.runs.population_changes import why_not_after
+from tffcl.runs.population_changes import taken_by, why_not_after
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 
@@ -77,8 +77,9 @@ class Trained(Shown):
         """
         if reason := why_not_after(self.population, population):
             raise UserError(f"these clients cannot join: {reason}")
-        population = fitted(population, self.method.model.example_spec)
-        new = np.setdiff1d(population.client_ids, self.population.client_ids)
+        population = taken_by(self.method.model, population)
+        # The state may know more clients than the population.
+        new = np.setdiff1d(population.client_ids, self.method.views(self.state).client_ids)
         if not new.size:
             raise UserError("these clients have taken part; admit lets those join that are new in a population")
         runtime.use_local_worker()

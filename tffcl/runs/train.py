@@ -9,22 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
-from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
 from tffcl.clients.sampling import sample_cohort
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
-from tffcl.models.objectives import LABELS, RECONSTRUCTION
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.cluster_history import ClusterHistory
-from tffcl.runs.evaluator import check_metrics, check_tokens
+from tffcl.runs.evaluator import check_metrics
 from tffcl.runs.interrupts import stopped, watch_for_interrupts
 from tffcl.runs.lock import locked
 from tffcl.runs.loop import SaveCheckpoints, restore_or_initialize, run_rounds
-from tffcl.runs.population_changes import Stages
+from tffcl.runs.population_changes import Stages, taken_by
 from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
 from tffcl.runs.progress import Progress
 from tffcl.runs.result import Result
@@ -199,13 +197,8 @@ def check_fits(
     Raises:
       UserError: If they do not fit the model, or the protocol does not fit them.
     """
-    spec = method.model.example_spec
-    if method.model.objective.name == RECONSTRUCTION:
-        population, later = reconstructed(population), {at: reconstructed(each) for at, each in (later or {}).items()}
-    population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
-    for each in (population, *later.values()):
-        check_examples(each, spec, 2 if method.model.objective.name == LABELS else method.model.num_classes)
-        check_tokens(method.model, each)
+    population = taken_by(method.model, population)
+    later = {start: taken_by(method.model, each) for start, each in (later or {}).items()}
     method_checks.check_own_settings(method.training, (population, *later.values()))
     check_metrics(method.model, population)
     stages = Stages(method.model.whole, population, later)
