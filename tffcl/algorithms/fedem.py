@@ -16,16 +16,9 @@ from tffcl.algorithms.clustered_training import draw_models
 from tffcl.algorithms.each_round_parameters import FedEMParameters
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.soft_training import SoftMethod, build_finding
+from tffcl.client_work import mixture as em
 from tffcl.client_work.client_work import ClientResult, stack
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.mixture import (
-    build_all_losses,
-    build_train_mixture,
-    check_likelihood,
-    fitted_mixture,
-    model_names,
-    responsibilities,
-)
 from tffcl.client_work.training import training_work
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
@@ -41,17 +34,17 @@ def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int
     mixture. As in the paper a model's mean is weighted by the clients' numbers of examples alone: what a client has
     little of has moved little.
     """
-    all_losses, train = build_all_losses(model), build_train_mixture(model, training, num_models)
+    all_losses, train = em.build_all_losses(model), em.build_train_mixture(model, training, num_models)
 
     def compute(received, client):
         models, local = received["models"], stack(client["examples"])
         losses, counts = all_losses(models, local["x"], local["y"]), model.objective.counts(local["y"])
-        shares, mixture = responsibilities(losses, client["kept"], counts)
+        shares, mixture = em.responsibilities(losses, client["kept"], counts)
         trained, report = train(models, shares, mixture, client)
         update = collections.OrderedDict(weights=tf.ones([num_models]), value=trained - models)
         return ClientResult({"update": update}, report, tf.where(report["finite"], mixture, client["kept"]))
 
-    kept, names = tff.TensorType(np.float32, [num_models]), model_names(num_models)
+    kept, names = tff.TensorType(np.float32, [num_models]), em.model_names(num_models)
     work = training_work(model, training, compute, kept=kept, models=names)
     server = Server({"models": models_type(model.size, num_models)}, all_values, move_rows)
     return compose(work, {"update": SoftMeanFactory(num_models, aggregation)}, server)
@@ -59,10 +52,10 @@ def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int
 
 @built_once
 def _build_finding(model: FlatModel, num_models: int, steps: int) -> tff.Computation:
-    all_losses = build_all_losses(model)
+    all_losses = em.build_all_losses(model)
 
     def find(values, x, y):
-        return fitted_mixture(all_losses(values["models"], x, y), steps, model.objective.counts(y))
+        return em.fitted_mixture(all_losses(values["models"], x, y), steps, model.objective.counts(y))
 
     return build_finding(model, {"models": models_type(model.size, num_models)}, find)
 
@@ -88,7 +81,7 @@ def build_fedem(
       seed: Decides the initial models.
     """
     count = parameters.num_clusters
-    check_likelihood(model, "FedEM")
+    em.check_likelihood(model, "FedEM")
     composed = build_fedem_round(model, training, count, aggregation)
     first = {"models": draw_models(model, count, seed)}
     find = _build_finding(model, count, parameters.mixture_steps)

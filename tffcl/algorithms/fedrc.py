@@ -18,18 +18,9 @@ from tffcl.algorithms.clustered_training import draw_models
 from tffcl.algorithms.each_round_parameters import FedRCParameters
 from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.soft_training import SoftMethod, build_finding
+from tffcl.client_work import mixture as em
 from tffcl.client_work.client_work import ClientResult, arrays_type, stack
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.mixture import (
-    build_all_losses,
-    build_train_mixture,
-    check_likelihood,
-    fitted_mixture,
-    label_counts,
-    label_prior,
-    model_names,
-    responsibilities,
-)
 from tffcl.client_work.training import training_work
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
@@ -56,7 +47,7 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
     client keeps π, its mixture, and what it told: the examples of each label that each model is responsible for. It
     uploads the K differences, and what has changed of these numbers, for each of its examples.
     """
-    all_losses, train = build_all_losses(model), build_train_mixture(model, training, num_models)
+    all_losses, train = em.build_all_losses(model), em.build_train_mixture(model, training, num_models)
 
     hidden = traits(keyed_factory(aggregation)).hides_uploads
     beside = aggregated_beside(aggregation, ClusteredMeanFactory(), bound=1.0) if hidden else None
@@ -65,20 +56,21 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
     def compute(received, client):
         models, kept, local = received["models"], client["kept"], stack(client["examples"])
         y, counted = local["y"], model.objective.counted(local["y"])
-        losses, prior = all_losses(models, local["x"], y), label_prior(received["labels"], y, counted)
-        shares, mixture = responsibilities(losses, kept["mixture"], model.objective.counts(y), prior)
+        losses, prior = all_losses(models, local["x"], y), em.label_prior(received["labels"], y, counted)
+        shares, mixture = em.responsibilities(losses, kept["mixture"], model.objective.counts(y), prior)
         trained, report = train(models, shares, mixture, client)
-        labels, examples = label_counts(shares, y, counted, model.num_classes), tf.cast(report["examples"], tf.float32)
+        labels = em.label_counts(shares, y, counted, model.num_classes)
+        examples = tf.cast(report["examples"], tf.float32)
         changed = uploads["labels"].clipped(tf.math.divide_no_nan(labels - kept["labels"], examples))
-        told, ones = {"update": trained - models, "labels": changed}, tf.ones([num_models])
-        told = {name: collections.OrderedDict(weights=ones, value=value) for name, value in told.items()}
+        sent, ones = {"update": trained - models, "labels": changed}, tf.ones([num_models])
+        sent = {name: collections.OrderedDict(weights=ones, value=value) for name, value in sent.items()}
         # What a bound has cut off is told in a later round.
         renewed = collections.OrderedDict(mixture=mixture, labels=kept["labels"] + examples * changed)
         renewed = tf.nest.map_structure(lambda new, old: tf.where(report["finite"], new, old), renewed, kept)
-        return ClientResult(told, report, renewed)
+        return ClientResult(sent, report, renewed)
 
     kept = arrays_type(first_kept(model, num_models))
-    work = training_work(model, training, compute, kept=kept, models=model_names(num_models))
+    work = training_work(model, training, compute, kept=kept, models=em.model_names(num_models))
     return compose(work, uploads, Server(_values_type(model, num_models), all_values, move))
 
 
@@ -90,11 +82,11 @@ def first_kept(model: FlatModel, count: int) -> collections.OrderedDict:
 
 @built_once
 def _build_finding(model: FlatModel, num_models: int, steps: int) -> tff.Computation:
-    all_losses = build_all_losses(model)
+    all_losses = em.build_all_losses(model)
 
     def find(values, x, y):
-        prior = label_prior(values["labels"], y, model.objective.counted(y))
-        return fitted_mixture(all_losses(values["models"], x, y), steps, model.objective.counts(y), prior)
+        prior = em.label_prior(values["labels"], y, model.objective.counted(y))
+        return em.fitted_mixture(all_losses(values["models"], x, y), steps, model.objective.counts(y), prior)
 
     return build_finding(model, _values_type(model, num_models), find)
 
@@ -123,7 +115,7 @@ def build_fedrc(
       UserError: If labels are no classes.
     """
     model.objective.classes_for("FedRC, which divides by the shares of labels,")
-    check_likelihood(model, "FedRC")
+    em.check_likelihood(model, "FedRC")
     count = parameters.num_clusters
     composed = build_fedrc_round(model, training, count, aggregation)
     first = {"models": draw_models(model, count, seed), "labels": np.zeros([count, model.num_classes], np.float32)}

@@ -11,14 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import (
-    ClusteredMeanFactory,
-    UniformClusteredMeanFactory,
-    UniformMeanFactory,
-    aggregated_beside,
-    keyed_factory,
-    pad_rows,
-)
+from tffcl.aggregators import clustered_mean as means
 from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import build_clustered_round, round_computations
 from tffcl.algorithms.each_round_parameters import StoCFLParameters
@@ -80,7 +73,7 @@ def build_bilevel_round(
 
     def step(state, results, measurements):
         del measurements
-        models = state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])
+        models = state["models"] + means.pad_rows(results["update"], tf.shape(state["models"])[0])
         moved = {} if global_training is None else {"global_model": state["global_model"] + results["global_update"]}
         return {**state, "models": models, **moved}
 
@@ -93,15 +86,17 @@ def build_bilevel_round(
 
 def _mean_over_all(of_clusters):
     """The mean over all clients, who count in it as they do in the clusters' means."""
-    if isinstance(aggregated_beside(of_clusters, ClusteredMeanFactory()), UniformClusteredMeanFactory):
-        return UniformMeanFactory()
+    if isinstance(
+        means.aggregated_beside(of_clusters, means.ClusteredMeanFactory()), means.UniformClusteredMeanFactory
+    ):
+        return means.UniformMeanFactory()
     return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
 def _of_changing_clusters(aggregation):
     """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
-    factory = keyed_factory(aggregation)
-    if traits(factory).waits_for_clusters or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
+    factory = means.keyed_factory(aggregation)
+    if traits(factory).waits_for_clusters or isinstance(factory, means.ClusteredMeanFactory) and not factory.is_plain:
         raise UserError(
             "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models "
             "take the plain mean or a factory over keyed updates, its global model any (global_aggregation)"

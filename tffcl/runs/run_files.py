@@ -15,19 +15,8 @@ from tffcl.errors import UserError, printable
 from tffcl.json_files import read_toml
 from tffcl.regular_files import opened
 from tffcl.runs import metrics
+from tffcl.runs import run_directory as files
 from tffcl.runs.cluster_history import NO_CLUSTER, read_history
-from tffcl.runs.run_directory import (
-    CLIENTS,
-    CLUSTERING,
-    CONFIG,
-    CONFUSION,
-    HISTORY,
-    REPRESENTATIONS,
-    SAMPLES,
-    SPLITS,
-    SUMMARY,
-    RunDirectory,
-)
 
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
@@ -177,7 +166,7 @@ class _Numbers:
 
     def _damaged(self, keys, value) -> UserError:
         what = "a fraction" if keys[0] == "accuracy" else "a number"
-        return UserError(f"{self.path / SUMMARY} is damaged: {'.'.join(keys)} is {value!r:.100}, not {what}")
+        return UserError(f"{self.path / files.SUMMARY} is damaged: {'.'.join(keys)} is {value!r:.100}, not {what}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -255,12 +244,12 @@ class RunNumbers(_Numbers):
     @functools.cached_property
     def summary(self) -> dict:
         """`summary.json`."""
-        return _read_summary(RunDirectory(self.path))
+        return _read_summary(files.RunDirectory(self.path))
 
     @functools.cached_property
     def rounds(self) -> Mapping[str, np.ndarray]:
         """The columns of `rounds.csv` that the table of metrics knows."""
-        return known_rounds(RunDirectory(self.path).rounds())
+        return known_rounds(files.RunDirectory(self.path).rounds())
 
 
 def by_method(runs: Iterable[RunFiles]) -> dict[str, list[RunFiles]]:
@@ -281,17 +270,17 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     Raises:
       UserError: If a file is missing or damaged; the message names it.
     """
-    directory = RunDirectory(path)
-    config, summary = _read_config(directory / CONFIG), _read_summary(directory)
-    rounds, clients = _read_rounds(directory), _read_clients(directory / CLIENTS)
+    directory = files.RunDirectory(path)
+    config, summary = _read_config(directory / files.CONFIG), _read_summary(directory)
+    rounds, clients = _read_rounds(directory), _read_clients(directory / files.CLIENTS)
     return RunFiles(
         path=directory.path, method=printable(method or summary["algorithm"]), config=config, summary=summary,
-        rounds=rounds, clients=clients, clustering=read_arrays(directory / CLUSTERING, clustering_of),
-        representations=read_arrays(directory / REPRESENTATIONS, representations_of),
-        history=read_history(directory / HISTORY, clients.client_id.tolist()),
-        splits=_read_splits(directory / SPLITS) if (directory / SPLITS).exists() else None,
-        samples=read_arrays(directory / SAMPLES, samples_of),
-        confusion=read_arrays(directory / CONFUSION, confusion_of),
+        rounds=rounds, clients=clients, clustering=read_arrays(directory / files.CLUSTERING, clustering_of),
+        representations=read_arrays(directory / files.REPRESENTATIONS, representations_of),
+        history=read_history(directory / files.HISTORY, clients.client_id.tolist()),
+        splits=_read_splits(directory / files.SPLITS) if (directory / files.SPLITS).exists() else None,
+        samples=read_arrays(directory / files.SAMPLES, samples_of),
+        confusion=read_arrays(directory / files.CONFUSION, confusion_of),
     )  # fmt: skip
 
 
@@ -315,8 +304,8 @@ def _read_config(path: pathlib.Path) -> dict:
     return found
 
 
-def _read_summary(directory: RunDirectory) -> dict:
-    summary, path = directory.summary(), directory / SUMMARY
+def _read_summary(directory: files.RunDirectory) -> dict:
+    summary, path = directory.summary(), directory / files.SUMMARY
     if summary is None:
         raise UserError(f"{path} is missing; did the run finish?")
     notes = summary.get("notes", [])
@@ -330,7 +319,7 @@ def _read_summary(directory: RunDirectory) -> dict:
     return summary
 
 
-def _read_rounds(directory: RunDirectory) -> dict[str, np.ndarray]:
+def _read_rounds(directory: files.RunDirectory) -> dict[str, np.ndarray]:
     table = directory.rounds(*metrics.COLUMNS)
     if np.any(table.integers(metrics.ROUND, empty=0) < 1):
         raise csv_files.damaged(table.path, "a row is of no round")
