@@ -11,12 +11,11 @@ from tests.algorithms.conftest import as_arrays
 from tests.oracles.feddrift import FedDrift
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.each_round_parameters import FedDriftParameters
-from tffcl.algorithms.feddrift import build_feddrift
+from tffcl.algorithms.feddrift import build_feddrift, cross_losses, merged_clusters, merged_models
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
-from tffcl.clustering.cross_losses import cross_losses, merged_clusters, merged_models
 from tffcl.errors import UserError
 from tffcl.export.dry_run import rehearse, synthetic_examples
 

@@ -9,12 +9,12 @@ import tffcl
 from tests.algorithms.conftest import as_arrays
 from tests.oracles import fedgwc as oracle
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
+from tffcl.algorithms import fedgwc as interactions
 from tffcl.algorithms.each_round_parameters import FedGWCParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedgwc import build_fedgwc
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
-from tffcl.clustering import interactions
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 

@@ -16,10 +16,9 @@ from tests.short_runs import TRAINING, cohort_of, train
 from tffcl.algorithms.each_round_parameters import IFCAParameters, RRClusterParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.rr_cluster import build_rr_cluster
+from tffcl.algorithms.rr_cluster import build_rr_cluster, moving_shares, rebalanced, sizes_before
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
-from tffcl.clustering.rebalancing import moving_shares, rebalanced, sizes_before
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 

@@ -30,8 +30,8 @@ from tffcl.algorithms.fedrc import build_fedrc
 from tffcl.algorithms.fedsoft import build_fedsoft
 from tffcl.algorithms.given import build_given
 from tffcl.algorithms.parameters import ComposedParameters, GivenParameters
+from tffcl.algorithms.soft_grouping import memberships
 from tffcl.client_work.mixture import check_likelihood
-from tffcl.clustering.soft import memberships
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import blocks

@@ -14,7 +14,7 @@ from tests.fuzz.files_of_runs import damage, equal
 from tests.own_data import client_data
 from tffcl.clients.example_types import check_examples
 from tffcl.clients.population import Population
-from tffcl.lab.datasets.loaders.npz import load_npz
+from tffcl.lab.datasets.loaders.own import load_npz
 
 _RNG = np.random.default_rng(0)
 _X, _Y = _RNG.random([20, 8, 8, 1], np.float32), _RNG.integers(0, 3, 20).astype(np.int32)

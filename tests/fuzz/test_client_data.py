@@ -9,7 +9,7 @@ from tffcl.clients.example_types import check_examples
 from tffcl.clients.population import Population
 from tffcl.clustering.vector_distances import subspace_angles
 from tffcl.errors import UserError
-from tffcl.lab.datasets.loaders.npz import load_npz
+from tffcl.lab.datasets.loaders.own import load_npz
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.random([20, 8, 8, 1], np.float32), RNG.integers(0, 3, 20).astype(np.int32)

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from scipy.special import softmax
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
@@ -20,7 +21,6 @@ from tffcl.client_work.training import training_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
-from tffcl.clustering.soft import memberships
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
@@ -65,7 +65,7 @@ class SoftGroupedState(OneShotState):
 
 
 class SoftGrouping(OneShot):
-    """A one-shot method whose clients use mixtures of the clusters' models, see `clustering.soft.memberships`."""
+    """A one-shot method whose clients use mixtures of the clusters' models, see `memberships`."""
 
     state_class = SoftGroupedState
 
@@ -163,3 +163,35 @@ class SoftGrouping(OneShot):
             members_needed=lambda: self._round(1).members_needed,
             when={"training": _TOLD},
         )
+
+
+def memberships(
+    proximity: np.ndarray, labels: np.ndarray, temperature: float | None = None, members: int | None = None
+) -> np.ndarray:
+    """Returns softmax(-distance / temperature) over the clusters for every client.
+
+    A client's distance to a cluster is the mean proximity to its members, itself left out; that of a cluster's only
+    member to it is 0.
+
+    Args:
+      proximity: Numbers `[N, N]`.
+      labels: `int [N]`, the clusters, numbered from 0.
+      temperature: In the unit of the proximity; None is a tenth of the mean proximity of two clients.
+      members: So many first clients are members of clusters, others are just compared with them; default all.
+
+    Returns:
+      `float32 [N, K]`, which sum to one; 0 for a cluster without members.
+    """
+    count, members = len(labels), len(labels) if members is None else members
+    if temperature is None:
+        between = ~np.eye(members, dtype=bool)
+        temperature = 0.1 * float(proximity[:members, :members][between].mean()) if members > 1 else 1.0
+    one_hot = np.eye(labels.max() + 1)[labels]
+    one_hot[members:] = 0
+    others = one_hot.sum(axis=0) - one_hot
+    sums = np.asarray(proximity, float) @ one_hot - one_hot * np.diag(proximity)[:, np.newaxis]
+    empty = (others == 0) & (one_hot == 0)
+    distances = np.where(empty, np.inf, sums / np.maximum(others, 1))
+    if not members:
+        return np.full([count, len(one_hot.T)], 1 / len(one_hot.T), np.float32)
+    return softmax(-distances / max(temperature, np.finfo(float).tiny), axis=1).astype(np.float32)

@@ -33,7 +33,7 @@ DATASETS: Mapping[str, Row] = dict([
          "133; no network"),
     _set("texts", "texts", "characters of prose, Python and C++ that are installed, to be predicted; documents as "
          "clients; no network"),
-    _set("npz", "npz", "your own file: x_train, y_train, x_test, y_test; with natural clients or not"),
+    _set("npz", "own", "your own file: x_train, y_train, x_test, y_test; with natural clients or not"),
     _set("table", "own", "your own CSV or Parquet file: a column says whose a row is, one its class; natural clients"),
     _set("folders", "own", "your own pictures: CLIENT/LABEL/NAME.png; natural clients"),
 ])

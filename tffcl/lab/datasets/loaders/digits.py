@@ -9,7 +9,7 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets import storage
 from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.images import Images
-from tffcl.lab.datasets.loaders.npz import images_of, read_npz
+from tffcl.lab.datasets.loaders.own import images_of, read_npz
 from tffcl.lab.datasets.preparation import constants
 
 _TEST_SIZE = 0.25

@@ -12,7 +12,7 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets import storage
 from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.images import Images
-from tffcl.lab.datasets.loaders.npz import to_uint8
+from tffcl.lab.datasets.loaders.own import to_uint8
 from tffcl.lab.datasets.preparation import constants
 from tffcl.validation import validated
 

@@ -1,5 +1,7 @@
-"""A user's own table, or folders of pictures, with their natural clients."""
+"""A user's own table, folders of pictures, or .npz file, with natural clients."""
 
+import dataclasses
+import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -7,7 +9,8 @@ import numpy as np
 from tffcl.clients import labels
 from tffcl.clients.folders import read_folders
 from tffcl.clients.tables import MISSING, Table, read_table
-from tffcl.lab.datasets.core import Dataset, class_count, numbers_of
+from tffcl.errors import UserError
+from tffcl.lab.datasets.core import Dataset, class_count, labels_of, numbers_of, owners_of
 from tffcl.lab.datasets.images import Images, measured
 from tffcl.lab.datasets.storage import expanded
 from tffcl.validation import Count, Fraction, Whole, one_of, validated
@@ -99,3 +102,94 @@ def _dataset(name: str, table: Table) -> Dataset:
         measured_noise=0.0 if are_images else table.rules and table.rules.measured_noise,
         owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32),
     )  # fmt: skip
+
+
+_NEEDED = ("x_train", "y_train", "x_test", "y_test")
+_OWNERS = ("client_train", "client_test")
+
+
+@validated
+def load_npz(*, path: str, num_classes: Count | None = None) -> Dataset:
+    """Returns the data set of an .npz file; mean and deviation are measured on its training images.
+
+    The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or
+    floats 0 to 1 (stored as the nearest of 256 steps), and `y_train`, `y_test` [n], integers from 0. For
+    natural clients it has `client_train` and `client_test` [n] too, integers or strings, which become numbers
+    in sorted order.
+
+    Args:
+      path: The file.
+      num_classes: How many labels there are; default: one more than the largest in the file.
+
+    Raises:
+      UserError: If the file or an array is missing or damaged, or a value is NaN, infinite or out of range;
+        says where.
+    """
+    path = expanded(path)
+    arrays = read_npz(path)
+    train, test = images_of(arrays, str(path))
+    classes = class_count(train.y, test.y) if num_classes is None else num_classes
+    train, test = (
+        dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True)
+    )
+    return Dataset(path.stem, train, test, classes, *measured(train.x), measured_noise=0.0)
+
+
+def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file; raises UserError if it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except FileNotFoundError:
+        raise UserError(f"npz file {path} does not exist") from None
+    except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
+        reason = str(error).splitlines()[:1]
+        raise UserError(f"{path} cannot be read as an .npz file of plain arrays ({''.join(reason)[:200]})") from None
+
+
+def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images]:
+    """Returns training and test images of arrays as `load_npz` has them; `where` names them in errors."""
+    absent = [key for key in _NEEDED if key not in arrays]
+    if absent:
+        raise UserError(f"{where} lacks {', '.join(absent)} (needed: {', '.join(_NEEDED)})")
+    splits = []
+    for split in ("train", "test"):
+        x = to_uint8(arrays[f"x_{split}"], f"{where}: x_{split}")
+        y = labels_of(arrays[f"y_{split}"], f"{where}: y_{split}")
+        if len(x) != len(y):
+            raise UserError(f"{where}: x_{split} has {len(x)} images and y_{split} {len(y)} labels")
+        splits.append(Images(x, y))
+    return splits[0], splits[1]
+
+
+def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
+    """Returns images as uint8 [n, h, w, c], from integers 0 to 255 or floats 0 to 1, with or without channel.
+
+    Raises:
+      UserError: If they have another rank or type, or a value is NaN, infinite or out of range.
+    """
+    x = x[..., None] if x.ndim == 3 else x
+    if x.ndim != 4:
+        raise UserError(f"{where} has shape {x.shape}; it must be [n, height, width] or [n, height, width, channels]")
+    if x.dtype == np.uint8:
+        return x
+    floats = np.issubdtype(x.dtype, np.floating)
+    if not floats and not np.issubdtype(x.dtype, np.integer):
+        raise UserError(f"{where} is of type {x.dtype}; it must be integers 0 to 255 or floats 0 to 1")
+    top = 1 if floats else 255
+    wrong = ~((x >= 0) & (x <= top))  # true for NaN too
+    if wrong.any():
+        place = tuple(int(each) for each in np.unravel_index(int(wrong.argmax()), x.shape))
+        raise UserError(
+            f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}"
+        )
+    return np.round(x * 255.0).astype(np.uint8) if floats else x.astype(np.uint8)
+
+
+def _owners(arrays, path):
+    present = [key for key in _OWNERS if key in arrays]
+    if not present:
+        return None, None
+    if len(present) == 1:
+        raise UserError(f"{path} has {present[0]} only; natural clients need both {' and '.join(_OWNERS)}")
+    return owners_of(*(arrays[key] for key in _OWNERS), tuple(f"{path}: {key}" for key in _OWNERS))
