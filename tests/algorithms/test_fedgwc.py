@@ -9,7 +9,7 @@ import tffcl
 from tests.algorithms.conftest import as_arrays
 from tests.oracles import fedgwc as oracle
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
-from tffcl.algorithms import fedgwc as interactions
+from tffcl.algorithms import fedgwc
 from tffcl.algorithms.each_round_parameters import FedGWCParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedgwc import build_fedgwc
@@ -42,7 +42,7 @@ def test_interactions_are_the_plain_ones(tff_worker, convex, digit_clients):
         np.testing.assert_allclose(state.changes, [change], rtol=1e-3)
         np.testing.assert_allclose(state.models[0], convex.ravel(model), rtol=0, atol=1e-5)
         np.testing.assert_allclose(metrics.losses, [each[1][-1] for each in told], rtol=1e-4)
-    found = interactions.affinity_of_perceptions(state.interactions, 2.0)
+    found = fedgwc.affinity_of_perceptions(state.interactions, 2.0)
     np.testing.assert_allclose(found, oracle.affinity(state.interactions, 2.0), rtol=1e-9)
 
 
@@ -56,15 +56,15 @@ def test_without_splits_it_is_fedavg(tff_worker, model, population, reference):
 def test_groups_are_found_by_their_losses():
     """Losses of two groups, with noise of a fifth of what they are apart: the rule alone, cohorts of five."""
     groups, rng, seen = np.repeat([0, 1], [12, 6]), np.random.default_rng(0), np.full([18, 18], 18**-2.0)
-    assert interactions.split(interactions.affinity_of_perceptions(seen, 0.1), 4, 0) is None
+    assert fedgwc.split(fedgwc.affinity_of_perceptions(seen, 0.1), 4, 0) is None
     for _ in range(300):
         some = rng.choice(18, 5, replace=False)
         losses = 1 + groups[some][:, np.newaxis] + 0.2 * rng.standard_normal((5, 5))
-        weights = interactions.gaussian_weights(losses, np.ones(5, int))
+        weights = fedgwc.gaussian_weights(losses, np.ones(5, int))
         assert weights.sum() == pytest.approx(1)
         block = np.ix_(some, some)
         seen[block] = 13 / 18 * seen[block] + 5 / 18 * weights[:, np.newaxis]
-    labels = interactions.split(interactions.affinity_of_perceptions(seen, 0.1), 4, 0)
+    labels = fedgwc.split(fedgwc.affinity_of_perceptions(seen, 0.1), 4, 0)
     assert len(set(zip(groups, labels))) == len(set(labels)) == 2
 
 
