@@ -9,10 +9,9 @@ from tests.oracles import local_training, meta_steps
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.parameters import ComposedParameters
-from tffcl.algorithms.per_fedavg import build_per_fedavg
+from tffcl.algorithms.per_fedavg import build_adapt, build_per_fedavg
 from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.evaluation import build_count_correct
-from tffcl.client_work.meta_sgd import build_adapt
 from tffcl.errors import UserError
 
 HOW = PerFedAvgParameters(alpha=0.2, beta=0.1)

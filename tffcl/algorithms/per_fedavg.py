@@ -1,22 +1,184 @@
 """Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good
 model."""
 
+import dataclasses
 import functools
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.training_parameters import PerFedAvgParameters
-from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.meta_sgd import MetaSteps, build_adapt, build_meta_sgd
+from tffcl.choices import GRADIENTS
+from tffcl.client_work.client_work import rows_of, visiting_order
+from tffcl.client_work.local_sgd import LocalTraining, of_shared
 from tffcl.client_work.training import build_update_work
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import traced_once
 from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.server import keyed_server
 from tffcl.trace_cache import built_once
+
+_AT_A_TIME = 100  # examples whose activations are in memory when a gradient over all of them is summed up
+
+
+@dataclasses.dataclass(frozen=True)
+class MetaSteps:
+    """How a meta-step is taken, symbols as in Fallah et al. 2020.
+
+    Attributes:
+      alpha: α, of the step that adapts.
+      beta: β, of the step that is kept.
+      delta: δ, of the difference of gradients that stands for a Hessian times a vector.
+      gradient: A name in `GRADIENTS`.
+      velocity: A name in `VELOCITIES`: whether momentum is of the outer steps, or of both steps together.
+    """
+
+    alpha: float
+    beta: float
+    delta: float
+    gradient: str
+    velocity: str
+
+
+def _build_gradient(model: FlatModel, weight_decay: float):
+    """Builds `(vector, features, y, seed) -> (gradient float32[P], loss, statistics)` at a point; the loss is without
+    the decay."""
+
+    def gradient(vector, features, y, seed):
+        with tf.GradientTape() as tape:
+            tape.watch(vector)
+            loss, statistics = model.training_loss(model.unravel(vector), features, y, seed)
+        slope = tape.gradient(loss, vector, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        slope = slope + model.on_trained(weight_decay * vector, 0.0) if weight_decay else slope
+        return slope, loss, statistics
+
+    return gradient
+
+
+def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
+    """Builds `(vector, velocity, batches, seeds) -> (vector, velocity, loss)`, one meta-step; a batch is `(features,
+    y)`. Statistics are renewed by the forward pass of the second gradient."""
+
+    def step(vector, velocity, batches, seeds):
+        first, *_ = gradient(vector, *batches[0], seeds[0])
+        if how.velocity == "shared":
+            velocity = first = momentum * velocity + first
+        adapted = vector - how.alpha * first
+        slope, loss, statistics = gradient(adapted, *batches[1], seeds[1])
+        if how.gradient == "hessian_free":
+            above, below = (
+                gradient(vector + sign * how.delta * slope, *batches[2], seeds[2])[0] for sign in (1.0, -1.0)
+            )
+            slope -= how.alpha / (2 * how.delta) * (above - below)
+        velocity = momentum * velocity + slope
+        return model.after_step(vector - how.beta * velocity, statistics), velocity, loss
+
+    return step
+
+
+@built_once
+def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
+    """Builds the client's training of a start for adaptation (Fallah et al. 2020, arXiv:2002.07948, Alg. 1).
+
+    With batches B₁, B₂ (and B₃) a step is w⁺ = w - α ∇f(w; B₁), g = ∇f(w⁺; B₂) and w <- w - β g by first order, or,
+    Hessian-free, w <- w - β (g - α / (2δ) [∇f(w + δg; B₃) - ∇f(w - δg; B₃)]).
+
+    Each epoch visits the examples in the order of `build_local_sgd`, in batches of which two (three) that follow each
+    other make a step; those left over wait for the next epoch. A client with fewer batches than a step needs has
+    smaller ones, so that it trains too; with fewer examples than that, batches repeat.
+
+    Args:
+      training: Epochs, batch size, momentum, weight decay (a part of f); its learning rate is not used.
+      how: The steps.
+
+    Returns:
+      A tf.function as `build_local_sgd` returns it; its loss is the mean of f(w⁺; B₂), without the decay,
+      over the last epoch. With n = 0 the vector comes back as it went in, with loss 0.
+
+    Raises:
+      UserError: If the training has a proximal term.
+    """
+    if training.proximal_weight:
+        raise UserError(f"proximal_weight is {training.proximal_weight:g}; it must be 0 where meta-steps train")
+    if model.own is not None:
+        return of_shared(model, build_meta_sgd(model.whole, training, how))
+    needed = GRADIENTS[how.gradient]
+    step = _build_step(model, _build_gradient(model, training.weight_decay), how, training.momentum)
+
+    @traced_once
+    def meta_sgd(vector, x, y, seed, centre=None):
+        del centre  # there is no proximal term
+        features, n = model.preprocess(x), tf.shape(y)[0]
+        size = tf.maximum(tf.minimum(training.batch_size or n, n // needed), 1)
+        batches = (n + size - 1) // size
+        steps = tf.where(n > 0, tf.maximum(batches // needed, 1), 0)
+
+        def take(number, vector, velocity, total, seen, order, shuffling):
+            chosen, seeds = [], []
+            for place in range(needed):
+                start = (number * needed + place) % batches * size
+                rows = order[start : tf.minimum(start + size, n)]
+                chosen.append((rows_of(features, rows), tf.gather(y, rows)))
+                seeds.append(tf.random.experimental.stateless_fold_in(shuffling, start + 1))
+            vector, velocity, loss = step(vector, velocity, chosen, seeds)
+            count = tf.cast(tf.shape(chosen[1][1])[0], tf.float32)
+            return number + 1, vector, velocity, total + count * loss, seen + count, order, shuffling
+
+        def epoch(number, vector, velocity, loss):
+            del loss  # only the last epoch's is reported
+            shuffling = seed + [0, number]
+            state = (0, vector, velocity, 0.0, 0.0, visiting_order(n, shuffling), shuffling)
+            _, vector, velocity, total, seen, *_ = tf.while_loop(
+                lambda done, *_: done < steps, take, state, parallel_iterations=1
+            )
+            return number + 1, vector, velocity, tf.math.divide_no_nan(total, seen)
+
+        state = (0, vector, tf.zeros_like(vector), 0.0)
+        _, trained, _, loss = tf.while_loop(
+            lambda number, *_: number < training.epochs, epoch, state, parallel_iterations=1
+        )
+        return trained, loss
+
+    return meta_sgd
+
+
+@built_once
+def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps: int):
+    """Builds a client's adaptation: steps against the gradient of f over all its training examples.
+
+    Args:
+      model: What is adapted.
+      training: Its weight decay is a part of f.
+      rate: α.
+      steps: How many.
+
+    Returns:
+      `(vector float32[P], x [n, ...], y [n, ...], seed int32[2]) -> vector float32[P]`.
+    """
+    gradient = _build_gradient(model, training.weight_decay)
+
+    @traced_once
+    def adapt(vector, x, y, seed):
+        features, n = model.preprocess(x), tf.shape(y)[0]
+
+        def add(start, total, at):
+            rows = slice(start, tf.minimum(start + _AT_A_TIME, n))
+            share = tf.cast(rows.stop - start, tf.float32) / tf.cast(n, tf.float32)
+            dropped = tf.random.experimental.stateless_fold_in(seed, start + 1)
+            return start + _AT_A_TIME, total + share * gradient(at, rows_of(features, rows), y[rows], dropped)[0], at
+
+        for _ in range(steps):
+            state = (0, tf.zeros_like(vector), vector)
+            _, slope, _ = tf.while_loop(lambda start, *_: start < n, add, state, parallel_iterations=1)
+            vector = model.after_step(vector - rate * slope, model.parted(model.unravel(vector))[1])
+        return vector
+
+    return adapt
 
 
 @built_once

@@ -38,7 +38,7 @@ def test_every_entry_is_a_documented_function_with_one_line():
             if table is catalog.PARTITIONS:
                 assert "seed" in keys_of(function), name
             else:
-                downloaded = name == "usps" or function.__module__.endswith((".tfds", ".femnist", ".celeba"))
+                downloaded = name == "usps" or function.__module__.endswith((".tfds", ".femnist"))
                 assert ("data_dir" in keys_of(function)) == downloaded, name
 
 

@@ -26,7 +26,7 @@ DATASETS: Mapping[str, Row] = dict([
     _set("femnist", "femnist", "LEAF FEMNIST, 28x28 grey, with its 3,400 writers as clients; 62 classes, or 10 with "
          "only_digits"),
     _set("usps", "digits", "16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes"),
-    _set("celeba", "celeba", "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes"),
+    _set("celeba", "tfds", "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes"),
     _set("breast_cancer", "tables", "30 numbers of a tumour, malignant or benign, that come with scikit-learn: 398 + "
          "171; no network"),
     _set("diabetes", "tables", "10 numbers of a patient and the course of diabetes, that come with scikit-learn: 309 + "
