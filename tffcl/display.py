@@ -1,4 +1,4 @@
-"""What objects say of themselves: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
+"""How objects show themselves: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
 
 import html
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a package shows of itself, loaded when it is first asked for: TensorFlow takes seconds to import."""
+"""The public names of a package, each loaded when it is first used: TensorFlow takes seconds to import."""
 
 import importlib
 import pathlib

@@ -1,4 +1,5 @@
-"""What the library asks of an aggregation factory beside TFF's own contract, with an answer for factories of TFF's."""
+"""The traits of an aggregation factory: what the library must know beyond TFF's own contract, with defaults for TFF's
+factories."""
 
 from __future__ import annotations
 

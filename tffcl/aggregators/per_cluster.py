@@ -1,4 +1,4 @@
-"""What the factories share that aggregate keyed uploads inside each of a fixed number of clusters."""
+"""The base and the helpers of factories that aggregate keyed uploads inside each of a fixed number of clusters."""
 
 import collections
 from collections.abc import Mapping

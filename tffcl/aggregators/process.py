@@ -1,4 +1,4 @@
-"""How the factories put their computations together to a `tff.templates.AggregationProcess`."""
+"""Builds the `tff.templates.AggregationProcess` of a factory from its computations."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""When the clients of a one-shot method are grouped, and when again.
+"""One-shot methods in time: clients are grouped before training, as they join or after some rounds, and again later.
 
 Before training; as they take part (PACFL Alg. 1 lines 7 to 20): the cohort of the first round is clustered, and whoever
 takes part for the first time later is placed among those who are known, as newcomers are (Alg. 2 and 3); or after some

@@ -1,4 +1,4 @@
-"""What methods share whose clients use mixtures of K models: FedEM, FedSoft, FedRC."""
+"""The base of methods whose clients use mixtures of K models: FedEM, FedSoft, FedRC."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,4 +1,5 @@
-"""Clients' examples as a model takes them: of its shape, labels and type, which numbers become where none changes."""
+"""Clients' examples as a model takes them: of its shape, with its labels, and of its type where no number changes by
+that."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""Groups by density, whose number nobody gives (FLUX): DBSCAN at a distance that the data say."""
+"""Groups by density, of which no number is given (FLUX): DBSCAN at a distance that is found in the data."""
 
 from collections.abc import Mapping
 

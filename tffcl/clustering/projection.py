@@ -1,4 +1,4 @@
-"""Clients as points in the plane, so that those which are near each other in a distance matrix are near each other."""
+"""Layouts of clients in the plane: those that are near in a distance matrix are near each other."""
 
 import contextlib
 import functools

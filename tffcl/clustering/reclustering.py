@@ -1,5 +1,5 @@
-"""Flags of change: who has told that its data have changed, and when clusters are formed anew (FLT Alg. 3 lines 22 and
-23)."""
+"""Flags of change: which clients report that their data have changed, and when clusters are formed anew (FLT Alg. 3
+lines 22 and 23)."""
 
 import dataclasses
 

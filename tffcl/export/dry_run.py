@@ -1,4 +1,4 @@
-"""A round that is recorded: what a method hands to its exported computations, whatever the method."""
+"""Records a round: the values that a method, whatever it is, passes to its exported computations."""
 
 import collections
 import contextlib

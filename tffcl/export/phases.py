@@ -1,5 +1,5 @@
-"""What a manifest tells whoever deploys: what runs when, what the values of a round are, and what it lets the server
-learn."""
+"""The part of a manifest for those who deploy: what runs when, what the values of a round are, and what the server
+learns."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

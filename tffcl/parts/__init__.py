@@ -1,4 +1,4 @@
-"""What a method, a signature or an aggregation of one's own is built of, from one place.
+"""The parts of which users build a method, a signature or an aggregation of their own.
 
 A round is composed of client work, an aggregation factory for each upload, and a server step; signatures are collected
 and compared by themselves. tffcl/docs/own_parts.md says how they fit together.

@@ -1,5 +1,4 @@
-"""What tells whether data and a method are those of a run: shapes and hashes of data, and what a method was
-built from."""
+"""Fingerprints of a run's data and method: shapes and hashes of the data, and what the method was built from."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""Whether an object is a method, and whether its state gives what a run asks of it: told before the first round."""
+"""Checks before the first round that an object is a method, and that its state gives what a run asks of it."""
 
 import dataclasses
 import inspect

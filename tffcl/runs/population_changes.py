@@ -1,4 +1,5 @@
-"""Who takes part in a round and with what data, where that changes in the middle of a run, and what is said of it."""
+"""Populations that change in the middle of a run: who takes part in a round and with what data, and the notes on
+that."""
 
 import dataclasses
 import functools

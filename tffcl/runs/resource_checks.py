@@ -1,4 +1,4 @@
-"""Whether a run can fit into memory and on the disk, told before it starts; what is refused would fail for certain."""
+"""Checks before a run starts that it fits into memory and on the disk; only what would fail for certain is refused."""
 
 import pathlib
 import shutil

@@ -1,4 +1,4 @@
-"""One run under way: what it was asked for, how far it has come, and what it has counted."""
+"""A run in progress: its protocol, its state, and its totals so far."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a run says at its end: accuracies with their spread over clients, cluster quality, traffic, time."""
+"""The summary of a run: accuracies with their spread over clients, cluster quality, traffic, time."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which workers of other machines share a round's clients."""
+"""Addresses of the workers that share a round's clients, and connections to them."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,5 @@
-"""How much memory a round's clients may take at a time. Imports neither TensorFlow nor TFF."""
+"""Sizes of memory: how much is free, how a user writes a limit, and what does not fit. Imports neither TensorFlow nor
+TFF."""
 
 import contextlib
 import pathlib

@@ -1,4 +1,4 @@
-"""In which order clients are drawn: by cluster, and within it so that what is alike is near."""
+"""The order in which clients are drawn: by cluster, and within it so that what is alike is near."""
 
 import dataclasses
 import itertools

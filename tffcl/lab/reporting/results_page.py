@@ -1,5 +1,4 @@
-"""What readers see of the studies that have been kept: RESULTS.md, their tables and notes, and a page for
-each league."""
+"""The pages of the studies that are kept: RESULTS.md with their tables and notes, and a page for each league."""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""What the runs were set to: what they share, and in what the methods differ."""
+"""The settings of runs as a table: those that they share, and those in which the methods differ."""
 
 from collections.abc import Mapping, Sequence
 

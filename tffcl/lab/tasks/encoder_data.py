@@ -1,4 +1,4 @@
-"""What FLT's encoders are trained on: published choices by name, and how others are said. Imports nothing heavy."""
+"""Training data of FLT's encoders: published choices by name, and the notation of others. Imports nothing heavy."""
 
 from collections.abc import Mapping, Sequence
 
