@@ -168,12 +168,12 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
 
 
 def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-    """Returns what aggregates a keyed upload beside the updates: securely, robustly or with equal weights where these
-    are, else plainly.
+    """Returns the factory for a second keyed upload of the clients, which protects it as their updates are: by secure
+    sums, a robust rule or equal weights; else the plain one.
 
     Args:
-      aggregation: Of the updates, as of `keyed_factory`.
-      plain: The plain factory of that upload.
+      aggregation: That of the updates, see `keyed_factory`.
+      plain: The factory of that upload where nothing protects the updates.
       bound: The largest coordinate of that upload, for secure sums; None: as of the updates.
     """
     return traits(keyed_factory(aggregation)).beside(plain, bound)

@@ -13,10 +13,9 @@ if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
 
 
 class FactoryTraits:
-    """Base of factories over keyed uploads, and of others that say more than TFF asks; each says what differs from
-    this.
+    """Base of factories over keyed uploads, and of others that declare more than TFF asks; each overrides what differs.
 
-    It is read with `traits`: a factory that derives from TFF's classes alone is as here.
+    Read it with `traits`: a factory that derives from TFF's classes alone has the defaults.
 
     Attributes:
       is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster.
@@ -90,10 +89,10 @@ class FactoryTraits:
     def beside(
         self, plain: tff.aggregators.AggregationFactory, bound: float | None = None
     ) -> tff.aggregators.AggregationFactory:
-        """Returns what aggregates another keyed upload of the same clients.
+        """Returns the factory for a second keyed upload of the same clients, with the protection of the first.
 
         Args:
-          plain: What does it where nothing is to be hidden; one that `is_uniform` if all clients count the same.
+          plain: The one where nothing is to be hidden; one that `is_uniform` if all clients count the same.
           bound: The largest coordinate of that upload; None: as of the updates.
         """
         del bound

@@ -114,7 +114,7 @@ class Mixing:
 
     def __init__(self, relate: Callable, state):
         self._relate, self._state = relate, state
-        self._told, self._values, self._totals = [], [], None
+        self._beside, self._values, self._totals = [], [], None
         self._sums = relate is by_matrix and state.shape[0] <= state.shape[1]
 
     def add(self, uploads, weights: np.ndarray):
@@ -125,7 +125,7 @@ class Mixing:
         beside = {name: upload for name, upload in uploads.items() if name != "value"} | {
             "weight": weights.astype(np.float32)
         }
-        self._told.append(beside)
+        self._beside.append(beside)
         if not self._sums:
             self._values.append(values)
             return
@@ -138,7 +138,7 @@ class Mixing:
 
     def finish(self) -> tuple:
         """Returns the process' next state, its result and its measurements."""
-        beside = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._told)
+        beside = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._beside)
         order = np.argsort(beside["key"], kind="stable")
         beside = tf.nest.map_structure(lambda leaf: leaf[order], beside)
         relatedness = self._related(beside, order)

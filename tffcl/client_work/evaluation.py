@@ -14,8 +14,8 @@ FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
     """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch.
 
-    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. `few` says that all
-    will.
+    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. With `few` all
+    examples are known to fit.
     """
 
     def of_batch(tensors, batch):

@@ -449,13 +449,13 @@ def own_seed(seed, examples: tf.data.Dataset):
 
     def add(total, example):
         y = example["y"]
-        labels = tf.reduce_sum(y) if y.dtype.is_integer else _told_of(y)
-        return 31 * (31 * total + labels) + _told_of(example["x"])
+        labels = tf.reduce_sum(y) if y.dtype.is_integer else _digest(y)
+        return 31 * (31 * total + labels) + _digest(example["x"])
 
     return tf.random.experimental.stateless_fold_in(seed, examples.reduce(tf.constant(7), add))
 
 
-def _told_of(x):
+def _digest(x):
     """An int32 that examples with other numbers, or with the same ones at other places, have another of."""
     bits = tf.reshape(tf.bitcast(tf.cast(x, tf.float32), tf.int32), [-1])
     return tf.reduce_sum(bits * (2 * tf.range(tf.size(bits)) + 1))

@@ -259,9 +259,9 @@ def with_halves(signature: Signature) -> Signature:
         examples = stacked_type(signature.computation.type_signature.parameter[1])
 
         def stacked():
-            return _told_thrice(signature.stacked(), context_type, examples)
+            return _of_halves(signature.stacked(), context_type, examples)
 
-    computation = _told_thrice(signature.computation, context_type, signature.computation.type_signature.parameter[1])
+    computation = _of_halves(signature.computation, context_type, signature.computation.type_signature.parameter[1])
     value_type = computation.type_signature.result
     model = _OF if signature.model == "" else signature.model
     return Signature(signature.name, context_type, value_type, computation, context, stacked, model=model)
@@ -279,11 +279,11 @@ def _with_seed(signature: Signature) -> tuple[tff.Type, Mapping]:
 
 
 @built_once
-def _told_thrice(computation: tff.Computation, context_type: tff.Type, examples_type: tff.Type) -> tff.Computation:
+def _of_halves(computation: tff.Computation, context_type: tff.Type, examples_type: tff.Type) -> tff.Computation:
     inner = computation.type_signature.parameter[0]
 
     @tff.tensorflow.computation(context_type, examples_type)
-    def told(context, examples):
+    def all_three(context, examples):
         local = stack(examples)
         count = tf.shape(tf.nest.flatten(local)[0])[0]
         order = visiting_order(count, tf.random.experimental.stateless_fold_in(context[OWN_SEED], _STREAM))
@@ -301,7 +301,7 @@ def _told_thrice(computation: tff.Computation, context_type: tff.Type, examples_
         values = {WHOLE: computation(own, examples), FIRST: of(order[:half]), SECOND: of(order[count - half :])}
         return collections.OrderedDict(**values, **{EXAMPLES: count})
 
-    return told
+    return all_three
 
 
 def by_name(value) -> dict[str, np.ndarray]:

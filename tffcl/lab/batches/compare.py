@@ -219,7 +219,7 @@ def check_comparable(
         difference = first_difference(there, wanted)
         if difference:
             own = label not in wanted_configs and not of_objects
-            reason = _told(label, *difference, own=own)
+            reason = _reason(label, *difference, own=own)
             raise UserError(f"{short_path(place)} {reason} give another {dashes}out, or run it anew ({anew})")
         if isinstance(configs[0], ObjectRun):
             configs[0].check_same_data(directory)
@@ -253,7 +253,7 @@ def _shared(
     return found, wanted
 
 
-def _told(label: str, key: str, before: object, now: object, *, own: bool) -> str:
+def _reason(label: str, key: str, before: object, now: object, *, own: bool) -> str:
     """What a run was made with otherwise, and what can be done about it but running it anew."""
     given = f" say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before}),"
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.

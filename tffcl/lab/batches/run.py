@@ -9,7 +9,7 @@ from tffcl.lab.reporting.published_table import PUBLISHED
 from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks import resolve as configs
-from tffcl.lab.tasks.attack_settings import note_of, told_of, with_imitators, with_wrong_labels
+from tffcl.lab.tasks.attack_settings import note_of, outcome_of, with_imitators, with_wrong_labels
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.runs.callbacks import Callback
@@ -82,7 +82,7 @@ def run(
         write_published(config, directory)
     if result is not None and len(malicious):
         clients = result.trained.population
-        outcome = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
+        outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
         result.summary.update(attack=outcome, notes=[*result.summary["notes"], note_of(outcome)])
         directory.write_summary(result.summary)
     return result

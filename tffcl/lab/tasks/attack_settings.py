@@ -95,7 +95,7 @@ def with_imitators(population: "Population", malicious: np.ndarray, group: int) 
     return dataclasses.replace(population, signed_as=signed_as)
 
 
-def told_of(
+def outcome_of(
     settings: AttackSettings,
     malicious: np.ndarray,
     clients: Mapping[str, np.ndarray],
