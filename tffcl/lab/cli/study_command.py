@@ -123,6 +123,7 @@ def results(options):
 
     directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
-    write_text(target, results_page(directory, None if options.directory else planned_numbers()))
+    of_tffcl = directory.resolve() == (task_directory() / "results").resolve()
+    write_text(target, results_page(directory, planned_numbers() if of_tffcl else None))
     for written in (target, *write_leagues(directory)):
         print(f"written: {written}")
