@@ -85,6 +85,13 @@ class Scheduling(LoadFileScheduling):
         return "mapping" if file.removeprefix("tests/") in MAPPING else file
 
 
+def pytest_configure(config):
+    """For each operation that oneDNN might compute, TensorFlow looks through all its kernels, in each graph of each
+    number of clients: without it a worker has one ready in a fifth of the time. `-m slow` has it, as users do."""
+    if config.getoption("markexpr") == "not slow":
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
 def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
@@ -192,10 +199,17 @@ def types_read_once():
 
 @pytest.fixture(scope="session", autouse=True)
 def worker(request):
-    """One TFF worker for all tests that run computations."""
-    from tffcl import runtime
+    """One TFF worker for all tests that run computations.
 
-    return runtime
+    It computes one client at a time, as the suite has a process for each core: for two it would make each graph twice.
+    Commands in processes of their own, and `-m slow`, have as many as there are cores."""
+    from tffcl import runtime
+    from tffcl.runtime import local_worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("markexpr") == "not slow":
+            patch.setattr(local_worker, "WorkerSettings", functools.partial(runtime.WorkerSettings, cores=1))
+        yield runtime
 
 
 @pytest.fixture
