@@ -114,6 +114,12 @@ def test_a_screen_shows_the_rand_index_and_a_phone_one_panel_a_row(browser, page
       .map((panel) => Math.round(panel.getBoundingClientRect().left))).size"""
     panels = browser.run("document.querySelectorAll('figure[data-name=accuracy] .panel').length")
     assert browser.run(columns) == panels == 3
+    used = """(() => { const page = document.querySelector('main').getBoundingClientRect().width;
+      return [...document.querySelectorAll('figure.broad .panels')].map((all) => {
+        const edges = [...all.children].map((panel) => panel.getBoundingClientRect());
+        return (Math.max(...edges.map((each) => each.right)) - Math.min(...edges.map((each) => each.left))) / page; }); })()"""
+    shares = browser.run(used)
+    assert len(shares) > 3 and min(shares) > 0.9, "panels take the width of the page, be they two, three or four"
     browser.open(pages["comparison"], width=390)
     assert browser.run(columns) == 1
     # A long name leaves room for the first accuracy.
