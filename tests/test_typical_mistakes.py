@@ -147,6 +147,40 @@ MISTAKES = [
     (lambda here: tffcl.run("demo_digits", here.place / "new"), r"what tffcl.resolve\(task, algorithm\) returns"),
     (lambda here: tffcl.resolve("demo_digit", "pacfl"), "did you mean 'demo_digits'"),
     (lambda here: tffcl.similarity(here.clients), "model is of NoneType; it must be a tffcl.FlatModel"),
+    # Objects in the place of paths and names, and arguments of a neighbour
+    (lambda here: tffcl.load_run(here.done), "is of Result; it must be the directory of a run, e.g. result.out"),
+    (lambda here: tffcl.find_runs(None), "is of NoneType; it must be the directory of a run"),
+    (lambda here: tffcl.join_newcomers(here.done), "it must be the directory of a run, e.g. result.out"),
+    (lambda here: tffcl.export_result(here.done, None), "to is of NoneType; it must be the path of a directory"),
+    (lambda here: tffcl.export_result(here.done, here.place / "done"), "something already; give to a new directory"),
+    (lambda here: tffcl.write_report(here.done.out, formats="svg"), "it must be a list of some of csv, latex, md"),
+    (lambda here: tffcl.load_task({"dataset": {}}), "task is of dict; it must be the name of one"),
+    (lambda here: tffcl.load_data("demo_digits"), r"it must be what tffcl.resolve\(task, algorithm\) returns"),
+    (lambda here: tffcl.resolve("demo_digits", ["pacfl", "fedavg"]), "one name .*; tffcl.compare takes several"),
+    (lambda here: tffcl.resolve("demo_digits", "pacfl", overrides="rounds=3"), r'nested tables, e.g. {"train": {"ro'),
+    (lambda here: tffcl.RemoteWorkers(["localhost:10000"]), 'RemoteWorkers.parse\("10.0.0.5:10000,.*makes them'),
+    (lambda here: tffcl.Dataset.from_arrays("mine", np.zeros([3, 4]), np.zeros(3)), r"a pair \(x, y\)"),
+    (lambda here: tffcl.Population.from_folders(5), "root is of int; it must be the path of a folder"),
+    (
+        lambda here: tffcl.Population.from_frame(here.frame, client=here.frame.who, label="y"),
+        "client is of Series; it must be the name of a column",
+    ),
+    (
+        lambda here: tffcl.Population.from_frame(here.frame, client="who", label="y", known=here.raw),
+        "known= of from_frame is a population that it has made",
+    ),
+    (lambda here: here.clients.map(lambda x: x / 255), r"examples and labels, as in clients.map\(lambda x, y: "),
+    (lambda here: here.clients.train(99), "client 99 is not known; there are 4 clients"),
+    (lambda here: tffcl.similarity(here.clients, 3, model=here.model), "signature is of int; it must be a name, a tab"),
+    (
+        lambda here: tffcl.similarity(here.clients, model=here.model, training={"epochs": 1}),
+        r"training is of dict; it must be a tffcl.LocalTraining\(...\)",
+    ),
+    (
+        lambda here: tffcl.similarity(here.clients, model=here.model, num_clusters=2),
+        r"num_clusters is one of the parameters: similarity\(clients, ComposedParameters\(num_clusters=...\)\)",
+    ),
+    (lambda here: compare(lambda here: {"a": here.method}, targets=["cluster"])(here), "^target 'cluster' is not MET"),
 ]
 
 
@@ -157,6 +191,13 @@ def test_it_is_told_in_one_line_with_the_cure(here, number):
         mistake(here)
     assert "\n" not in str(caught.value) and "--" not in str(caught.value)
     assert not (here.place / "new").exists()
+
+
+def test_names_that_are_not_there_have_a_neighbour():
+    with pytest.raises(AttributeError, match="has no attribute 'trian'; did you mean 'train'?"):
+        tffcl.trian
+    with pytest.raises(AttributeError, match="did you mean 'PACFLParameters'?"):
+        methods.PACFLParameter
 
 
 def test_the_command_line_names_its_options(here, capsys):

@@ -27,6 +27,11 @@ class Option:
         return self._command if self.on_command_line else self._python
 
 
+def argument(name: str) -> Option:
+    """Returns what commands take as an option, e.g. "fresh-seeds", and functions by the same name."""
+    return Option(f"--{name}", name.replace("-", "_"))
+
+
 RESUME = Option("--resume", "resume=True")
 OVERWRITE = Option("--overwrite", "overwrite=True")
 VALIDATION = Option("dataset.validation = 0.1", "clients.with_validation(0.1)")

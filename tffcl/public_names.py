@@ -1,5 +1,6 @@
 """The public names of a package, each loaded when it is first used: TensorFlow takes seconds to import."""
 
+import difflib
 import importlib
 import pathlib
 import re
@@ -22,7 +23,8 @@ def lazily(package: str, file: str):
 
     def get(name: str):
         if name not in places:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            near = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(name, places, n=1))
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{near}")
         if places[name] == package:  # a package in this one
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(places[name]), name)

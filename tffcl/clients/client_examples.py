@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tffcl.clients.large_rows import joined
 from tffcl.clients.simulation_context import current
+from tffcl.errors import UserError
 
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -93,6 +94,8 @@ class CountedExamples(Mapping[int, ClientExamples]):
         self.held = held
 
     def __getitem__(self, client: int) -> ClientExamples:
+        if client not in self.held:
+            raise UserError(f"client {client} is not known; there are {len(self.held):,} clients")
         current().on_reading()
         return self.held[client]
 

@@ -1,6 +1,7 @@
 """Folders of pictures, client/label/picture.png, and the arrays that they become. Imports Pillow where one is read, and
 never TensorFlow."""
 
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from tffcl.clients.tables import Table, split
 from tffcl.errors import UserError
-from tffcl.validation import Fraction, check_value
+from tffcl.validation import Fraction, check_kind, check_value
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _GREY = ("1", "L", "LA", "I", "I;16", "F")  # modes of Pillow
@@ -29,6 +30,7 @@ def read_folders(
     Raises:
       UserError: If there are no pictures, one cannot be read, or they are of two sizes.
     """
+    check_kind("root", root, (str, os.PathLike), "the path of a folder with ROOT/CLIENT/LABEL/NAME.png")
     root = pathlib.Path(root).expanduser()
     check_value("validation", validation, Fraction)
     test = check_value("test", test, Fraction)

@@ -350,7 +350,7 @@ class Population(Shown):
         Raises:
           UserError: As `from_arrays`, and if a column is missing or of another type, or a value is missing.
         """
-        if known is not None and known.table is None:
+        if known is not None and getattr(known, "table", None) is None:
             raise UserError("the known clients are of no table; known= of from_frame is a population that it has made")
         table = read_table(
             frame, client=client, label=label, features=features, test=test, validation=validation, seed=seed,
@@ -406,7 +406,7 @@ class Population(Shown):
 
         def of(kind: str, examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
             def made(client: int, each: ClientExamples) -> ClientExamples:
-                return sources.checked(self.name_of(client), function(each.x, each.y), kind) if len(each) else each
+                return sources.applied(function, each, self.name_of(client), kind) if len(each) else each
 
             return mapped(examples, made)
 

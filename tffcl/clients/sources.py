@@ -1,7 +1,9 @@
 """Populations of a user's own data: arrays by client, tf.data, or TFF's ClientData."""
 
 import collections
+import inspect
 import itertools
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -311,6 +313,16 @@ def _read_whole(examples: tf.data.Dataset):
     # Not by an iterator: to make one takes five times as long as to read the few examples of a client so.
     first = examples.batch(2**30).concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
     return tf.nest.map_structure(np.asarray, first)
+
+
+def applied(function: Callable, each: ClientExamples, client: object, kind: str) -> ClientExamples:
+    """Applies a function of one's own to a client's examples; UserError if it takes or gives something else."""
+    try:
+        inspect.signature(function).bind(each.x, each.y)
+    except (TypeError, ValueError):  # a ValueError: nobody knows what it takes, as some of C's
+        if not callable(function) or isinstance(function, types.FunctionType):
+            raise UserError("function must take examples and labels, as in clients.map(lambda x, y: (-x, y))") from None
+    return checked(client, function(each.x, each.y), kind)
 
 
 def checked(client, given, kind: str) -> ClientExamples:

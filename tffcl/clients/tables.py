@@ -12,7 +12,7 @@ from tffcl import arrays
 from tffcl.clients import labels
 from tffcl.clients.noised_means import noised_means, pair_of
 from tffcl.errors import UserError, unknown
-from tffcl.validation import Fraction, check_value, one_of
+from tffcl.validation import Fraction, check_kind, check_value, one_of
 
 MISSING = ("refuse", "mean", "drop")
 _STANDARDISED = "features are standardised by means and deviations of all clients' training examples"
@@ -156,6 +156,8 @@ def read_table(
     Raises:
       UserError: If a column is missing or of a type that is no numbers or texts, or a value is missing.
     """
+    check_kind("client", client, str, "the name of a column")
+    check_kind("label", label, (str, list, tuple, type(None)), "the name of a column, or a list of several")
     frame = _as_frame(frame, client)
     if known is not None and any(each is not None for each in (features, missing, standardize, bounds)):
         raise UserError("features, missing, standardize and bounds are those of the known clients; leave them out")

@@ -3,6 +3,7 @@
 import csv
 import functools
 import importlib.metadata
+import os
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.csv_files import text_cell
-from tffcl.errors import UserError
+from tffcl.errors import UserError, argument
 from tffcl.export import deployment_forms
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.export.dry_run import rehearse, synthetic_examples
@@ -70,6 +71,7 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
       UserError: If `to` holds something, or `<to>.partial` exists.
     """
     check_kind("result", result, Result, "what tffcl.train or tffcl.run returns")
+    check_kind("to", to, (str, os.PathLike), "the path of a directory")
     to = pathlib.Path(to)
     check_free(to)
     runtime.use_local_worker()
@@ -79,10 +81,11 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
 
 def check_free(to: pathlib.Path):
     if to.is_file() or (to.is_dir() and any(to.iterdir())):
-        raise UserError(f"{to} holds something already; give --to a new directory")
+        raise UserError(f"{to} holds something already; give {argument('to')} a new directory")
     partial = _partial(to)
     if partial.exists() or partial.is_symlink():
-        raise UserError(f"{partial} exists, where the export would be written first; move it, or give another --to")
+        other = f"move it, or give another {argument('to')}"
+        raise UserError(f"{partial} exists, where the export would be written first; {other}")
 
 
 def _partial(to: pathlib.Path) -> pathlib.Path:

@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import tomli_w
 
 from tffcl.csv_files import Table, damaged, read_table
-from tffcl.errors import OVERWRITE, RESUME, UserError, short_path, tell
+from tffcl.errors import OVERWRITE, RESUME, UserError, argument, short_path, tell
 from tffcl.json_files import parse_toml, read_json, write_json
 from tffcl.regular_files import check_replaceable, read_bytes, read_text, write_text
 from tffcl.runs.lock import LOCK, check_unlocked
+from tffcl.validation import check_kind
 
 MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
@@ -65,6 +66,7 @@ class RunDirectory(os.PathLike):
     """
 
     def __init__(self, path: str | os.PathLike):
+        check_kind("the path", path, (str, os.PathLike), "the directory of a run, e.g. result.out")
         self.path = pathlib.Path(path)
 
     def __fspath__(self) -> str:
@@ -221,7 +223,8 @@ class RunDirectory(os.PathLike):
             self.check_same(settings, longer=longer)
             self.summary()
         except OSError as error:
-            raise UserError(f"--out {short_path(self.path)} cannot be used: {error.strerror or error}") from None
+            place = f"{argument('out')} {short_path(self.path)}"
+            raise UserError(f"{place} cannot be used: {error.strerror or error}") from None
 
     def _check_place(self, locked: bool):
         """Raises UserError or OSError if a run could not write there, or would write through a link, or another one

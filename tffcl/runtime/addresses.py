@@ -22,6 +22,7 @@ class Address:
 
 _THIS_MACHINE = ("127.0.0.1", "::1", "0.0.0.0", "::", "localhost")  # which a connection takes for one
 _LONGEST_SILENCE = 1_000_000  # seconds; what sockets wait for has a limit not far above
+_PARSED = 'RemoteWorkers.parse("10.0.0.5:10000,10.0.0.6:10000") makes them of a text'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,8 @@ class RemoteWorkers:
     silence: float = 30.0
 
     def __post_init__(self):
+        if not all(isinstance(each, Address) for each in self.addresses):
+            raise UserError(f"addresses is {self.addresses!r:.80}; {_PARSED}")
         if not 0 < self.silence <= _LONGEST_SILENCE:
             raise UserError(
                 f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}"
@@ -51,6 +54,8 @@ class RemoteWorkers:
         Raises:
           UserError: If it is something else, or names a worker twice.
         """
+        if not isinstance(text, str):
+            raise UserError(f"workers is of {type(text).__name__}; {_PARSED}")
         found = []
         for part in text.split(","):
             host, _, port = part.strip().rpartition(":")

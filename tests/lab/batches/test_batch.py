@@ -62,7 +62,7 @@ def test_what_is_all_there_is_not_run_again(tmp_path, ran, capsys):
     first = compare.compare_runs(configs([0, 1]), tmp_path)
     capsys.readouterr()
     assert compare.compare_runs(configs([0, 1]), tmp_path) == first and len(ran) == 4
-    assert capsys.readouterr().err == "nothing to do: all 4 runs are there; --overwrite runs them anew\n"
+    assert capsys.readouterr().err == "nothing to do: all 4 runs are there; overwrite=True runs them anew\n"
     assert compare.compare_runs(configs([1]), tmp_path, resume=True) == first[2:] and len(ran) == 4
     compare.compare_runs(configs([0, 1]), tmp_path, overwrite=True)
     assert len(ran) == 8

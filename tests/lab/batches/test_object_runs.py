@@ -298,13 +298,13 @@ def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, he
     "change, message",
     [
         ({"population": "clients"}, r"needs validation examples.*: clients.with_validation\(0.1\)"),
-        ({"select": "local"}, "--select 'local' must be cluster or global: local accuracy is taken on test examples"),
-        ({"select": "cluster_auc"}, r"--select cluster_auc needs the metric: .* metrics=\(.auc., ...\) of a model"),
+        ({"select": "local"}, "^select 'local' must be cluster or global: local accuracy is taken on test examples"),
+        ({"select": "cluster_auc"}, r"^select cluster_auc needs the metric: .* metrics=\(.auc., ...\) of a model"),
         ({"select": "cluster_log_los"}, "'cluster_log_los'; did you mean 'cluster_log_loss'"),
         ({"over": {"learning_rate": "0.1..1"}}, "'0.1..1'; it must be a list of values"),
         ({"over": {"learning_rate": "0.1,1"}, "samples": 3}, 'must be a list of values, or a range, "0.001..0.1"'),
         ({"over": {"learning_rate": [0.1, 1]}, "samples": 3}, "there are only 2 different points"),
-        ({"halving": 1}, "--halving 1 must be 2 or more"),
+        ({"halving": 1}, "^halving 1 must be 2 or more"),
     ],
 )
 def test_a_searchs_mistakes_are_told_before_anything_is_written(rates, clients, held_out, tmp_path, change, message):

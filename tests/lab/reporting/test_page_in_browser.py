@@ -117,9 +117,10 @@ def test_a_screen_shows_the_rand_index_and_a_phone_one_panel_a_row(browser, page
     used = """(() => { const page = document.querySelector('main').getBoundingClientRect().width;
       return [...document.querySelectorAll('figure.broad .panels')].map((all) => {
         const edges = [...all.children].map((panel) => panel.getBoundingClientRect());
-        return (Math.max(...edges.map((each) => each.right)) - Math.min(...edges.map((each) => each.left))) / page; }); })()"""
+        const [left, right] = [edges.map((each) => each.left), edges.map((each) => each.right)];
+        return (Math.max(...right) - Math.min(...left)) / page; }); })()"""
     shares = browser.run(used)
-    assert len(shares) > 3 and min(shares) > 0.9, "panels take the width of the page, be they two, three or four"
+    assert len(shares) > 3 and min(shares) > 0.9, "two, three or four panels take the page's width"
     browser.open(pages["comparison"], width=390)
     assert browser.run(columns) == 1
     # A long name leaves room for the first accuracy.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import tomli_w
 
 from tffcl import runtime
-from tffcl.errors import Diverged, UserError, short_path, tell
+from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, tell
 from tffcl.json_files import parse_toml, read_json
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.object_run import ObjectRun
@@ -112,7 +112,8 @@ class Batch:
         try:
             self._check_place(written)
         except OSError as error:
-            raise UserError(f"--out {short_path(self.out)} cannot be used: {error.strerror or error}") from None
+            place = f"{argument('out')} {short_path(self.out)}"
+            raise UserError(f"{place} cannot be used: {error.strerror or error}") from None
         try:
             self.index = read_index(self._index, kind)
         except UserError as error:
@@ -125,7 +126,7 @@ class Batch:
         if (self._index / MARKER).is_file() or (self._index / SUMMARY).is_file():
             raise UserError(f"{short_path(self._index)} holds a run; a {self.kind} needs another directory")
         if self.out.exists() and not self.out.is_dir():
-            raise UserError(f"{self.out} is a file; --out must be a directory")
+            raise UserError(f"{self.out} is a file; {argument('out')} must be a directory")
         names = [INDEX] if self.index_file.exists() else written
         foreign = [self._index / name for name in names if (self._index / name).exists()]
         if foreign and self._has_lost_index():
@@ -243,7 +244,7 @@ class Batch:
         """
         to_do = [job for job in jobs if not self.done(job, until)]
         if not to_do:
-            self.say(f"nothing to do: all {len(jobs)} runs are there; --overwrite runs them anew")
+            self.say(f"nothing to do: all {len(jobs)} runs are there; {OVERWRITE} runs them anew")
             return [RunDirectory(self.place(job)).summary() for job in jobs]
         saved = {job: Checkpoints(self.place(job) / CHECKPOINTS).latest() or 0 for job in to_do}
         left = {job: max((until or job.config.train.rounds) - saved[job], 1) for job in to_do}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
-from tffcl.errors import UserError, short_path
+from tffcl.errors import UserError, argument, short_path
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.batches.object_run import Clients, ObjectRun, built, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
@@ -149,7 +149,7 @@ def compare_runs(
         if not isinstance(each, ObjectRun):
             check_config("one of configs", each)
     for target, config in itertools.product(targets, configs):
-        check_measured(f"--target {target}", target.metric.column, config.measured)
+        check_measured(f"{argument('target')} {target}", target.metric.column, config.measured)
     options = Options(data_dir, resume, overwrite, show_progress, workers, callbacks)
     batch = Batch("comparison", out, options, written=["report.html", "table.csv", "targets.csv"])
     jobs = [

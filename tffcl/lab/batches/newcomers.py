@@ -89,7 +89,7 @@ def join_newcomers(
       UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or its budget does not
         allow what newcomers tell.
     """
-    out = pathlib.Path(out)
+    out = RunDirectory(out).path
     settings = load_run_config(out, trust_builders=trust_builders).newcomers
     if not settings.any:
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tffcl.errors import Option, UserError
+from tffcl.errors import Option, UserError, argument
 from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
@@ -51,13 +51,13 @@ class SearchOptions:
     def __post_init__(self):
         if on_validation(self.select) is None:
             raise UserError(
-                f"--select {self.select!r} must be cluster or global: local accuracy is taken on test examples only; "
-                "by another metric e.g. cluster_auc"
+                f"{argument('select')} {self.select!r} must be cluster or global: local accuracy is taken on test "
+                "examples only; by another metric e.g. cluster_auc"
             )
         if self.halving and self.halving < 2:
-            raise UserError(f"--halving {self.halving} must be 2 or more: the best 1/η of the points go on")
+            raise UserError(f"{argument('halving')} {self.halving} must be 2 or more: the best 1/η of the points go on")
         if self.fresh_seeds < 1:
-            raise UserError(f"--fresh-seeds {self.fresh_seeds} must be 1 or more")
+            raise UserError(f"{argument('fresh-seeds')} {self.fresh_seeds} must be 1 or more")
 
 
 def random_axes(texts: Sequence[tuple[str, str]], algorithm: str | MethodSource, samples: int, seed: int):
@@ -96,7 +96,7 @@ def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> t
       seed: As there.
     """
     if samples < 2:
-        raise UserError(f"--samples {samples} must be 2 or more")
+        raise UserError(f"{argument('samples')} {samples} must be 2 or more")
     rng = np.random.default_rng([seed, 0x5EA4C])
     draws = [
         _range(f"{key} {values!r}", values)
@@ -112,7 +112,7 @@ def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> t
         if len(points) == samples:
             break
     else:
-        raise UserError(f"--samples {samples}: there are only {len(points)} different points")
+        raise UserError(f"{argument('samples')} {samples}: there are only {len(points)} different points")
     axes = [Axis(key, tuple(dict.fromkeys(point[n] for point in points))) for n, (key, _) in enumerate(choices)]
     return axes, points
 
@@ -233,7 +233,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
                 f"{Option('--select', 'select')} needs validation examples, a share of each client's training data: "
                 f"{Option('--set dataset.validation=0.1', 'clients.with_validation(0.1)')}"
             )
-        check_select(options.select, run, f"--select {options.select}")
+        check_select(options.select, run, f"{argument('select')} {options.select}")
     metric = on_validation(options.select)
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.summaries import Found
@@ -316,7 +316,7 @@ def _check_scores(found: Sequence[float], planned: Plan, select: str):
     if any(map(math.isnan, found)):
         raise UserError(
             f"{planned.algorithm} has no {on_validation(select).column.removeprefix('validation_')} on validation "
-            "examples; --select cluster is there for every method"
+            f"examples; {argument('select')} cluster is there for every method"
         )
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)

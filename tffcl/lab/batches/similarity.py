@@ -19,21 +19,22 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project
 from tffcl.display import Shown
-from tffcl.errors import unknown
+from tffcl.errors import UserError, unknown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.populations import build_population
-from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.lab.tasks.resolve import RunConfig, Seed
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import replacing
 from tffcl.runs.progress import progress_bar, waiting
 from tffcl.runs.summary import rand_index
-from tffcl.validation import check_kind
+from tffcl.validation import check_kind, check_value
 
 _MOST_WRITTEN = 10  # clients whose matrix is printed
 _DRAWS, _FEWEST_DRAWS = 200, 20  # of a half of each client, by which the largest gap is looked for again
 _ALL_DRAWS_OF = 500  # clients of whom the tree is made so often; more times takes as long with fewer draws
+_OF_SIGNATURES = ("server_images", "find_encoder", "noise_seed")
 _PRIVATE = "how sure a number of clusters is, is not told: halves of private signatures would be releases more"
 
 
@@ -165,6 +166,14 @@ def similarity(
       UserError: If the method does not cluster before training, or an argument is missing or of another kind.
     """
     check_kind("clients", clients, (RunConfig, Population), "a tffcl.Population, or what tffcl.resolve returns")
+    check_kind("signature", signature, (str, Mapping, ComposedParameters), "a name, a table, or ComposedParameters")
+    check_kind("training", training, LocalTraining, "a tffcl.LocalTraining(...)")
+    check_value("seed", seed, Seed)
+    for name in values:
+        if name in vars(ComposedParameters()):
+            raise UserError(f"{name} is one of the parameters: similarity(clients, ComposedParameters({name}=...))")
+        if name not in _OF_SIGNATURES:
+            raise unknown("argument", name, _OF_SIGNATURES)
     if isinstance(clients, Population):
         check_kind("model", model, FlatModel, "a tffcl.FlatModel of these clients, as FlatModel.from_keras makes one")
         if not isinstance(signature, ComposedParameters):

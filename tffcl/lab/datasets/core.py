@@ -9,6 +9,7 @@ from tffcl.clients import labels
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, measured
+from tffcl.validation import check_kind
 
 _MOST_CLASSES = 100_000  # counts of labels by client and a model's last layer have an entry for each
 
@@ -118,6 +119,8 @@ class Dataset(Shown):
         Raises:
           UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
         """
+        for split, pair in (("train", train), ("test", test)):
+            check_kind(f"{name}: {split}", pair, (tuple, list), "a pair (x, y)")
         train, test = (
             Images(numbers_of(x, f"{name}: x of {split}"), labels_of(y, f"{name}: y of {split}"))
             for split, (x, y) in (("train", train), ("test", test))

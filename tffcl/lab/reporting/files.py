@@ -41,7 +41,7 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     Raises:
       UserError: If the directory holds no finished run, or a file of a run is missing or damaged.
     """
-    path = pathlib.Path(path)
+    path = RunDirectory(path).path
     if not path.is_dir():
         raise UserError(f"{path} is not a directory; give the output directory of a run or a comparison")
     if RunDirectory(path).is_run:

@@ -15,6 +15,7 @@ from tffcl.regular_files import check_no_link, check_replaceable, make_directory
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
+FORMATS = {"csv", "md", "latex", "png", "svg", "pdf"}  # of tables and figures
 _EVENTS = "events.out.tfevents.pictures"  # what TensorBoard shows of a report
 
 
@@ -34,9 +35,9 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     Raises:
       UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
     """
-    if not isinstance(path, (str, pathlib.PurePath)):
-        raise UserError(f"path is of {type(path).__name__}; it must be the directory of a run, e.g. result.out")
-    path = pathlib.Path(path)
+    path = RunDirectory(path).path
+    if isinstance(formats, str) or not FORMATS.issuperset(formats):
+        raise UserError(f"formats is {formats!r:.80}; it must be a list of some of {', '.join(sorted(FORMATS))}")
     check_no_link(path / FIGURES)  # before anything is drawn
     check_replaceable(path / REPORT)
     if not RunDirectory(path).is_run and not (path / INDEX).is_file():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError, argument, unknown
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
 from tffcl.lab.reporting.table import Column, Table
@@ -47,7 +47,7 @@ class Target:
         found = BY_MEASURE[self.name] if self.name in ACCURACIES else of_column(self.name)
         if found is None or not found.better or found.digits in _COSTS:
             names = [*ACCURACIES, *(name for name, each in OF_ROUNDS.items() if each.better), "cluster_auc"]
-            raise unknown("metric of --target", self.name, names)
+            raise unknown(f"metric of {argument('target')}", self.name, names)
         return found
 
     def __str__(self) -> str:
@@ -87,7 +87,8 @@ def parse_target(text: str) -> Target:
     target = _written(text)
     if target.metric.unit == "%" and target.metric.better == UP and target.value <= 1:
         meant = f"{target.name}={100 * target.value:g}"
-        raise UserError(f"--target {text!r} is {target.value:g} %, and it must be above 1; did you mean {meant}?")
+        low = f"is {target.value:g} %, and it must be above 1"
+        raise UserError(f"{argument('target')} {text!r} {low}; did you mean {meant}?")
     return target
 
 
@@ -99,11 +100,12 @@ def _written(text: str) -> Target:
     except ValueError:
         target = Target(name, math.nan)
     if not math.isfinite(target.value):
-        raise UserError(f"--target {text!r} is not METRIC=VALUE, e.g. local=75 or cluster_auc=0.9")
+        raise UserError(f"{argument('target')} {text!r} is not METRIC=VALUE, e.g. local=75 or cluster_auc=0.9")
     metric = target.metric
     low, high = (end if end is not None else math.copysign(math.inf, side) for end, side in zip(metric.limits, (-1, 1)))
     if not low <= target.value <= high or metric.unit == "%" and not target.value:
-        raise UserError(f"--target {text!r}: {name} is from {low:g} to {high:g}{metric.unit and f' {metric.unit}'}")
+        ends = f"from {low:g} to {high:g}{metric.unit and f' {metric.unit}'}"
+        raise UserError(f"{argument('target')} {text!r}: {name} is {ends}")
     return target
 
 

@@ -11,7 +11,7 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks.attack_settings import OF_UPLOADS
-from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
@@ -21,6 +21,7 @@ _loaded: list = []  # the last data and what they were loaded for: the runs of a
 
 def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDataset:
     """Loads a task's data, parted among clients by the run's seed."""
+    check_config("config", config)
     wanted = (dict(config.dataset), dict(config.partition), stream(config.seed, "partition"), data_dir)
     if wanted not in _loaded[:1]:
         _loaded.clear()  # two data sets at a time could be too much memory

@@ -50,9 +50,9 @@ def load_run(
         the settings have changed since. An older checkpoint is not taken: its models are not those that the run's
         results are of.
     """
-    out = pathlib.Path(out)
-    config = load_run_config(out, trust_builders=trust_builders)
     directory = RunDirectory(out)
+    out = directory.path
+    config = load_run_config(out, trust_builders=trust_builders)
     marker = directory.marker() or {}
     checkpoints = Checkpoints(directory / CHECKPOINTS, run=marker.get("tffcl run", ""))
     newest = checkpoints.latest()

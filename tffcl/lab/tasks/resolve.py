@@ -199,8 +199,10 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
       UserError: For unknown or contradictory keys and values, by name.
     """
     check_value("seed", seed, Seed)
+    check_kind("algorithm", algorithm, str, "one name (tffcl list algorithms); tffcl.compare takes several of these")
     loaded = task_file.load_task(task)
     overrides = overrides or {}
+    check_kind("overrides", overrides, Mapping, 'nested tables, e.g. {"train": {"rounds": 10}}')
     task_file.check_plain(overrides, "on the command line")
     for section in overrides:
         if section not in task_file.SECTIONS:

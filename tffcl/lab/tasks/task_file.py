@@ -15,6 +15,7 @@ from tffcl.json_files import MOST_TOML, parse_toml
 from tffcl.lab.datasets.catalog import NATURAL
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
+from tffcl.validation import check_kind
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint",
@@ -172,6 +173,7 @@ def load_task(task: str | pathlib.Path) -> Task:
     Raises:
       UserError: If it does not exist, is no TOML, has unknown sections or lacks one, or extends itself.
     """
+    check_kind("task", task, (str, os.PathLike), "the name of one (tffcl list tasks), or the path of a file .toml")
     path = pathlib.Path(task)
     if path.suffix != ".toml":
         path = _by_name(str(task), pathlib.Path())
