@@ -395,7 +395,7 @@ def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(c
             told |= {cell.row: number} if number else {}
             if cell.row == "FedAvg":
                 groups = load_data(config).true_groups
-    assert len(told) == 12
+    assert {"IFCA", "PACFL"} <= set(told) and len(set(told.values())) == 1, told
     assert groups is None or set(told.values()) == {len(np.unique(groups))}
 
 
