@@ -2,9 +2,12 @@
 really cross.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_serialization
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs
 from tffcl.algorithms.clustered_training import build_clustered_round
@@ -36,6 +39,20 @@ def test_clients_receive_and_move_the_row_of_their_key(tff_worker, composed, mod
     np.testing.assert_array_equal(whole.measurements["update"]["clients"], [2, 0, 2])
     # In simulation every client has all rows; a device gets its own only, and that is what counts.
     assert whole.traffic == Traffic(4 * 4 * model.size, 4 * composed.transfer.up_bytes())
+
+
+def test_of_a_round_with_another_training_only_the_clients_part_is_traced(model, composed, monkeypatch):
+    serialize, traced = tensorflow_serialization.serialize_py_fn_as_tf_computation, []
+    monkeypatch.setattr(
+        tensorflow_serialization,
+        "serialize_py_fn_as_tf_computation",
+        lambda function, *given: traced.append(function) or serialize(function, *given),
+    )
+    assert composed.simulated and composed.transfer
+    traced.clear()
+    other = build_clustered_round(model, dataclasses.replace(TRAINING, epochs=3))
+    assert other.simulated is not composed.simulated and other.transfer == composed.transfer
+    assert len(traced) == 1
 
 
 @pytest.mark.slow

@@ -124,5 +124,9 @@ def converted(function: Callable) -> Callable:
     Our own tf.functions have none, and are traced without AutoGraph, which costs a fifth of the tracing; what others
     hand in for them to call goes through this. Functions of this package and tf.functions come back as they are.
     """
-    ours = (getattr(function, "__module__", None) or "").split(".")[0] == __name__.split(".")[0]
-    return function if ours or hasattr(function, "get_concrete_function") else tf.function(function)
+    return function if is_ours(function) or hasattr(function, "get_concrete_function") else tf.function(function)
+
+
+def is_ours(function: Callable) -> bool:
+    """Returns whether a function is of this package."""
+    return (getattr(function, "__module__", None) or "").split(".")[0] == __name__.split(".")[0]

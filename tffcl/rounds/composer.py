@@ -24,6 +24,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.client_work.client_work import KEPT, LOCAL_TEST, OPTIMIZER, ClientWork, sequence_type, stacked_type
+from tffcl.models.graph_function import is_ours
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
 from tffcl.trace_cache import built_once
@@ -250,13 +251,9 @@ class Round:
         update = vars(self).get("client_update")  # there if a device's form was asked for
         return (self.simulated_update if update is None else update).type_signature.result
 
-    @functools.cached_property
+    @property
     def _received_type(self) -> tff.Type:
-        @tff.tensorflow.computation(self._values_type, self._client_type(simulated=False))
-        def receive(values, client):
-            return self.server.receive(values, client)
-
-        return receive.type_signature.result
+        return _received_type(self.server.receive, self._values_type, self._client_type(simulated=False))
 
     @property
     def _values_type(self) -> tff.StructType:
@@ -351,18 +348,38 @@ class Round:
         outputs = {name: process.next.type_signature.result for name, process in self.aggregators.items()}
         results = [(name, output.result.member) for name, output in outputs.items()]
         measurements = [(name, output.measurements.member) for name, output in outputs.items()]
-
-        @tff.tensorflow.computation(tff.to_type(held), tff.StructType(results), tff.StructType(measurements))
-        def step(state, results, measurements):
-            moved = self.server.step(state, results, measurements)
-            return collections.OrderedDict((name, _of_type(moved[name], kind)) for name, kind in held.items())
-
-        return step
+        # A stranger's function may read what has changed since it was traced.
+        build = _build_step if is_ours(self.server.step) else _build_step.__wrapped__
+        return build(self.server.step, tff.to_type(held), tff.StructType(results), tff.StructType(measurements))
 
 
 @built_once
 def _create(factory: tff.aggregators.AggregationFactory, *kinds: tff.Type) -> tff.templates.AggregationProcess:
     return factory.create(*kinds)
+
+
+@built_once
+def _received_type(receive: Callable, values_type: tff.StructType, client_type: tff.StructType) -> tff.Type:
+    """What a client receives of the server's values, see `Server.receive`."""
+
+    @tff.tensorflow.computation(values_type, client_type)
+    def received(values, client):
+        return receive(values, client)
+
+    return received.type_signature.result
+
+
+@built_once
+def _build_step(step: Callable, *kinds: tff.StructType) -> tff.Computation:
+    """Builds `Server.step`, of state, results and measurements of these types, which is the same whoever takes it."""
+    held, *_ = kinds
+
+    @tff.tensorflow.computation(*kinds)
+    def moved(state, results, measurements):
+        found = step(state, results, measurements)
+        return collections.OrderedDict((name, _of_type(found[name], kind)) for name, kind in _fields(held))
+
+    return moved
 
 
 @built_once
