@@ -1,4 +1,5 @@
-"""Models of each kind that users bring, by methods of each kind: trained, given back, exported, by two workers too."""
+"""Models of each kind that users bring, by methods of each kind: trained, given back, exported, by two workers and
+in shards too."""
 
 import functools
 
@@ -10,7 +11,7 @@ import tffcl
 from tests import own_data
 from tests.models.test_keras_function import frozen_base
 from tests.own_data import CROSS_ENTROPY, LENGTH, LETTERS, layers, sequential, spec
-from tests.runtime.processes import pair_of_workers
+from tests.runtime.processes import SILENCE, pair_of_workers
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import build_local_sgd
 
@@ -101,14 +102,14 @@ def cases():
 
 
 @pytest.mark.parametrize("kind, method", cases())
-def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path, kind, method):
+def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path, capsys, kind, method):
     model, clients = model_of(kind), KINDS[kind][2]()
     options = METHODS[method] | ({"server_images": clients["c0"][0][:6]} if method == "flis_dc" else {})
     made = getattr(A, f"build_{method}")(model, tffcl.LocalTraining(batch_size=8), **options)
     population = tffcl.Population.from_arrays(clients, clients)
 
-    def run(place):
-        return tffcl.train(made, population, rounds=2, clients_per_round=4, out=tmp_path / place)
+    def run(place, **more):
+        return tffcl.train(made, population, rounds=2, clients_per_round=4, out=tmp_path / place, **more)
 
     result, x = run("run"), clients["c1"][0]
     result.keras_model_of("c1").save(tmp_path / "c1.keras")
@@ -121,12 +122,13 @@ def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path
     assert np.abs(saved - result.model_of("c1")).max(axis=1).min() == 0
     if (kind, method) in CHEAP:
         return
-    two_workers = request.getfixturevalue("two_workers")
+    targets = ",".join(each.target for each in request.getfixturevalue("two_workers").started)
     try:
-        two_workers.use(two_workers.started)
-        again = run("again")
+        again = run("again", workers=tffcl.RemoteWorkers.parse(targets, SILENCE), shards=2)
     finally:
         worker.use_local_worker()
+    said = capsys.readouterr().err
+    assert "4 clients of a round compute in 2 blocks of 2" in said and "each block in 1 shards" in said
     np.testing.assert_allclose(again.model_of("c1"), result.model_of("c1"), atol=1e-4)
     for kind in ("cluster", "local"):  # what clients' own models give for their tests comes from the workers
         of_both = again.clients[f"{kind}_log_loss"], result.clients[f"{kind}_log_loss"]

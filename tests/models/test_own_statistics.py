@@ -66,8 +66,10 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", ["fedavg", *(pytest.param(each, marks=pytest.mark.slow) for each in METHODS)])
-def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, tmp_path, method):
+@pytest.mark.parametrize(
+    "method, shards", [("fedavg", 2), *(pytest.param(each, None, marks=pytest.mark.slow) for each in METHODS)]
+)
+def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, tmp_path, capsys, method, shards):
     model, (train, test) = keeping("fedbn"), own_data.clinics(7)
     of_few = ({client: those[client] for client in list(those)[:6]} for those in (train, test))
     population = tffcl.Population.from_arrays(*of_few)
@@ -76,12 +78,14 @@ def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, 
 
     def run(place, rounds, **more):
         return tffcl.train(
-            made, population, rounds=rounds, clients_per_round=4, later=later, seed=3, out=tmp_path / place, **more
-        )
+            made, population, rounds=rounds, clients_per_round=4, later=later, seed=3, shards=shards,
+            out=tmp_path / place, **more,
+        )  # fmt: skip
 
     whole = run("whole", 3)
     run("again", 3, until=2)
     again = run("again", 3, resume=True)
+    assert capsys.readouterr().err.count("4 clients of a round compute in 2 shards of 2") == (3 if shards else 0)
     x = test["clinic_1"][0]
     for client in ("clinic_0", "clinic_1", "clinic_6"):
         np.testing.assert_array_equal(whole.model_of(client), again.model_of(client))

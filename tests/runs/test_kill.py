@@ -43,7 +43,7 @@ published = {digits = "none"}
 WORK = {
     "pacfl": ["run", "demo_digits", "--algorithm", "pacfl"],
     "stocfl": ["run", "demo_digits", "--algorithm", "stocfl", "--set=algorithms.stocfl.threshold=0.3"],
-    "ditto": ["run", "demo_digits", "--algorithm", "ditto"],
+    "ditto": ["run", "demo_digits", "--algorithm", "ditto", "--shards=2"],
     "flt": [
         "run",
         "demo_digits",

@@ -319,7 +319,9 @@ class BlockForm:
     def step(self) -> Callable | None:
         """The server's step, in this process: what it moves need not go through a message."""
         step = self._round.server.step
-        return step if step is None or isinstance(step, Replacing) else tf.function(step, reduce_retracing=True)
+        if step is None or isinstance(step, Replacing):
+            return step
+        return tf.function(step, autograph=False, reduce_retracing=True)  # as in the round in one piece
 
     def inputs(self, cohort: Cohort, values: Mapping, states, fields: Mapping[str, Sequence]) -> tuple:
         """Returns the arguments of `block` for a block of clients."""

@@ -32,7 +32,7 @@ from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunD
 from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes
-from tffcl.validation import Count, check_kind, check_value
+from tffcl.validation import Count, Whole, check_kind, check_value
 
 
 def train(
@@ -56,6 +56,7 @@ def train(
     until: int | None = None,
     workers: RemoteWorkers | None = None,
     memory: str | int | None = None,
+    shards: int | None = None,
     show_progress: bool = True,
     settings: Mapping | None = None,
 ) -> Result | None:
@@ -87,6 +88,10 @@ def train(
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A
         larger cohort computes in blocks: the same numbers up to the order of sums.
+      shards: Into how many shards the clients of a round are put, each of which computes them one after the other as
+        one client of TFF's, so that many small ones cost less: the same numbers up to the order of sums. 0 for none;
+        default some for many small clients. Around a comparison or sweep `with tffcl.parts.simulating(shards=...)` says
+        the same.
       show_progress: A progress bar with an ETA on standard error.
       settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is
         resumed with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was
@@ -105,7 +110,8 @@ def train(
     )  # fmt: skip
     return train_by(
         protocol, method, population, later=later, callbacks=callbacks, out=out, resume=resume, overwrite=overwrite,
-        until=until, workers=workers, memory=memory, show_progress=show_progress, settings=settings,
+        until=until, workers=workers, memory=memory, shards=shards, show_progress=show_progress,
+        settings=settings,
     )  # fmt: skip
 
 
@@ -122,6 +128,7 @@ def train_by(
     until: int | None = None,
     workers: RemoteWorkers | None = None,
     memory: str | int | None = None,
+    shards: int | None = None,
     show_progress: bool = True,
     settings: Mapping | None = None,
     data: Mapping[str, str] | None = None,
@@ -139,6 +146,7 @@ def train_by(
     method_checks.check_method(method)
     check_given(population, later, callbacks, settings, out)
     memory = current().memory_bytes if memory is None else parse_bytes(memory)
+    shards = current().shards if shards is None else check_value("shards", shards, Whole)
     directory = RunDirectory(out)
     settings = settings or default_settings(method, protocol)
     if workers:
@@ -156,7 +164,7 @@ def train_by(
         # All that a user may have got wrong is known by now.
         with locked(directory.path):
             name = _claimed(run, settings, data, checkpoints, resume=resume, overwrite=overwrite)
-            with _under_way(run, memory) as store:
+            with _under_way(run, memory, shards) as store:
                 checkpoints = Checkpoints(directory / CHECKPOINTS, protocol.keep_checkpoints, store, name)
                 restore_or_initialize(run, checkpoints, resume)
                 resource_checks.check_state(method, run.state, taking_part)
@@ -259,11 +267,12 @@ def _claimed(
 
 
 @contextlib.contextmanager
-def _under_way(run: Run, memory: int) -> Iterator[KeptStore]:
+def _under_way(run: Run, memory: int, shards: int | None) -> Iterator[KeptStore]:
     """All that is open while a run computes; yields the files of client states."""
     progress = run.progress
     simulation = simulating(
         memory=memory,
+        shards=shards,
         client_states=KeptStore(run.directory / KEPT),
         ledger=run.ledger,
         on_plan=progress.say_once,
