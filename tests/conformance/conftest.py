@@ -143,8 +143,8 @@ def subject(name, data_dir, clients, two_workers, formed_once, tmp_path_factory)
     yield from conforming(name, configured(name), data_dir, clients, two_workers, tmp_path_factory)
 
 
-def conforming(name, settings, data_dir, clients, two_workers, tmp_path_factory):
-    """Yields what is checked of a method."""
+def conforming(name, settings, data_dir, clients, two_workers, tmp_path_factory, *, exports=True):
+    """Yields what is checked of a method; without exports, its computations are looked at in memory."""
     federated = prepare.load_data(settings, data_dir)
     model = prepare.build_model(settings, federated)
 
@@ -155,7 +155,7 @@ def conforming(name, settings, data_dir, clients, two_workers, tmp_path_factory)
         return Exported(to, contents, check_export(to, data_dir=data_dir))
 
     build = functools.partial(prepare.build_method, settings, model, federated, data_dir)
-    made = Subject(build, *clients, two_workers=two_workers, export=export)
+    made = Subject(build, *clients, two_workers=two_workers, export=export if exports else None)
     yield made
     made.close()
     memory.give_back()

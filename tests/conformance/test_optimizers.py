@@ -25,7 +25,8 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def subject(name, data_dir, clients, two_workers, tmp_path_factory):
-    yield from conforming(name, configured(name, train=TRAIN), data_dir, clients, two_workers, tmp_path_factory)
+    given = name, configured(name, train=TRAIN), data_dir, clients, two_workers, tmp_path_factory
+    yield from conforming(*given, exports=name in EXPORTED)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,6 @@ def subject(name, data_dir, clients, two_workers, tmp_path_factory):
     ids=lambda check: check.__name__.removeprefix("check_"),
 )
 def test_a_kept_state_conforms(subject, name, check):
-    if check is checks.check_exported_files and name not in EXPORTED:
-        pytest.skip("another kind stands for it")
     with subject.running():
         try:
             check(subject)

@@ -109,8 +109,8 @@ def test_clients_are_dealt(clients, hands, expected):
     assert server == 7 and dealt == expected
 
 
-def slow_sum():
-    """A round of some seconds: `({int32*}@CLIENTS -> float32@SERVER)`."""
+def summing(steps=1):
+    """A round of a sum, slow where it has many steps: `({int32*}@CLIENTS -> float32@SERVER)`."""
     import tensorflow as tf
     import tensorflow_federated as tff
 
@@ -119,7 +119,7 @@ def slow_sum():
         def step(number, matrix):
             return number + 1, tf.matmul(matrix, matrix) * 0.002
 
-        _, matrix = tf.while_loop(lambda number, _: number < 60, step, (0, tf.ones([500, 500])))
+        _, matrix = tf.while_loop(lambda number, _: number < steps, step, (0, tf.ones([500, 500])))
         return tf.cast(numbers.reduce(0, lambda a, b: a + b), tf.float32) + 0 * matrix[0, 0]
 
     @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
@@ -147,7 +147,7 @@ def during(seconds, action):
 def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, silence, said):
     first, second = processes.start(2)
     context = processes.use([first, second], silence)
-    total = slow_sum()
+    total = summing(60)
     assert total([[1], [2]]) == 3  # both have the computation
     assert not any(each.lost for each in context.workers)
     during(0.3, lambda: os.kill(first.pid, fault))
@@ -178,7 +178,7 @@ def test_a_worker_that_takes_connections_for_a_last_moment_counts_as_gone():
 def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
     first, second = processes.start(2)
     context = processes.use([first, second], silence=1)
-    total = slow_sum()
+    total = summing()
     assert total([[1], [2]]) == 3
     first.stop()
     assert total([[1], [2]]) == 3 and context.workers[0].lost
@@ -194,7 +194,7 @@ def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
 def test_a_worker_that_was_started_anew_goes_on(processes):
     (first,) = processes.start(1)
     context = processes.use([first], silence=20)
-    total = slow_sum()
+    total = summing()
     assert total([[1], [2]]) == 3
     first.stop()
     again = runtime.Worker(runtime.WorkerSettings(cores=1), first.port).start()
@@ -207,7 +207,7 @@ def test_a_worker_that_was_started_anew_goes_on(processes):
 def test_one_line_when_no_worker_is_left(processes):
     first, second = processes.start(2)
     processes.use([first, second], silence=20)
-    total = slow_sum()
+    total = summing()
     total([[1], [2]])
     first.stop()
     second.stop()

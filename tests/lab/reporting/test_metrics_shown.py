@@ -54,9 +54,8 @@ def test_tables_figures_and_page_show_the_metrics_of_a_run(run):
     assert cells["AUC", "cluster"].text == f"{found:.3f}" and cells["AUC", "global"].text == "–"
     plain = comparison_table.plain_table(rows).to_csv(comparison_table.SPREAD)
     assert "cluster_auc,cluster_auc_std" in plain
-    names = [picture.name for picture in report_figures.run_pictures(run)]
-    assert {"metrics", "confusion"} <= set(names)
     page = write_report(run.path).read_text()
+    assert {"metrics", "confusion"} <= {file.stem for file in (run.path / "figures").iterdir()}
     assert "log loss" in page and "Which labels are taken for which" in page
     clients = cluster_tables.clients_table(run)
     places = dict(zip(clients.heads, clients.cells[0], strict=True))
@@ -70,7 +69,7 @@ def test_where_there_are_other_metrics_alone_no_accuracy_is_drawn(run):
     nothing = np.full(len(run.clients), np.nan)
     clients = dataclasses.replace(run.clients, cluster_accuracy=nothing, local_accuracy=nothing)
     of_numbers = dataclasses.replace(run, clients=clients)
-    names = {picture.name for picture in report_figures.run_pictures(of_numbers)}
+    names = {row.name for row in report_figures.OF_RUNS if row.draw([of_numbers]) is not None}
     assert "metrics" in names and not {"accuracy", "traffic", "clients"} & names
 
 

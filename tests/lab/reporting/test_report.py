@@ -76,7 +76,7 @@ def comparison(comparison_path, tmp_path_factory):
     """A comparison with its report, where the tests may look but not touch."""
     path = tmp_path_factory.mktemp("report") / "out"
     shutil.copytree(comparison_path, path)
-    write_report(path / "pacfl" / "seed-0")
+    page_without_pictures(path / "pacfl" / "seed-0")
     write_report(path)
     return path
 
