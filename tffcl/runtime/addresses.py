@@ -44,6 +44,10 @@ class RemoteWorkers:
             raise UserError(
                 f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}"
             )
+        for each in self.addresses:
+            if not isinstance(each, Address):
+                made = 'RemoteWorkers.parse("host:10000,...") makes them'
+                raise UserError(f"a worker is {each!r:.80}, no Address; {made}")
         if len({_known_as(each) for each in self.addresses}) < len(self.addresses):
             raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
 
