@@ -10,33 +10,14 @@ from tffcl.registry import ALGORITHMS
 PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
 # Each room may import those after it in the chain, and what stands apart. The lab comes first: the library never
 # imports it.
-CHAIN = [
-    "lab.cli",
-    "lab.batches",
-    "lab.tasks",
-    "lab.reporting",
-    "lab.datasets",
-    "export",
-    "learning",
-    "runs",
-    "algorithms",
-    "rounds",
-]
+CHAIN = "lab.cli lab.batches lab.tasks lab.reporting lab.datasets export learning runs algorithms rounds".split()
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
-APART = {
-    "runtime",
-    "errors",
-    "validation",
-    "choices",
-    "references",
-    "registry",
-    "trace_cache",
-    "display",
-    "arrays",
-    "regular_files",
-    "csv_files",
-    "json_files",
-}
+APART = set(
+    (
+        "runtime errors validation choices references registry trace_cache display arrays regular_files csv_files "
+        "json_files"
+    ).split()
+)
 # What knows less than its place in the chain allows.
 KNOWN = {
     "runtime": {"errors"},

@@ -26,24 +26,12 @@ TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
 IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
 # Methods whose exported round, or signature, is that of another method here, but for what is checked without an export;
 # their exports are checked with `-m slow`.
-LIKE_OTHERS = {
-    "fedprox",
-    "composed",
-    "flis_hc",
-    "pca_km_hc",
-    "flt",
-    "fedclust",
-    "flhc",
-    "clove",
-    "flux",
-    "fednova",
-    "per_fedavg",
-    "lg_fedavg",
-    "given",
-    "kfed",
-    "emd_cfl",
-    "fedgroup",
-}
+LIKE_OTHERS = set(
+    (
+        "fedprox composed flis_hc pca_km_hc flt fedclust flhc clove flux fednova per_fedavg lg_fedavg given kfed "
+        "emd_cfl fedgroup"
+    ).split()
+)
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 

@@ -89,16 +89,10 @@ def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
             "unknown algorithms.ifca.choose_by 'validation'; did you mean 'validation_loss'?",
         ),
         (
-            [
-                "run",
-                "demo_digits",
-                "--algorithm",
-                "flis_dc",
-                "--set",
-                "dataset.server_examples=100",
-                "--set",
-                "algorithms.flis_dc.threshold=2",
-            ],
+            (
+                "run demo_digits --algorithm flis_dc --set dataset.server_examples=100 --set "
+                "algorithms.flis_dc.threshold=2"
+            ).split(),
             "threshold is 2.0; it must be a similarity, from 0 to 1",
         ),
         (["similarity", "demo_digits", "--signature", "inferense"], "did you mean 'inference'"),
@@ -113,13 +107,7 @@ def test_one_line_for_a_mistake(capsys, tmp_path, arguments, message):
 def test_similarity_by_inference(capsys, tmp_path):
     out = tmp_path / "similarity"
     arguments = [
-        "similarity",
-        "demo_digits",
-        "--signature",
-        "inference",
-        "--set",
-        "dataset.server_examples=100",
-        "--out",
+        *"similarity demo_digits --signature inference --set dataset.server_examples=100 --out".split(),
         str(out),
     ]
     assert main(arguments) == 0

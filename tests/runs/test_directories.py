@@ -183,22 +183,10 @@ def test_resume_and_overwrite_together_are_refused(finished):
 
 # --- Links ---
 
-WRITTEN = [
-    "run.lock",
-    "run.json",
-    "config.toml",
-    "rounds.csv",
-    "summary.json",
-    "report.html",
-    "samples.npz",
-    "checkpoints/round_000003.npz",
-    "history/000001.npy",
-    "checkpoints",
-    "history",
-    "tensorboard",
-    "figures",
-    "kept",
-]
+WRITTEN = (
+    "run.lock run.json config.toml rounds.csv summary.json report.html samples.npz checkpoints/round_000003.npz "
+    "history/000001.npy checkpoints history tensorboard figures kept"
+).split()
 
 
 @pytest.mark.parametrize("name", WRITTEN)

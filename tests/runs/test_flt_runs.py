@@ -63,17 +63,7 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
     settings = [f"algorithms.flt.{key}={value}" for key, value in METHODS[name].items()] + ["newcomers.clients=0"]
     arguments = [part for setting in settings for part in ("--set", setting)]
     shown = tmp_path / "similarity"
-    command = [
-        "similarity",
-        "demo_digits",
-        "--signature",
-        "embedding",
-        "--map",
-        "--data-dir",
-        kept,
-        "--out",
-        str(shown),
-    ]
+    command = [*"similarity demo_digits --signature embedding --map --data-dir".split(), kept, "--out", str(shown)]
     assert main([*command, *arguments]) == 0
     with np.load(shown / "proximity.npz") as found:
         assert found["proximity"].shape == (40, 40) and len(set(found["labels"])) <= 4

@@ -116,18 +116,7 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     out, uninterrupted = finished
     target = tmp_path / "killed"
     settings = [f"--set={section}.{key}={value}" for section, table in SHORT.items() for key, value in table.items()]
-    command = [
-        sys.executable,
-        "-m",
-        "tffcl",
-        "run",
-        "demo_digits",
-        "--algorithm",
-        "pacfl",
-        "--out",
-        str(target),
-        *settings,
-    ]
+    command = [sys.executable, *"-m tffcl run demo_digits --algorithm pacfl --out".split(), str(target), *settings]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: rows_of(target) >= 3, process)
     workers = children(process.pid)

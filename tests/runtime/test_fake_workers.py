@@ -12,16 +12,7 @@ import pytest
 from tffcl.errors import UserError
 from tffcl.runtime import RemoteWorkers, remote_workers
 
-CALLS = (
-    "GetExecutor",
-    "CreateValue",
-    "CreateCall",
-    "CreateStruct",
-    "CreateSelection",
-    "Compute",
-    "Dispose",
-    "DisposeExecutor",
-)
+CALLS = tuple("GetExecutor CreateValue CreateCall CreateStruct CreateSelection Compute Dispose DisposeExecutor".split())
 SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"  # with which an HTTP/2 server begins
 
 

@@ -219,15 +219,7 @@ def test_one_line_when_no_worker_is_left(processes):
 def run_command(out, workers, *more):
     return [
         sys.executable,
-        "-m",
-        "tffcl",
-        "run",
-        "demo_digits",
-        "--algorithm",
-        "pacfl",
-        "--rounds",
-        "40",
-        "--out",
+        *"-m tffcl run demo_digits --algorithm pacfl --rounds 40 --out".split(),
         str(out),
         "--set",
         "checkpoint.every=3",

@@ -10,16 +10,7 @@ import pytest
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import batch_index
 
-SHORT = [
-    "--rounds",
-    "2",
-    "--set",
-    "evaluation.every=2",
-    "--set",
-    "train.clients_per_round=4",
-    "--set",
-    "train.local_epochs=1",
-]
+SHORT = "--rounds 2 --set evaluation.every=2 --set train.clients_per_round=4 --set train.local_epochs=1".split()
 WILD = ["--set", "algorithms.fedavg.learning_rate=1e30"]
 COMPARE = ["compare", "demo_digits", "--algorithms", "solo,fedavg,pacfl", *SHORT, *WILD]
 

@@ -101,11 +101,7 @@ def test_what_was_chosen_and_run_elsewhere_is_not_run_again(league, tmp_path, mo
             "study",
             str(league[0]),
             *SHORT,
-            "--only",
-            "*/SOLO",
-            "--set",
-            "train.momentum=0.1",
-            "--out",
+            *"--only */SOLO --set train.momentum=0.1 --out".split(),
             str(tmp_path / "other"),
         ]
     )

@@ -237,18 +237,7 @@ def test_somebody_must_take_part(tmp_path):
 
 def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
     out = tmp_path / "compared"
-    command = [
-        "compare",
-        "demo_digits",
-        "--algorithms",
-        "pacfl,fedavg",
-        "--seeds",
-        "0,1",
-        "--rounds",
-        "2",
-        "--out",
-        str(out),
-    ]
+    command = [*"compare demo_digits --algorithms pacfl,fedavg --seeds 0,1 --rounds 2 --out".split(), str(out)]
     few = ["--set", "newcomers.clients=8", "--set", "train.local_epochs=1", "--set", "train.clients_per_round=8"]
     assert main([*command, *few]) == 0
     capsys.readouterr()

@@ -13,27 +13,9 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import search
 from tffcl.lab.cli.main import main
 
-SHORT = [
-    "--rounds",
-    "4",
-    "--set",
-    "evaluation.every=1",
-    "--set",
-    "train.clients_per_round=6",
-    "--set",
-    "train.local_epochs=1",
-]
+SHORT = "--rounds 4 --set evaluation.every=1 --set train.clients_per_round=6 --set train.local_epochs=1".split()
 HELD = ["--set", "dataset.validation=0.2"]
-COMMAND = [
-    "sweep",
-    "demo_digits",
-    "--algorithm",
-    "fedavg",
-    "--over",
-    "learning_rate=0.0001,0.1,1e30,0.001",
-    *SHORT,
-    *HELD,
-]
+COMMAND = [*"sweep demo_digits --algorithm fedavg --over learning_rate=0.0001,0.1,1e30,0.001".split(), *SHORT, *HELD]
 SELECT = ["--select", "cluster", "--halving", "2", "--fresh-seeds", "2"]
 
 
@@ -161,15 +143,7 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
 
 def test_a_search_may_choose_by_another_metric(tmp_path, capsys):
     """Of which less is better, and which is shown as it is."""
-    command = [
-        *COMMAND,
-        "--over",
-        "learning_rate=0.0001,0.1,1e30",
-        "--select",
-        "cluster_log_loss",
-        "--fresh-seeds",
-        "1",
-    ]
+    command = [*COMMAND, *"--over learning_rate=0.0001,0.1,1e30 --select cluster_log_loss --fresh-seeds 1".split()]
     assert main([*command, "--out", str(tmp_path / "a")]) == 2
     assert "--select cluster_log_loss needs the metric: --set 'evaluation.metrics=" in capsys.readouterr().err
     assert main([*command, "--set", 'evaluation.metrics=["log_loss"]', "--out", str(tmp_path / "b")]) == 0

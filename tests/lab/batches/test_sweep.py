@@ -216,10 +216,7 @@ def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
     command = [
         "sweep",
         str(two_seeds.parent / "own.toml"),
-        "--algorithm",
-        "pacfl",
-        "--over",
-        "num_clusters=1,4,2",
+        *"--algorithm pacfl --over num_clusters=1,4,2".split(),
         *SHORT,
     ]
     assert main([*command, "--seeds", "0,1", "--out", str(out)]) == 0

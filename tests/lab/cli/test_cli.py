@@ -273,11 +273,7 @@ def test_run_then_report_then_similarity(capsys, tmp_path):
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
         assert saved["proximity"].shape == (40, 40) and saved["tree_unit"] == saved["unit"] == "degrees"
     told = [
-        "--set",
-        "algorithms.pacfl.threshold=self",
-        "--set",
-        "partition.rotations=1",
-        "--out",
+        *"--set algorithms.pacfl.threshold=self --set partition.rotations=1 --out".split(),
         str(tmp_path / "similarity"),
     ]
     assert main(["similarity", "demo_digits", *told]) == 0
@@ -324,17 +320,7 @@ def test_doctor_finds_the_worker(capsys):
 @pytest.mark.slow
 def test_a_mistake_is_one_line_in_a_process_of_its_own(tmp_path):
     """Also what libraries say while the interpreter ends would be seen here."""
-    command = [
-        sys.executable,
-        "-m",
-        "tffcl",
-        "run",
-        "demo_digits",
-        "--algorithm",
-        "pacfl",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    command = [sys.executable, *"-m tffcl run demo_digits --algorithm pacfl --out".split(), str(tmp_path / "out")]
     done = subprocess.run([*command, "--set", "train.clients_per_round=50"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "tffcl: train.clients_per_round is 50, but there are only 40 clients\n"

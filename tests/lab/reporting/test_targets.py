@@ -11,16 +11,7 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import files, targets
 from tffcl.lab.reporting.batch_index import write_index
 
-COMMAND = [
-    "compare",
-    "demo_digits",
-    "--algorithms",
-    "pacfl,fedavg",
-    "--rounds",
-    "5",
-    "--set",
-    "train.clients_per_round=10",
-]
+COMMAND = "compare demo_digits --algorithms pacfl,fedavg --rounds 5 --set train.clients_per_round=10".split()
 WANTED = ["--target", "local=30", "--target", "cluster=100", "--target", "cluster=30"]
 
 
