@@ -184,8 +184,13 @@ def check_types(value_type: tff.Type, weight_type: tff.Type):
     keyed = isinstance(value_type, tff.StructType) and tff.structure.name_list(value_type) == ["key", "value"]
     if not keyed or value_type["key"] != tff.TensorType(np.int32):
         raise TypeError(f"expected a value of type <key=int32,value=T>, found {value_type}")
-    if not tff.types.is_structure_of_floats(value_type["value"]):
-        raise TypeError(f"a mean needs floating tensors, found {value_type['value']}; cast them at the clients")
+    check_mean(value_type["value"], weight_type)
+
+
+def check_mean(member_type: tff.Type, weight_type: tff.Type):
+    """Raises TypeError if there is no mean of values of a type: they are no floating tensors, or weights no scalars."""
+    if not tff.types.is_structure_of_floats(member_type):
+        raise TypeError(f"a mean needs floating tensors, found {member_type}; cast them at the clients")
     if not (isinstance(weight_type, tff.TensorType) and not weight_type.shape):
         raise TypeError(f"expected a scalar weight, found {weight_type}")
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.clustered_mean import check_mean
 from tffcl.aggregators.collect import collect_rows, stacked
 from tffcl.aggregators.contract import FactoryTraits
 from tffcl.aggregators.process import aggregation_process
@@ -218,7 +219,4 @@ def _check_types(value_type, weight_type):
     names = tff.structure.name_list(value_type) if isinstance(value_type, tff.StructType) else []
     if names not in (["key", "value"], ["key", "descriptor", "value"]) or value_type["key"] != tff.TensorType(np.int32):
         raise TypeError(f"expected a value of type <key=int32,[descriptor=S,]value=T>, found {value_type}")
-    if not tff.types.is_structure_of_floats(value_type["value"]):
-        raise TypeError(f"a mix needs floating tensors, found {value_type['value']}; cast them at the clients")
-    if not (isinstance(weight_type, tff.TensorType) and not weight_type.shape):
-        raise TypeError(f"expected a scalar weight, found {weight_type}")
+    check_mean(value_type["value"], weight_type)

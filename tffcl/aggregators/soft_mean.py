@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import build_pick, keyed_factory, pad_rows
+from tffcl.aggregators.clustered_mean import build_pick, check_mean, keyed_factory, pad_rows
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.per_cluster import by_row
 from tffcl.aggregators.process import aggregation_process
@@ -127,14 +127,11 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         struct = isinstance(value_type, tff.StructType) and tff.structure.name_list(value_type) == ["weights", "value"]
         if not struct or value_type["weights"] != tff.TensorType(np.float32, [self._num_models]):
             raise TypeError(f"expected <weights=float32[{self._num_models}],value=T[K,...]>, found {value_type}")
-        if not tff.types.is_structure_of_floats(value_type["value"]):
-            raise TypeError(f"a mean needs floating tensors, found {value_type['value']}; cast them at the clients")
+        check_mean(value_type["value"], weight_type)
         leaves = tf.nest.flatten(tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, value_type["value"]))
         rows = {leaf.shape[0] if leaf.shape else None for leaf in leaves}
         if not self._shared and rows != {self._num_models}:
             raise TypeError(f"expected {self._num_models} rows in every tensor, found {value_type['value']}")
-        if not (isinstance(weight_type, tff.TensorType) and not weight_type.shape):
-            raise TypeError(f"expected a scalar weight, found {weight_type}")
 
     def _create_plain(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         count, value = self._num_models, self._own(value_type)["value"]
