@@ -80,6 +80,7 @@ LOCAL_OPTIMIZERS = {  # of local training, with their own keys
     "adamw": ("beta_1", "beta_2", "epsilon"),
     "rmsprop": ("beta_2", "epsilon"),
 }
+PRECISIONS = ("float32", "bfloat16")  # in which clients compute a step
 OPTIMIZER_STATES = ("reset", "kept")  # what becomes of an optimizer's state between rounds
 CONTROL_VARIATES = ("gradient", "difference")  # how a client renews its own: SCAFFOLD's Options II and I
 GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs

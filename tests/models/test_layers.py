@@ -33,7 +33,31 @@ def test_group_norm_is_the_keras_layer(groups):
     keras = tf.keras.layers.GroupNormalization(groups, epsilon=1e-5)
     keras.build(x.shape)
     keras.set_weights([scale, offset])
-    np.testing.assert_allclose(layers.group_norm(x, scale, offset, groups=groups), keras(x), rtol=1e-3, atol=1e-4)
+    given, upstream = [tf.constant(each) for each in (x, scale, offset)], rng.standard_normal(x.shape)
+    results = []
+    for norm in (lambda *values: layers.group_norm(*values, groups=groups), lambda x, *_: keras(x)):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            normal = norm(*given)
+        sources = given if not results else [given[0], *keras.trainable_weights]
+        slopes = tape.gradient(normal, sources, output_gradients=tf.constant(upstream, tf.float32))
+        results.append([normal, *slopes])
+    for ours, kerass in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, kerass, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(3, 3), (2, 5)])
+def test_a_convolution_of_small_images_is_tensorflows(size):
+    rng = np.random.default_rng(4)
+    given = [tf.constant(rng.standard_normal(shape), tf.float32) for shape in ((3, 4, 3, 128), (*size, 128, 6))]
+    upstream, results = tf.constant(rng.standard_normal((3, 4, 3, 6)), tf.float32), []
+    for convolve in (lambda *of: layers.convolve(*of, padding="SAME"), lambda *of: tf.nn.conv2d(*of, 1, "SAME")):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            found = convolve(*given)
+        results.append([found, *tape.gradient(found, given, output_gradients=upstream)])
+    for ours, tensorflows in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, tensorflows, rtol=1e-4, atol=1e-4)
 
 
 def test_group_norm_sees_one_image_at_a_time():

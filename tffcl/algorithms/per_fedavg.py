@@ -18,6 +18,7 @@ from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import traced_once
+from tffcl.models.precision import in_precision
 from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.server import keyed_server
@@ -107,7 +108,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
         raise UserError(f"proximal_weight is {training.proximal_weight:g}; it must be 0 where meta-steps train")
     if model.own is not None:
         return of_shared(model, build_meta_sgd(model.whole, training, how))
-    needed = GRADIENTS[how.gradient]
+    model, needed = in_precision(model, training.precision), GRADIENTS[how.gradient]
     step = _build_step(model, _build_gradient(model, training.weight_decay), how, training.momentum)
 
     @traced_once

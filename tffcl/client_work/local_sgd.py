@@ -10,6 +10,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted, traced_once
+from tffcl.models.precision import in_precision
 from tffcl.trace_cache import built_once
 
 ROUND = "round"  # the field of a client that says in which round it trains
@@ -133,6 +134,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
     """
     if model.own is not None:
         return of_shared(model, build_local_sgd(model.whole, training, by_epoch=by_epoch))
+    model = in_precision(model, training.precision)
     most = max(training.epochs, *(own.get("epochs", 0) for own in (training.clients or {}).values()), 1)
     split, tensors_of, join = _build_parting(model, training)
     descent = _build_descent(model, training, tensors_of)
@@ -221,6 +223,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     if model.own is not None:
         of_whole, parts = build_full_gradient(model.whole, training), model.own.parts
         return lambda vector, x, y, state: parts.split(of_whole(model.with_own(vector, state), x, y))[1]
+    model = in_precision(model, training.precision)
 
     @tf.function(autograph=False)
     def full_gradient(vector, x, y, state=None):

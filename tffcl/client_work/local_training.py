@@ -4,7 +4,7 @@ loaded."""
 import dataclasses
 from typing import ClassVar
 
-from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES
+from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES, PRECISIONS
 from tffcl.errors import UserError, unknown
 from tffcl.validation import (
     Count,
@@ -79,6 +79,9 @@ class LocalTraining(Parameters):
       optimizer_state: "reset": momentum and moments start at zero in every round, as in the papers' code. "kept": a
         client goes on with those of its last round.
       clip_norm: The norm, over all weights, to which a longer gradient of the loss is shortened; None leaves all.
+      precision: "bfloat16": the products and convolutions of each step are computed in it, where the processor has
+        instructions for that; weights, the optimizer and what is sent stay float32, as evaluation does. See
+        `models.precision`.
       clients: Epochs and batch size of single clients, by client ID: {"site-3": {"epochs": 1, "batch_size": 32}}.
     """
 
@@ -104,6 +107,7 @@ class LocalTraining(Parameters):
     epsilon: Positive | None = None
     optimizer_state: one_of(OPTIMIZER_STATES) = "reset"
     clip_norm: Positive | None = None
+    precision: one_of(PRECISIONS) = "float32"
     clients: dict[str | int, dict[str, int]] | None = dataclasses.field(default=None, hash=False)
 
     @property

@@ -16,14 +16,50 @@ def relu(x):
 
 
 def connect(x, kernel, bias):
-    """A fully connected layer on `x [n, inputs]`."""
-    return tf.matmul(x, kernel) + bias
+    """A fully connected layer on `x [n, inputs]`, whose product is computed in the type of its kernel, as a convolution
+    is."""
+    return tf.cast(tf.matmul(tf.cast(x, kernel.dtype), kernel), x.dtype) + bias
 
 
 def convolve(x, kernel, bias=None, *, stride: int = 1, padding: str = "VALID"):
     """A 2-D convolution; `bias` None stands for none."""
-    x = tf.nn.conv2d(x, kernel, stride, padding)
-    return x if bias is None else tf.nn.bias_add(x, bias)
+    _, height, width, channels = x.shape
+    y = tf.cast(x, kernel.dtype)
+    if stride == 1 and padding == "SAME" and channels >= _MANY and height * width <= _FEW[kernel.dtype]:
+        y = _convolve_few(y, kernel)
+    else:
+        y = tf.nn.conv2d(y, kernel, stride, padding)
+    y = y if bias is None else tf.nn.bias_add(y, tf.cast(bias, kernel.dtype))
+    return tf.cast(y, x.dtype)
+
+
+# Channels from which, and pixels up to which, a padded convolution is computed as a product. Measured, ms of forward
+# pass and both gradients for ten images, as TensorFlow's convolution and so: 512 to 512 channels at 4x4 25.3 and 20.4,
+# in bfloat16 17.0 and 6.0; 256 to 512 at 8x8 27.5 and 30.9, in bfloat16 11.1 and 6.9; 64 to 64 about the same.
+_MANY, _FEW = 128, {tf.float32: 16, tf.bfloat16: 64}
+
+
+def _convolve_few(x, kernel):
+    """A padded convolution of small images as a product of all patches with the kernel, and so the kernel's gradient:
+    its layout stays as it is, which a convolution changes and changes back."""
+    (_, height, width, _), (rows, columns, channels, outputs) = x.shape, kernel.shape
+
+    @tf.custom_gradient
+    def product(x, kernel):
+        sides = [[(size - 1) // 2, size // 2] for size in (rows, columns)]
+        padded = tf.pad(x, [[0, 0], *sides, [0, 0]])
+        shifted = [padded[:, i : i + height, j : j + width] for i in range(rows) for j in range(columns)]
+        patches = tf.reshape(tf.concat(shifted, 3), [-1, rows * columns * channels])
+        y = tf.matmul(patches, tf.reshape(kernel, [-1, outputs]))
+
+        def gradient(slope):
+            of_kernel = tf.matmul(patches, tf.reshape(slope, [-1, outputs]), transpose_a=True)
+            of_x = tf.nn.conv2d_transpose(slope, kernel, tf.shape(x), 1, "SAME")
+            return of_x, tf.reshape(of_kernel, kernel.shape)
+
+        return tf.reshape(y, [-1, height, width, outputs]), gradient
+
+    return product(x, kernel)
 
 
 def convolve_transposed(x, kernel, bias, *, stride: int):
@@ -79,13 +115,28 @@ def group_norm(x, scale, offset, *, groups: int, epsilon: float = 1e-5):
       epsilon: Added to the variance; PyTorch's value.
     """
     _, height, width, channels = x.shape
-    size = channels // groups
-    x = tf.reshape(x, [-1, height * width, groups, size])
-    mean, variance = tf.nn.moments(x, [1, 3], keepdims=True)
-    # One multiply and one add per entry: ((x - mean) / std) * scale + offset.
-    factor = tf.math.rsqrt(variance + epsilon) * tf.reshape(scale, [groups, size])
-    x = x * factor + (tf.reshape(offset, [groups, size]) - mean * factor)
-    return tf.reshape(x, [-1, height, width, channels])
+
+    def of_groups(sums):
+        """Each group's mean of `sums [n, channels]` over positions, at its channels: `[n, 1, channels]`."""
+        means = tf.reduce_mean(tf.reshape(sums, [-1, groups, channels // groups]), 2, keepdims=True) / (height * width)
+        return tf.reshape(tf.repeat(means, channels // groups, axis=2), [-1, 1, channels])
+
+    # All passes over the images are over rows of channels, four times as fast as over groups; and so is the gradient,
+    # which TensorFlow's own derivation of this takes twice as long for.
+    @tf.custom_gradient
+    def normalized(x, scale, offset):
+        centred = x - of_groups(tf.reduce_sum(x, 1))
+        factor = tf.math.rsqrt(of_groups(tf.reduce_sum(tf.square(centred), 1)) + epsilon)
+
+        def gradient(slope):
+            slopes, products = tf.reduce_sum(slope, 1), tf.reduce_sum(slope * centred, 1)
+            along = factor**3 * of_groups(scale * products)
+            of_x = slope * (factor * scale) - centred * along - factor * of_groups(scale * slopes)
+            return of_x, tf.reduce_sum(factor[:, 0] * products, 0), tf.reduce_sum(slopes, 0)
+
+        return centred * (factor * scale) + offset, gradient
+
+    return tf.reshape(normalized(tf.reshape(x, [-1, height * width, channels]), scale, offset), tf.shape(x))
 
 
 def dropout(x, rate: float, seed, layer: int):

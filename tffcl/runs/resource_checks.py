@@ -1,4 +1,4 @@
-"""Checks before a run starts that it fits into memory and on the disk; only what would fail for certain is refused."""
+"""Checks before a run starts that it fits into memory and on the disk, and that the processor has its precision."""
 
 import pathlib
 import shutil
@@ -15,6 +15,7 @@ from tffcl.runs.run_directory import KEPT
 from tffcl.runtime import memory
 
 _MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; with more of them at least these do
+_INSTRUCTIONS = {"float32": "", "bfloat16": "avx512_bf16"}  # by precision, a flag in /proc/cpuinfo
 _COPIES = 3  # of a model while a client trains it: in the message, in the worker, and where TFF packs it
 
 
@@ -34,6 +35,22 @@ def who_takes_part(stages: Stages, protocol) -> np.ndarray:
         drawn = sampling.sample_cohort(ids, protocol.clients_per_round, protocol.seed, number, protocol.sampling)
         found[np.searchsorted(everyone, drawn)] = True
     return everyone[found]
+
+
+def check_processor(training):
+    """Raises UserError if this machine computes slower in the precision of a local training than in float32.
+
+    Args:
+      training: A `LocalTraining`, or None where it is not known.
+    """
+    precision = training.precision if isinstance(training, LocalTraining) else "float32"
+    needed, flags = _INSTRUCTIONS[precision], pathlib.Path("/proc/cpuinfo")
+    if needed and not (flags.is_file() and needed in flags.read_text()):
+        raise UserError(
+            f"this processor has no {precision} instructions ({needed}): a step would take longer than in float32; "
+            'leave precision at "float32", or compute on workers that have them',
+            key="precision",
+        )
 
 
 def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budget: int):

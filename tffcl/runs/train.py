@@ -151,6 +151,8 @@ def train_by(
     settings = settings or default_settings(method, protocol)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
+    else:
+        resource_checks.check_processor(method.training)
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
     progress = Progress(protocol.rounds, f"{settings['algorithm']} seed {protocol.seed}", show=show_progress)
     run = _prepared(method, protocol, population, later, callbacks, directory, until, progress)

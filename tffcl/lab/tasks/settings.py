@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES
+from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES, PRECISIONS
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
 from tffcl.clients.sampling import KINDS
 from tffcl.models.metrics import METRICS
@@ -39,6 +39,7 @@ class TrainSettings(Parameters):
       optimizer_state: "reset": momentum and moments start at zero in every round; "kept": a client goes on with those
         of its last round.
       clip_norm: The norm, over all weights, to which longer gradients are shortened.
+      precision: "bfloat16": the products and convolutions of clients' steps are computed in it.
       clients: Single clients' own values: `{"3" = {epochs = 1, batch_size = 32}}`.
       early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when so many
         values of the metric in a row were no better than the best before. An accuracy is that on validation examples
@@ -61,6 +62,7 @@ class TrainSettings(Parameters):
     epsilon: Positive | None = None
     optimizer_state: one_of(OPTIMIZER_STATES) = "reset"
     clip_norm: Positive | None = None
+    precision: one_of(PRECISIONS) = "float32"
     clients: dict[str, dict[str, int]] | None = None
     early_stopping: EarlyStopping | None = None
 
