@@ -3,6 +3,7 @@ is damaged."""
 
 import contextlib
 import json
+import math
 import pathlib
 import re
 import tomllib
@@ -20,6 +21,11 @@ _DOTTED = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ 
 def write_json(path: pathlib.Path, contents: Mapping, *, indent: int = 1):
     """Writes a file that a kill or a full disk leaves as it was before."""
     write_text(path, json.dumps(contents, indent=indent) + "\n")
+
+
+def finite(number: float) -> float | None:
+    """Returns a number as JSON has it: None for NaN and infinity."""
+    return float(number) if math.isfinite(number) else None
 
 
 def read_json(path: pathlib.Path) -> dict:

@@ -222,16 +222,12 @@ def first_value(start, trained):
     rows = len(trained["models"])
     if len(start["models"]) == rows:
         return start
+
+    def repeated(leaf):
+        return np.repeat(leaf, rows, axis=0) if np.ndim(leaf) > 1 and len(leaf) == 1 else leaf
+
     values = {name: value for name, value in start.items() if name != "aggregators"}
-    repeated = {
-        name: tf.nest.map_structure(lambda leaf: np.repeat(leaf, rows, axis=0) if _is_row(leaf) else leaf, value)
-        for name, value in values.items()
-    }
-    return {**start, **repeated}
-
-
-def _is_row(leaf) -> bool:
-    return np.ndim(leaf) > 1 and len(leaf) == 1
+    return {**start, **tf.nest.map_structure(repeated, values)}
 
 
 def _write_models(directory: pathlib.Path, trained: Trained):

@@ -15,6 +15,8 @@ drawn for each process, and `tffcl doctor` says so.
 
 import contextlib
 import dataclasses
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import signal
@@ -40,8 +42,6 @@ def worker_binary() -> pathlib.Path:
     Raises:
       UserError: If TFF is not installed or its wheel has no worker.
     """
-    import importlib.util
-
     spec = importlib.util.find_spec("tensorflow_federated")
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
@@ -222,10 +222,8 @@ def serve(port: int, settings: WorkerSettings):
             if not worker.alive():
                 raise UserError(f"TFF's worker ended while starting on port {port}; is memory short?")
             time.sleep(0.05)
-        print(
-            _NOTICE.format(port=port, cores=settings.cores, host=socket.gethostname(), version=_tff_version()),
-            flush=True,
-        )
+        tff, host = importlib.metadata.version("tensorflow-federated"), socket.gethostname()
+        print(_NOTICE.format(port=port, cores=settings.cores, host=host, version=tff), flush=True)
         while worker.alive():
             time.sleep(0.5)
         raise UserError(f"TFF's worker on port {port} has ended: was it killed, or is memory short?")
@@ -240,12 +238,6 @@ send:
 TFF's worker can be bound to no single address. Close the port to others, and reach it through an encrypted tunnel:
   ssh -N -L {port}:localhost:{port} {host}        (on the machine that runs the rounds)
   tffcl run ... --workers localhost:{port}"""
-
-
-def _tff_version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("tensorflow-federated")
 
 
 def _check_free(port: int):

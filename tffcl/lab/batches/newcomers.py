@@ -17,6 +17,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.csv_files import csv_text
 from tffcl.errors import UserError
+from tffcl.json_files import finite
 from tffcl.lab.reporting.files import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
@@ -218,16 +219,12 @@ def _rows(federated, joined: _Joined) -> list[dict]:
             "founded": bool(joined.founded[row]),
             "examples": len(federated.train_indices[client]),
             "test_examples": len(federated.test_indices[client]),
-            "cluster_accuracy": _finite(joined.cluster_accuracy[row]),
-            "local_accuracy": _finite(joined.local_accuracy[row]),
-            **{name: _finite(own[row]) for name, own in further.items()},
+            "cluster_accuracy": finite(joined.cluster_accuracy[row]),
+            "local_accuracy": finite(joined.local_accuracy[row]),
+            **{name: finite(own[row]) for name, own in further.items()},
         }
         for row, client in enumerate(joined.client_ids)
     ]
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _write(out: pathlib.Path, contents: dict):

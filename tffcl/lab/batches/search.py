@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tffcl.errors import Option, UserError, argument
+from tffcl.json_files import finite
 from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
@@ -251,7 +252,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
             found = scores(batch, [own for _, own in points], options.select, until)
             _check_scores(found, planned, options.select)
             order = sorted(range(len(points)), key=lambda place: worst_last(found[place], metric))
-            noted = [{"values": list(points[place][0].values), "score": _json(found[place])} for place in order]
+            noted = [{"values": list(points[place][0].values), "score": finite(found[place])} for place in order]
             contents["rungs"].append({"rounds": until, "points": noted})
             batch.note(contents)
             points, best = [points[place] for place in order], found[order[0]]
@@ -321,10 +322,6 @@ def _check_scores(found: Sequence[float], planned: Plan, select: str):
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)
         raise UserError(f"all {len(found)} points diverged; give other values of {keys}")
-
-
-def _json(score: float) -> float | None:
-    return score if math.isfinite(score) else None
 
 
 def _fresh(planned: Plan, point: Point, options: SearchOptions) -> "list[Job]":

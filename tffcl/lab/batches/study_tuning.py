@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 
 from tffcl.errors import UserError
+from tffcl.json_files import finite
 from tffcl.lab.batches import search, sweep
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.batches.study_file import Cell, slug
@@ -63,7 +64,7 @@ def tuned(
     found = search.scores(batch, [[job] for job in trials], planned.study.tuning.select, each=run_trial)
     scores = iter(found)
     for cell in wanted:
-        tried = [{"values": values, "validation": _finite(next(scores))} for values in points(cell)]
+        tried = [{"values": values, "validation": finite(next(scores))} for values in points(cell)]
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
     # The index says what a reader wants to know of them.
@@ -143,10 +144,6 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
 
 def _nested(values: Mapping) -> Mapping:
     return functools.reduce(task_file.merged, (sweep.nested(key, value) for key, value in values.items()), {})
-
-
-def _finite(score: float) -> float | None:
-    return score if math.isfinite(score) else None
 
 
 def _with_best(cell: Cell, tried: Sequence[Mapping], metric: Metric) -> Cell:

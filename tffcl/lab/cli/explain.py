@@ -51,7 +51,7 @@ def explain(kind: str, name: str) -> list[str]:
     elif kind in ("algorithms", "signatures", "groupings", "trainings", "aggregations") and not row.foreign:
         keys = ["no keys of its own"]
     else:
-        keys = _function(table, row.builder(), registry.given(kind))
+        keys = _settings(table, row.builder(), registry.given(kind))
     return [row.summary, *keys, *also(name)]
 
 
@@ -160,17 +160,13 @@ _ALSO = {
 }  # fmt: skip
 
 
-def _settings(table: str, settings: type) -> Iterator[str]:
-    keys = {field.name: field.default for field in dataclasses.fields(settings)}
-    yield from _table(table, keys, types_of(settings), _meanings(settings))
-
-
-def _function(table: str, function: Callable, given: tuple[str, ...]) -> Iterator[str]:
-    keys = {key: default for key, default in keys_of(function).items() if key not in (*_GIVEN, *given)}
-    yield from _table(table, keys, types_of(function), _meanings(function))
-
-
-def _table(name: str, keys: Mapping, types: Mapping, meanings: Mapping[str, str]) -> Iterator[str]:
+def _settings(name: str, documented: Callable, given: tuple[str, ...] = ()) -> Iterator[str]:
+    """The keys of a class of parameters, or those of a function that are not given by the run."""
+    if dataclasses.is_dataclass(documented):
+        keys = {field.name: field.default for field in dataclasses.fields(documented)}
+    else:
+        keys = {key: default for key, default in keys_of(documented).items() if key not in (*_GIVEN, *given)}
+    types, meanings = types_of(documented), _meanings(documented)
     yield f"[{name}]" if keys else "no keys of its own"
     for key, default in keys.items():
         value = "must be given" if default in _NEEDED else "not set" if default is None else _toml(default)

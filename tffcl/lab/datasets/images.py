@@ -39,7 +39,8 @@ class Images(Shown):
     def __post_init__(self):
         """Raises UserError if an array has another type, rank or length, or is not finite."""
         if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
-            raise UserError(f"image {first_not_finite(self.x)} has a pixel that is not finite")
+            finite = np.isfinite(self.x).reshape(len(self.x), -1).all(axis=1)
+            raise UserError(f"image {finite.argmin()} has a pixel that is not finite")
         if self.x.dtype not in (np.uint8, np.int32, np.float32) or not self.x.ndim:
             raise UserError(
                 f"examples are {self.x.dtype} of rank {self.x.ndim}; they must be uint8, int32 or float32 [n, ...]"
@@ -73,11 +74,6 @@ class Images(Shown):
         """Returns the images at `index`, in its order."""
         columns = (getattr(self, field.name) for field in dataclasses.fields(self))
         return Images(*(None if column is None else column[index] for column in columns))
-
-
-def first_not_finite(x: np.ndarray) -> int:
-    """Returns the index along the first axis of the first value of `x` that is NaN or infinite."""
-    return int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(axis=1)))
 
 
 @dataclasses.dataclass(frozen=True)

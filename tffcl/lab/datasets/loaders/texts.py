@@ -54,7 +54,9 @@ def load_texts(
             name, text = known[place]
             codes, tested = encode(text[:characters]), round(characters * (1 - _TEST_SHARE))
             for split, part in (("train", codes[:tested]), ("test", codes[tested:])):
-                splits[split].append(_sequences(part, length))
+                end = (len(part) - 1) // length * length
+                # The labels are the same sequences a character later.
+                splits[split].append([part[start : start + end].reshape(-1, length) for start in (0, 1)])
             owners.append(f"{kind}: {name}")
             groups.append(group)
     train, test = (_joined(splits[split]) for split in ("train", "test"))
@@ -71,13 +73,7 @@ def encode(text: str) -> np.ndarray:
     return np.array([classes.get(each, len(CHARACTERS)) for each in text], np.int32)
 
 
-def _sequences(codes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences `[n, length]` one after the other, and those a character later."""
-    count = (len(codes) - 1) // length
-    return tuple(codes[start : start + count * length].reshape(count, length) for start in (0, 1))
-
-
-def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Images:
+def _joined(parts: Sequence[Sequence[np.ndarray]]) -> Images:
     owner = np.repeat(np.arange(len(parts), dtype=np.int32), [len(x) for x, _ in parts])
     return Images(*(np.concatenate(each) for each in zip(*parts, strict=True)), owner)
 

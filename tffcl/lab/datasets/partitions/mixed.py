@@ -55,7 +55,7 @@ def mixture(datasets: Sequence[Dataset], *, labels: one_of(LABELS)) -> Dataset:
         y = np.concatenate([each.y + np.int32(offset) for each, offset in zip(images, offsets, strict=True)])
         source = np.repeat(np.arange(len(images), dtype=np.int32), [len(each) for each in images])
         parts[split] = Images(x, y, source=source)
-    mean, std = ([_per_channel(getattr(each, what), shape[2]) for each in datasets] for what in ("mean", "std"))
+    mean, std = ([np.broadcast_to(getattr(each, key), shape[2:]) for each in datasets] for key in ("mean", "std"))
     return Dataset(
         name="+".join(each.name for each in datasets), num_classes=num_classes,
         mean=tuple(np.mean(mean, axis=0).tolist()), std=tuple(np.mean(std, axis=0).tolist()),
@@ -84,10 +84,6 @@ def framed(x: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     down, right = height - x.shape[1], width - x.shape[2]
     x = np.pad(x, ((0, 0), (down // 2, down - down // 2), (right // 2, right - right // 2), (0, 0)))
     return x if x.shape[3] == channels else np.repeat(x, channels, axis=3)
-
-
-def _per_channel(values, channels: int) -> np.ndarray:
-    return np.broadcast_to(np.asarray(values, float), (channels,))
 
 
 def _names(datasets, labels):

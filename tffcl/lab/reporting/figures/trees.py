@@ -49,7 +49,9 @@ def dendrogram_figure(
     count = len(merges) + 1
     if labels is None and threshold is not None and count > 1:
         labels = hierarchy.fcluster(merges, threshold, "distance") - 1
-    shown = count if count <= max_leaves else _upper_leaves(labels, max_leaves)
+    shown = count
+    if count > max_leaves:  # enough for each cluster, few enough to read their sizes
+        shown = int(np.clip(2 * (0 if labels is None else len(np.unique(labels))), 40, max_leaves))
     named = shown < count or shown <= _MOST_NAMED_LEAVES
     figure = style.new_figure(style.WIDTH, 1.6 + max(0.8, shown * (0.16 if named else 0.045)))
     axes = figure.subplots()
@@ -145,12 +147,6 @@ def _groups(run: RunFiles, cluster: int) -> str:
         f"group {group}{f' ({count})' if len(groups) > 1 else ''}" for group, count in groups.most_common(_MOST_GROUPS)
     ]
     return f"{', '.join(named)}{', ...' if len(groups) > _MOST_GROUPS else ''}"
-
-
-def _upper_leaves(labels: Sequence[int] | None, most: int) -> int:
-    """How many leaves to draw of a large tree: enough for each cluster, few enough to read their sizes."""
-    clusters = 0 if labels is None else len(np.unique(labels))
-    return int(np.clip(2 * clusters, 40, most))
 
 
 def _node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
