@@ -27,11 +27,7 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
       check: Also start a worker, run a computation in it and end it (seconds).
     """
     found = [("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
-    for name in _PACKAGES:
-        try:
-            found.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            found.append((name, "not installed"))
+    found += [(name, _version(name) or "not installed") for name in _PACKAGES]
     if missing := missing_packages():
         found.append(("missing", ", ".join(missing)))
         found.append(("to install them", "tffcl doctor --fix"))
@@ -107,22 +103,22 @@ def missing_packages() -> list[str]:
     Versions are not looked at: TFF 0.87 pins a jaxlib that cannot be had, and another one does.
     """
     wanted = {name for package in ("tffcl", "tensorflow-federated") for name in _asked_for(package)}
-    return sorted(name for name in wanted if not _installed(name))
+    return sorted(name for name in wanted if _version(name) is None)
 
 
 def _asked_for(package: str) -> list[str]:
-    if not _installed(package):
+    if _version(package) is None:
         return []
     found = importlib.metadata.requires(package) or []
     return [re.match(r"[\w.-]+", each)[0] for each in found if ";" not in each]
 
 
-def _installed(package: str) -> bool:
+def _version(package: str) -> str | None:
+    """The version that is installed; None for a package that is not."""
     try:
-        importlib.metadata.version(package)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _overridden_otherwise() -> Iterator[str]:
