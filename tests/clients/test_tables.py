@@ -333,6 +333,19 @@ def test_a_column_that_is_constant_up_to_rounding_is_not_blown_up(small):
     assert np.abs(population.train(0).x[:, 1]).max() < 1e-6
 
 
+def test_numbers_that_are_texts_are_told(small, cancer):
+    """As where a file has "?" for what is missing, or decimal commas."""
+    area, texture = (cancer[name].astype(str) for name in ("mean area", "mean texture"))
+    marked, commas = area.where(area.index > 3, "?"), texture.str.replace(".", ",")
+    texts = cancer.assign(**{"mean area": marked, "mean texture": commas})
+    options = dict(client="clinic", features=["mean area", "mean texture"], label="target")
+    note = Population.from_frame(texts, **options).note
+    assert "column mean area holds texts, " in note and "pandas.to_numeric(frame['mean area']" in note
+    assert "column mean texture holds texts, " in note
+    assert Population.from_frame(texts.astype(dict.fromkeys(options["features"], "category")), **options).note == ""
+    assert "texts" not in read(small.assign(sex=["1", "2", "?"] * 2)).note
+
+
 def test_clients_that_lose_all_rows_are_named(small):
     small.loc[small.user == "b", "pulse"] = np.nan
     found = Population.from_frame(small, client="user", label="ill", missing="drop")

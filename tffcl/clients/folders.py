@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.clients.tables import Table, split
+from tffcl.clients.splits import split
+from tffcl.clients.tables import Table
 from tffcl.errors import UserError
 from tffcl.validation import Fraction, check_kind, check_value
 

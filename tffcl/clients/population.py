@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tffcl.clients import sources
+from tffcl.clients import sources, splits
 from tffcl.clients.client_examples import ClientExamples, CountedExamples, CountedField, PooledExamples, held, pooled
 from tffcl.clients.folders import read_folders
 from tffcl.clients.lazy_examples import few_of, mapped, most_of, too_many
 from tffcl.clients.simulation_context import current
-from tffcl.clients.tables import TableRules, drawn, random_of, read_table
+from tffcl.clients.tables import TableRules, read_table
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import VALIDATION, UserError, unknown
 from tffcl.validation import Fraction, check_value
@@ -438,7 +438,7 @@ class Population(Shown):
 
         def part(place: int) -> Mapping[int, ClientExamples]:
             def of(client: int, each: ClientExamples) -> ClientExamples:
-                rows = drawn(np.arange(len(each)), share, random_of(self.name_of(client), seed))[place]
+                rows = splits.drawn(np.arange(len(each)), share, splits.random_of(self.name_of(client), seed))[place]
                 return ClientExamples(*each.pool, rows if each.rows is None else each.rows[rows])
 
             return mapped(held(self.train_examples), of)

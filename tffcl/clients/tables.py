@@ -3,7 +3,6 @@ and never TensorFlow."""
 
 import dataclasses
 import pathlib
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tffcl import arrays
 from tffcl.clients import labels
 from tffcl.clients.noised_means import noised_means, pair_of
+from tffcl.clients.splits import split
 from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
@@ -19,6 +19,7 @@ _STANDARDISED = "features are standardised by means and deviations of all client
 _NOISED = ", which have noise of a multiplier of {:g} against any one client"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
 _MOST_NAMED = 20  # clients in a note
+_FEW_NUMBERS = 5  # so many texts that are numbers may be categories that somebody has numbered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,17 +192,37 @@ def read_table(
     rules.check_kinds(values)
     x = rules.features(values)
     y, names = (x, None) if label is None else _labels(frame, outputs, isinstance(label, str))
-    if not known and any(
-        column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()
-    ):
-        how = _NOISED.format(rules.measured_noise) if rules.measured_noise else ""
-        note = "; ".join(filter(None, [_STANDARDISED + how, note]))
+    if not known:
+        note = "; ".join(filter(None, [*_notes(frame, rules), note]))
     groups = group and _groups(frame[group], ids, group)
     if groups:
         new = sorted(set(groups.values()) - set(rules.groups))
         rules = dataclasses.replace(rules, groups=(*rules.groups, *new))
         groups = {each: rules.groups.index(name) for each, name in groups.items()}
     return Table(x, y, parts, groups, rules, names, note)
+
+
+def _notes(frame, rules: TableRules) -> list[str]:
+    """What a reader of results should know of the rules."""
+    found = []
+    if any(column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()):
+        found.append(_STANDARDISED + (_NOISED.format(rules.measured_noise) if rules.measured_noise else ""))
+    for name, column in rules.columns.items():
+        texts = () if column.categories is None or _is_categorical(frame[name]) else column.categories
+        numbers = sum(map(_is_number, texts))
+        if numbers > max(_FEW_NUMBERS, len(texts) / 2):
+            found.append(
+                f"column {name} holds texts, {numbers} of the {len(texts)} different ones are numbers, and each is a "
+                f"category; pandas.to_numeric(frame[{name!r}], errors='coerce') makes numbers of them"
+            )
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text.replace(",", "."))))
+    except ValueError:
+        return False
 
 
 def _as_frame(frame, client: str):
@@ -351,44 +372,6 @@ def _is_bool(column) -> bool:
     from pandas.api import types
 
     return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
-
-
-def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
-    """Draws what each row is for; who else is there, and where, changes nothing for a client.
-
-    Args:
-      ids: Who holds each row, texts or whole numbers `[n]`.
-      test: The share of each client's rows for tests, rounded; or which ones are, `bool [n]`.
-      validation: The share of the others for validation; one at least is for training.
-      seed: Decides which.
-
-    Returns:
-      As `Table.parts`.
-    """
-    order = np.argsort(ids, kind="stable")
-    clients, starts = np.unique(ids[order], return_index=True)
-    parts: dict[str, dict] = {"training": {}, "test": {}, "validation": {}}
-    for client, rows in zip(clients.tolist(), np.split(order, starts[1:]), strict=True):
-        random = random_of(client, seed)
-        if isinstance(test, np.ndarray):
-            tested, rest = rows[test[rows]], rows[~test[rows]]
-        else:
-            tested, rest = drawn(rows, test, random)
-        parts["validation"][client], parts["training"][client] = drawn(rest, validation, random)
-        parts["test"][client] = tested
-    return parts
-
-
-def random_of(client: str | int, seed: int) -> np.random.Generator:
-    """Returns what draws a client's examples, whoever else there is."""
-    return np.random.default_rng([seed, zlib.crc32(str(client).encode())])
-
-
-def drawn(rows: np.ndarray, share: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a share of rows at random, rounded, and the others, of which there is one at least; in their order."""
-    chosen = np.zeros(len(rows), bool)
-    chosen[random.permutation(len(rows))[: min(round(share * len(rows)), max(len(rows) - 1, 0))]] = True
-    return rows[chosen], rows[~chosen]
 
 
 def _measured(frame, owners, training: Mapping[str, np.ndarray], inputs, missing: str, standardize, noised):

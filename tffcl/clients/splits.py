@@ -1,0 +1,43 @@
+"""Which of a client's examples are for training, for tests and for validation. Never imports TensorFlow."""
+
+import zlib
+
+import numpy as np
+
+
+def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
+    """Draws what each row is for; who else is there, and where, changes nothing for a client.
+
+    Args:
+      ids: Who holds each row, texts or whole numbers `[n]`.
+      test: The share of each client's rows for tests, rounded; or which ones are, `bool [n]`.
+      validation: The share of the others for validation; one at least is for training.
+      seed: Decides which.
+
+    Returns:
+      As `Table.parts`.
+    """
+    order = np.argsort(ids, kind="stable")
+    clients, starts = np.unique(ids[order], return_index=True)
+    parts: dict[str, dict] = {"training": {}, "test": {}, "validation": {}}
+    for client, rows in zip(clients.tolist(), np.split(order, starts[1:]), strict=True):
+        random = random_of(client, seed)
+        if isinstance(test, np.ndarray):
+            tested, rest = rows[test[rows]], rows[~test[rows]]
+        else:
+            tested, rest = drawn(rows, test, random)
+        parts["validation"][client], parts["training"][client] = drawn(rest, validation, random)
+        parts["test"][client] = tested
+    return parts
+
+
+def random_of(client: str | int, seed: int) -> np.random.Generator:
+    """Returns what draws a client's examples, whoever else there is."""
+    return np.random.default_rng([seed, zlib.crc32(str(client).encode())])
+
+
+def drawn(rows: np.ndarray, share: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a share of rows at random, rounded, and the others, of which there is one at least; in their order."""
+    chosen = np.zeros(len(rows), bool)
+    chosen[random.permutation(len(rows))[: min(round(share * len(rows)), max(len(rows) - 1, 0))]] = True
+    return rows[chosen], rows[~chosen]
