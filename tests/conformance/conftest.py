@@ -28,8 +28,8 @@ IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
 # their exports are checked with `-m slow`.
 LIKE_OTHERS = set(
     (
-        "fedprox composed flis_hc pca_km_hc flt fedclust flhc clove flux fednova per_fedavg lg_fedavg given kfed "
-        "emd_cfl fedgroup"
+        "fedprox composed flis_hc pca_km_hc flt fedclust flhc clove flux fednova fedsem per_fedavg lg_fedavg given "
+        "kfed emd_cfl fedgroup"
     ).split()
 )
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}

@@ -167,7 +167,7 @@ def test_a_worker_that_takes_connections_for_a_last_moment_counts_as_gone():
     silence = 240.0
     with socket.create_server(("127.0.0.1", 0)) as dying:
         worker = RemoteWorker(runtime.Address("127.0.0.1", dying.getsockname()[1]), silence)
-        closing = during(1.0, dying.close)
+        closing = during(0.2, dying.close)
         start = time.monotonic()
         assert not worker.answers()
         assert time.monotonic() - start < silence / 2
@@ -298,7 +298,7 @@ def test_a_worker_that_hangs_before_the_first_round(capsys, processes, tmp_path)
     (there,) = processes.start(1)
     os.kill(there.pid, signal.SIGSTOP)
     start = time.monotonic()
-    assert f"no TFF worker answers at {there.target}" in fails(capsys, tmp_path / "out", there.target)
+    assert f"no TFF worker answers at {there.target}" in fails(capsys, tmp_path / "out", there.target, "1")
     assert time.monotonic() - start < 30
 
 
