@@ -53,9 +53,9 @@ def read_text(path: str | pathlib.Path, most: int = MOST_TEXT, newline: str | No
         return file.read()
 
 
-def read_bytes(path: str | pathlib.Path, most: int = MOST_TEXT) -> bytes:
+def read_bytes(path: str | pathlib.Path) -> bytes:
     """Returns the contents of a file; errors as of `opened`."""
-    with opened(path, most) as file:
+    with opened(path, MOST_TEXT) as file:
         return file.read()
 
 

@@ -12,7 +12,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed
 
 
-def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples: int = 64, seed: int = 0) -> Signature:
+def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Signature:
     """Builds the signature `V = <points=float32[n,C]>`: the model's C outputs of n examples.
 
     After EMD-CFL (Zhang, Williams and Toni 2025, arXiv:2506.07769, section 3 and Alg. 1).
@@ -25,7 +25,6 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
     examples by the model alone: it has no noise and is not private.
 
     Args:
-      vector: The model that is broadcast, `float32 [P]`; default the initial one.
       samples: n.
       seed: Decides which examples are drawn.
 
@@ -43,15 +42,10 @@ def build_outputs(model: FlatModel, vector: np.ndarray | None = None, *, samples
         outputs = model.logits(model.unravel(context["model"]), model.preprocess(x), None)
         return collections.OrderedDict(points=tf.ensure_shape(tf.reshape(outputs, [-1, width]), [samples, width]))
 
-    sent = model.initial if vector is None else vector
     return build_signature(
-        "outputs",
-        model.example_spec,
-        compute,
-        context=collections.OrderedDict(model=np.asarray(sent, np.float32), **own_seed(seed)),
-        key=None if model.key is None else (model.key, samples),
-        model="model",
-    )
+        "outputs", model.example_spec, compute, model="model", key=None if model.key is None else (model.key, samples),
+        context=collections.OrderedDict(model=model.initial, **own_seed(seed)),
+    )  # fmt: skip
 
 
 _BATCH = 256  # bounds the activations

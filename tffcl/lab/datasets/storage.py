@@ -49,10 +49,10 @@ def missing(name: str, directory: pathlib.Path, problem: str) -> UserError:
     )
 
 
-def first_line(error: BaseException, limit: int = 200) -> str:
+def first_line(error: BaseException) -> str:
     """Returns the type of an error and the first line of its message, shortened."""
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:limit]
+    return f"{type(error).__name__}: {lines[0]}"[:200]
 
 
 def reachable(url: str, seconds: float = 8.0) -> bool:

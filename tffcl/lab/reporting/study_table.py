@@ -94,15 +94,14 @@ def to_text(study: StudyResults) -> str:
     return "\n".join(parts)
 
 
-def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
+def to_markdown(study: StudyResults, place: str = "") -> str:
     """Returns the study as a section of a Markdown page.
 
     Args:
       study: The study.
-      level: Of its heading.
       place: Leads from the page to the study's files.
     """
-    parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
+    parts = [f"## {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += [line for note in _notes(study) for line in ("", note)]
     if study.league:
         parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
