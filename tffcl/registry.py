@@ -285,7 +285,7 @@ MODELS: Mapping[str, Row] = {
     "stocfl_cifar_cnn": Row("StoCFL's CNN for CIFAR-10, 52,202 parameters on 32x32x3 with 10 classes (62,006 with "
                             "`dense_layers` 3)", f"{_CLASSIFIERS}:build_stocfl_cifar_cnn"),
     "char_lstm": Row("an embedding and LSTM layers for next characters, 25,769 parameters with 97 characters",
-                     "tffcl.models.recurrent:build_char_lstm"),
+                     f"{_CLASSIFIERS}:build_char_lstm"),
 }
 # fmt: on
 

@@ -10,6 +10,7 @@ from tests.models import images, keras_models
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
 from tffcl.models.classifiers import (
+    build_char_lstm,
     build_leaf_cnn,
     build_mlp,
     build_resnet9,
@@ -17,7 +18,6 @@ from tffcl.models.classifiers import (
     build_stocfl_femnist_cnn,
 )
 from tffcl.models.flat import mean_cross_entropy
-from tffcl.models.recurrent import build_char_lstm
 from tffcl.registry import MODELS
 
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)
