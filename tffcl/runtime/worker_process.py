@@ -81,8 +81,10 @@ class WorkerSettings:
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": str(self.cores),
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            # glibc's default, eight arenas a core, keeps what many threads freed: memory grows by the round.
-            "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", str(self.cores)),
+            # Threads that compute clients wait for each other's memory where they share an arena, of which glibc gives
+            # one to each in turn: of as many as cores, two of them share one in a third of all workers, which then take
+            # twice as long. Its own number, eight a core, keeps what many threads freed.
+            "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", str(4 * self.cores)),
         }
 
 
