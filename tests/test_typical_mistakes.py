@@ -98,7 +98,7 @@ MISTAKES = [
     (lambda here: here.train(later={1: here.raw}), r"later\[1\] is of dict; it must be a tffcl.Population"),
     (lambda here: here.train(privacy=8.0), "privacy is 8.0; it must be a table or PrivacySettings of epsilon, delta"),
     (lambda here: here.train(workers="localhost:10000"), "workers is of str; .* RemoteWorkers.parse"),
-    (lambda here: tffcl.RemoteWorkers(("localhost:10000",)), "a worker is 'localhost:10000', no Address; Remote"),
+    (lambda here: tffcl.RemoteWorkers(("localhost:10000",)), r"addresses is .*10000.*; RemoteWorkers.parse"),
     # Several runs
     (compare(lambda here: [here.method]), r'must be a dict of what tables call each method, \{"PACFL": method'),
     (compare(lambda here: {"a": "fedavg"}), r"methods\['a'\] is of str; it must be a method"),
