@@ -82,8 +82,8 @@ class WorkerSettings:
             "TF_NUM_INTEROP_THREADS": str(self.cores),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             # Threads that compute clients wait for each other's memory where they share an arena, of which glibc gives
-            # one to each in turn: of as many as cores, two of them share one in a quarter of all workers, which then take
-            # twice as long. Its own number, eight a core, keeps what many threads freed.
+            # one to each in turn. Of as many as cores two threads share one in a quarter of all workers, which then
+            # take twice as long; glibc's own number, eight a core, keeps what many threads freed.
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", str(4 * self.cores)),
         }
 

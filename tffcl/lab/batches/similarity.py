@@ -188,11 +188,12 @@ def similarity(
 
         def show_clients(done: int, clients: int):  # of which some sign several times, as for their halves
             bar.n = min(done, clients)
-            bar.refresh()
+            bar.set_description("clients sign" if done < clients else "distances of clients are measured")
 
         with simulating(on_progress=show_clients):
             formed, notes, numbers = _formed(how, population, seed)
         bar.n = bar.total
+        bar.set_description("clients have signed")
     # A threshold that a task can have is one of the tree in the metric's own unit.
     tree, unit = formed.dendrogram, how.tree_unit or how.unit
     if formed.chance is not None or tree is None:
