@@ -264,7 +264,7 @@ def test_run_then_report_then_similarity(capsys, tmp_path):
     assert (out / "report.html").is_file()
     assert main(["similarity", "demo_digits", "--out", str(tmp_path / "similarity")]) == 0
     said, progress = capsys.readouterr()
-    assert "clients sign: 100%" in progress
+    assert "clients have signed: 100%" in progress
     assert "adjusted Rand index against the 4 true groups: 1.000" in said
     assert 'by threshold = "self": 4 groups: clearly apart, the nearest two are 1.' in said
     assert "; inside them clients are as far from each other as from themselves, up to chance (" in said
