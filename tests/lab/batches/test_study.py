@@ -135,18 +135,19 @@ def test_published_numbers_are_read():
     assert cells["CIFAR-100/CFL"].task == "pacfl_cifar100_label_skew_20"
     unseen = {cell.name: cell for cell in study_file.load_study("stocfl_table_4").cells}
     assert unseen["unseen/StoCFL"].measure == "unseen_cluster" and unseen["unseen/StoCFL"].published == (91.06, 0.05)
-    lacking = [cell for cell in study_file.load_study("pacfl_table_8").cells if cell.missing]
-    assert [cell.name for cell in lacking] == ["CIFAR-100/LG-FedAvg"] and "not printed" in lacking[0].missing
+    lacking = [cell for cell in study_file.load_study("pacfl_table_6").cells if cell.missing]
+    assert [cell.name for cell in lacking] == ["CIFAR-100, Mb to 50 %/LG-FedAvg"]
+    assert "not printed" in lacking[0].missing
 
 
 def test_the_authors_megabits_are_theirs():
     """PACFL Table 8 prints 79.36 Mb for FedAvg on FMNIST: 200 rounds; 11.30 for IFCA: 19; 1.26 for LG-FedAvg: 18."""
-    cells = {cell.name: cell for cell in study_file.load_study("pacfl_table_8").cells}
+    cells = {cell.name: cell for cell in study_file.load_study("pacfl_table_6").cells}
     for name, rounds in (
-        ("FMNIST/FedAvg", 200),
-        ("FMNIST/IFCA", 19),
-        ("FMNIST/LG-FedAvg", 18),
-        ("CIFAR-100/PACFL", 47),
+        ("FMNIST, Mb to 80 %/FedAvg", 200),
+        ("FMNIST, Mb to 80 %/IFCA", 19),
+        ("FMNIST, Mb to 80 %/LG-FedAvg", 18),
+        ("CIFAR-100, Mb to 50 %/PACFL", 47),
     ):
         assert rounds * cells[name].megabits_a_round == pytest.approx(cells[name].published[0], rel=0.01), name
 
@@ -417,15 +418,15 @@ def test_the_page_of_results_is_that_of_the_kept_files():
 
 
 def test_a_study_is_listed_with_its_cells(capsys):
-    assert main(["list", "studies", "pacfl_table_8"]) == 0
+    assert main(["list", "studies", "pacfl_table_6"]) == 0
     text = capsys.readouterr().out
-    assert "FMNIST/PACFL: megabits_to, 7.53; pacfl on pacfl_fmnist_label_skew_30" in text
-    assert "CIFAR-100/LG-FedAvg: megabits_to, nothing printed; not available: the authors' formula" in text
+    assert "FMNIST, Mb to 80 %/PACFL: megabits_to, 7.53; pacfl on pacfl_fmnist_label_skew_30" in text
+    assert "CIFAR-100, Mb to 50 %/LG-FedAvg: megabits_to, nothing printed; not available: the authors' formula" in text
     assert main(["list", "studies"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert re.search(r"\(\d+ cells: \d+ can be run, results of none are kept\)$", lines["pacfl_table_8"])
+    assert re.search(r"\(\d+ cells: \d+ can be run, results of none are kept\)$", lines["pacfl_table_7"])
     assert re.search(r"\((\d+) cells: \1 can be run, results of \1 are kept\)$", lines["demo_digits"])
-    assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_88")
+    assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_66")
 
 
 @pytest.mark.parametrize("error", [UserError("no data"), RuntimeError("a fault of ours")], ids=["the user's", "ours"])

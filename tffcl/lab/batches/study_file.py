@@ -57,7 +57,7 @@ class Cell:
       row: Its row, as the paper has it.
       task: The task that gives it; "" if there is none.
       method: The label of the method in that task.
-      measure: One of `study_results.MEASURES`.
+      measure: One of `study_results.MEASURES`; the accuracy where the study names none.
       accuracy: With "rounds_to" and "megabits_to", which accuracy must reach the target.
       target: And what it must reach, in percent.
       megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of
@@ -310,14 +310,16 @@ def _cell(
         own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
     )
     both = functools.reduce(merged, tables, base)
-    measure, accuracy = both.get("measure", "local"), both.get("accuracy", "local")
+    accuracy = both.get("accuracy", "local")
+    measure = both.get("measure", accuracy)
     if measure not in MEASURES:
         raise unknown(f"measure of {where}:", measure, MEASURES)
     if accuracy not in ACCURACIES:
         raise unknown(f"accuracy of {where}:", accuracy, ACCURACIES)
     if measure.endswith("_to") and "target" not in both:
         raise UserError(f"{where}: {measure} needs a target, the accuracy in percent")
-    if measure == "megabits_to" and not {"parameters", "transfers"} <= set(both):
+    in_megabits = measure == "megabits_to" and published != "none"
+    if in_megabits and not {"parameters", "transfers"} <= set(both):
         raise UserError(
             f"{where}: megabits_to needs parameters and transfers, how many there are and how often they travel"
         )
@@ -339,7 +341,7 @@ def _cell(
         accuracy=accuracy,
         target=both.get("target"),
         since=both.get("since", 0),
-        megabits_a_round=0.1 * 32e-6 * both["parameters"] * both["transfers"] if measure == "megabits_to" else None,
+        megabits_a_round=0.1 * 32e-6 * both["parameters"] * both["transfers"] if in_megabits else None,
         published=_number(published, where),
         missing=str(missing),
         overrides=both.get("set", {}),
