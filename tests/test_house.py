@@ -14,8 +14,7 @@ CHAIN = "lab.cli lab.batches lab.tasks lab.reporting lab.datasets export learnin
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
 APART = set(
     (
-        "runtime errors validation choices references registry trace_cache display arrays regular_files csv_files "
-        "json_files"
+        "runtime errors validation choices references registry trace_cache display regular_files csv_files json_files"
     ).split()
 )
 # What knows less than its place in the chain allows.
@@ -23,7 +22,7 @@ KNOWN = {
     "runtime": {"errors"},
     "lab.reporting": {"runs", "registry", "errors", "display", "regular_files", "csv_files", "json_files"},
     "json_files": {"csv_files", "errors", "regular_files"},
-    "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
+    "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "regular_files"},
     "registry": {"choices", "errors", "validation", "references"},
 }
 
@@ -60,7 +59,7 @@ def allowed(name):
         return KNOWN[name] | {name}
     if name in CHAIN:
         return {*CHAIN[CHAIN.index(name) :], *BASE, *APART}
-    return {*BASE, "errors", "validation", "choices", "runtime", "trace_cache", "display", "arrays", "regular_files"}
+    return {*BASE, "errors", "validation", "choices", "runtime", "trace_cache", "display", "regular_files"}
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())

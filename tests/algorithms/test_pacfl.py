@@ -11,7 +11,7 @@ import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
@@ -203,7 +203,7 @@ def test_a_run_whose_first_cohorts_are_too_small_for_clusters_goes_on(tff_worker
     population = digit_clients([60] * 4)
 
     def drawn(seed):
-        return [len(sampling.sample_cohort(population.client_ids, 2, seed, number, "poisson")) for number in (1, 2)]
+        return [len(cohort.sample_cohort(population.client_ids, 2, seed, number, "poisson")) for number in (1, 2)]
 
     seed = next(seed for seed in range(99) if drawn(seed) in ([1, 3], [2, 3], [2, 4]))
     method = pacfl(model, PACFLParameters(num_vectors=3, num_clusters=3, when="as_they_join"))

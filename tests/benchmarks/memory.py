@@ -28,7 +28,7 @@ def main():
     options = parser.parse_args()
 
     from tffcl import runtime
-    from tffcl.clients import sampling
+    from tffcl.clients import cohort
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.simulation_context import simulating
     from tffcl.lab.tasks import build, resolve
@@ -59,7 +59,7 @@ def main():
         print("round  seconds  process MB  at most  worker MB  at most")
         held = []
         for number in range(1, options.rounds + 1):
-            clients = sampling.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
+            clients = cohort.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
             start = time.perf_counter()
             state, _ = method.next(state, Cohort(population, clients, (0, number)))
             held.append((resident(), resident(worker.pid)))

@@ -26,7 +26,7 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     from tffcl import runtime
     from tffcl.algorithms.method import ClusteredState
     from tffcl.algorithms.related_training import build_related_training
-    from tffcl.clients import sampling
+    from tffcl.clients import cohort
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.large_rows import joined
     from tffcl.clients.simulation_context import simulating
@@ -55,7 +55,7 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     state = State(**start, relatedness=relatedness)
     before, seconds, most = peak(), [], memory.parse_bytes(budget) if budget else None
     for number in range(1, rounds + 1):
-        ids = sampling.sample_cohort(population.client_ids, clients // 5, 0, number)
+        ids = cohort.sample_cohort(population.client_ids, clients // 5, 0, number)
         start = time.perf_counter()
         with simulating(memory=most, on_plan=lambda line: print(f"  {line}")):
             state, _ = training.next(state, Cohort(population, ids, (0, number)))

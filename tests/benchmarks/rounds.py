@@ -28,7 +28,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import build_local_sgd
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.clients.cohort import Cohort
 from tffcl.clustering import hierarchical, proximity
 from tffcl.lab.tasks import build, resolve
@@ -58,7 +58,7 @@ class Setting:
         self.model = build.build_model(self.config, self.federated)
         self.training = self.config.train.local
         self.population = build_population(self.federated)
-        self.clients = sampling.sample_cohort(self.population.client_ids, 10, 0, 1)
+        self.clients = cohort.sample_cohort(self.population.client_ids, 10, 0, 1)
         self.cohort = Cohort(self.population, self.clients, (0, 1))
         sizes = self.population.sizes[self.clients]
         self.steps = int(sum(-(-size // self.training.batch_size) for size in sizes) * self.training.epochs)

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tests import own_data
 from tests.own_data import client_data
-from tffcl.clients import large_rows, lazy_examples, sources
+from tffcl.clients import client_examples, large_rows, sources
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import check_examples, fitted
 from tffcl.clients.population import Population
@@ -511,7 +511,7 @@ def test_some_clients_of_client_data_are_read_and_the_others_not():
 
 def test_lazy_client_data_are_read_when_they_are_needed(monkeypatch):
     """The last examples stay in memory, and what is computed is what arrays in memory give."""
-    monkeypatch.setattr(lazy_examples, "_MEMORY_BYTES", 2 * X.nbytes)
+    monkeypatch.setattr(client_examples, "_MEMORY_BYTES", 2 * X.nbytes)
     monkeypatch.setattr(large_rows, "MEMORY_BYTES", 0)
     data = {f"c{number}": (X + number, NAMES[Y]) for number in range(9)}
     tests = client_data({name: data[name] for name in ("c1", "c5")})

@@ -12,7 +12,7 @@ from tests import memory
 from tests.conformance import checks
 from tests.conformance.subject import Exported, Subject
 from tests.runtime.processes import pair_of_workers
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.export import deployment_forms
 from tffcl.lab.tasks import build as prepare
 from tffcl.lab.tasks import resolve
@@ -122,7 +122,7 @@ def clients(data_dir):
     """Those who take part, and newcomers; the task's data are the same for every method."""
     settings = configured(next(iter(ALGORITHMS)))
     federated = prepare.load_data(settings, data_dir)
-    parts = sampling.hold_out(federated.num_clients, settings.newcomers.clients, settings.seed)
+    parts = cohort.hold_out(federated.num_clients, settings.newcomers.clients, settings.seed)
     return tuple(build_population(federated, part) for part in parts)
 
 

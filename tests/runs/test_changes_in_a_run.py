@@ -10,7 +10,7 @@ import pytest
 import tffcl
 from tests.runs.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
 from tests.runs.test_flt_runs import FLT
-from tffcl.clients import sampling
+from tffcl.clients.cohort import sample_cohort
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
@@ -112,7 +112,7 @@ def stages_of(name):
 
 
 def cohort(stages, number):
-    return sampling.sample_cohort(stages.population(number).client_ids, 20, 0, number).tolist()
+    return sample_cohort(stages.population(number).client_ids, 20, 0, number).tolist()
 
 
 def test_the_stages_of_a_run():

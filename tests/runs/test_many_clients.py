@@ -12,8 +12,8 @@ from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
-from tffcl.clients import lazy_examples
-from tffcl.clients.sampling import sample_cohort
+from tffcl.clients import client_examples
+from tffcl.clients.cohort import sample_cohort
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.runs.run_files import read_run
@@ -43,7 +43,7 @@ class Read(collections.abc.Mapping):
 @pytest.fixture
 def many(digits, monkeypatch):
     """A population, and the mappings of its training and test examples."""
-    monkeypatch.setattr(lazy_examples, "MANY", MANY)
+    monkeypatch.setattr(client_examples, "MANY", MANY)
     examples, tests = Read(digits, 10), Read(digits, 5)
     return tffcl.Population.from_arrays(examples, tests, lazy=True), examples, tests
 
@@ -71,7 +71,7 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
     result = tffcl.train(method, population, out=tmp_path, show_progress=False, resume=True, **run)
     cohorts = [sample_cohort(population.client_ids, A_ROUND, 0, number + 1) for number in range(ROUNDS)]
     drawn, asked = set(np.concatenate(cohorts).tolist()), set(population.evaluated.client_ids.tolist())
-    looked_at = set(lazy_examples.few_of(range(CLIENTS)))
+    looked_at = set(client_examples.few_of(range(CLIENTS)))
     # Those of an evaluation choose their models on their training examples; some are shown as samples.
     choosing = asked if method.clients_choose else set()
     assert len(asked) == MANY and drawn <= set(examples.reads)
@@ -98,7 +98,7 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
 
 
 def test_what_nobody_looked_at_is_checked_when_it_is_read(digits, monkeypatch):
-    monkeypatch.setattr(lazy_examples, "MANY", MANY)
+    monkeypatch.setattr(client_examples, "MANY", MANY)
 
     class Odd(Read):
         def __getitem__(self, client):

@@ -141,12 +141,12 @@ def test_the_state_of_each_optimizer_counts(free, model, population, tmp_path, b
 
 @pytest.mark.parametrize("how", ["fixed", "poisson"])
 def test_who_takes_part_is_who_is_drawn(model, population, how):
-    from tffcl.clients import sampling
+    from tffcl.clients import cohort
 
     for rounds in (1, 2, 40, 10**9):
         protocol = Protocol(rounds, 2, seed=3, sampling=how)
         found = resource_checks.who_takes_part(Stages(model, population), protocol)
         drawn = [
-            sampling.sample_cohort(population.client_ids, 2, 3, number, how) for number in range(1, min(rounds, 60) + 1)
+            cohort.sample_cohort(population.client_ids, 2, 3, number, how) for number in range(1, min(rounds, 60) + 1)
         ]
         assert found.tolist() == sorted(set(np.concatenate(drawn).tolist()))

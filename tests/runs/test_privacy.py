@@ -25,7 +25,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
@@ -146,11 +146,11 @@ def test_a_budget_is_never_overspent_and_entries_go_on():
 
 def test_poisson_cohorts_have_the_expected_size_and_are_independent():
     ids = np.arange(50, dtype=np.int32)
-    drawn = [sampling.sample_cohort(ids, 10, 0, number, "poisson") for number in range(1, 2001)]
+    drawn = [cohort.sample_cohort(ids, 10, 0, number, "poisson") for number in range(1, 2001)]
     counts = np.bincount(np.concatenate(drawn), minlength=50)
     assert abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)
     assert np.var([len(each) for each in drawn]) == pytest.approx(50 * 0.2 * 0.8, rel=0.15)
-    needed = sampling.needs_local_test(lambda _: ids, 10, 0, 1, 5, 5, "poisson")
+    needed = cohort.needs_local_test(lambda _: ids, 10, 0, 1, 5, 5, "poisson")
     assert len(needed) == len(drawn[0])
 
 
@@ -271,7 +271,7 @@ def test_clients_in_a_run_that_the_budget_ended_have_their_local_accuracy(model,
         show_progress=False,
     )
     assert result.summary["rounds"] == 3
-    drawn = [sampling.sample_cohort(population.client_ids, 3, 0, number) for number in (1, 2, 3)]
+    drawn = [cohort.sample_cohort(population.client_ids, 3, 0, number) for number in (1, 2, 3)]
     trained = len(np.unique(np.concatenate(drawn)))
     assert result.summary["accuracy"]["local"]["share"] == pytest.approx(trained / len(population))
 
@@ -380,7 +380,7 @@ def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tm
         show_progress=False,
     )
     ids = population.client_ids
-    drawn = [len(sampling.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
+    drawn = [len(cohort.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
     rows = rows_of(tmp_path / "run")
     assert 0 in drawn[1:] and [row["train_loss"] == "" for row in rows] == [not each for each in drawn]
     assert result.summary["privacy"]["releases"] == 6
@@ -400,7 +400,7 @@ def test_an_open_round_that_draws_nobody_moves_nothing_and_costs_nothing(model, 
     signature = {"name": "label_histogram", "noise_multiplier": 4.0}
     method = build_composed(model, TRAINING, ComposedParameters(signature=signature, num_clusters=1), noise_seed=1)
     seed = next(
-        seed for seed in range(50) if not len(sampling.sample_cohort(population.client_ids, 1, seed, 1, "poisson"))
+        seed for seed in range(50) if not len(cohort.sample_cohort(population.client_ids, 1, seed, 1, "poisson"))
     )
     result = tffcl.train(
         method,
@@ -461,7 +461,7 @@ def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, po
 
     def drawn(seed):
         cohorts = (each.client_ids for each in (known, population, population))
-        return [len(sampling.sample_cohort(ids, 1, seed, number, "poisson")) for number, ids in enumerate(cohorts, 1)]
+        return [len(cohort.sample_cohort(ids, 1, seed, number, "poisson")) for number, ids in enumerate(cohorts, 1)]
 
     seed = next(seed for seed in range(200) if [each > 0 for each in drawn(seed)] == [True, False, True])
 

@@ -15,7 +15,7 @@ import pytest
 
 import tffcl
 from tffcl import runtime
-from tffcl.clients import sampling
+from tffcl.clients.cohort import is_evaluation, needs_local_test, sample_cohort
 from tffcl.errors import UserError
 from tffcl.lab.batches import compare
 from tffcl.lab.cli.main import main
@@ -301,24 +301,24 @@ class TestSampling:
     IDS = np.arange(10, 60)
 
     def test_uniform_without_replacement(self):
-        drawn = [sampling.sample_cohort(self.IDS, 5, 0, number) for number in range(1, 2001)]
+        drawn = [sample_cohort(self.IDS, 5, 0, number) for number in range(1, 2001)]
         assert all(len(set(cohort)) == 5 for cohort in drawn)
         counts = np.bincount(np.concatenate(drawn))[10:]
         assert counts.sum() == 10000 and np.abs(counts - 200).max() < 6 * np.sqrt(200 * 0.9)
 
     def test_seed_and_round_decide(self):
-        first = sampling.sample_cohort(self.IDS, 5, 0, 1)
-        np.testing.assert_array_equal(first, sampling.sample_cohort(self.IDS, 5, 0, 1))
-        assert not np.array_equal(first, sampling.sample_cohort(self.IDS, 5, 0, 2))
-        assert not np.array_equal(first, sampling.sample_cohort(self.IDS, 5, 1, 1))
+        first = sample_cohort(self.IDS, 5, 0, 1)
+        np.testing.assert_array_equal(first, sample_cohort(self.IDS, 5, 0, 1))
+        assert not np.array_equal(first, sample_cohort(self.IDS, 5, 0, 2))
+        assert not np.array_equal(first, sample_cohort(self.IDS, 5, 1, 1))
 
     def test_local_tests_cover_everyones_last_training(self):
         """At each evaluation every client that has trained was tested in the last round it took part in."""
         rounds, every, last, tested = 23, 5, {}, {}
         for number in range(1, rounds + 1):
-            cohort = sampling.sample_cohort(self.IDS, 12, 3, number)
-            needed = sampling.needs_local_test(lambda _: self.IDS, 12, 3, number, rounds, every)
+            cohort = sample_cohort(self.IDS, 12, 3, number)
+            needed = needs_local_test(lambda _: self.IDS, 12, 3, number, rounds, every)
             last.update(dict.fromkeys(cohort.tolist(), number))
             tested.update(dict.fromkeys(cohort[needed].tolist(), number))
-            if sampling.is_evaluation(number, rounds, every):
+            if is_evaluation(number, rounds, every):
                 assert tested == last

@@ -16,8 +16,8 @@ from tffcl.algorithms.method import Method, MetricView, Views
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import sample_cohort
 from tffcl.clients.population import Population
-from tffcl.clients.sampling import sample_cohort
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process
 from tffcl.errors import UserError
 from tffcl.models.graph_function import traced_once
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.contract import FactoryTraits
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process
 
 
 def stacked(value_type: tff.Type) -> tff.Type:

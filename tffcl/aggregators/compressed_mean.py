@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import CompressionParameters
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process
 
 
 class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):

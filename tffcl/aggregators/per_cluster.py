@@ -1,14 +1,13 @@
 """The base and the helpers of factories that aggregate keyed uploads inside each of a fixed number of clusters."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
-from tffcl.aggregators.process import aggregation_process
 from tffcl.errors import UserError
 
 SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
@@ -143,3 +142,37 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
         return tff.templates.MeasuredProcessOutput(output.state, tff.federated_map(as_floats, output.result), nothing)
 
     return aggregation_process(summing.initialize, step, value_type, weight_type)
+
+
+def aggregation_process(
+    first: tff.Computation | None, step: Callable, value_type: tff.Type, weight_type: tff.Type | None = None
+) -> tff.templates.AggregationProcess:
+    """Builds the process of an aggregation.
+
+    Args:
+      first: Gives the first state, at the server or without a placement; None for processes that have no state.
+      step: `(state, value[, weight]) -> tff.templates.MeasuredProcessOutput`, of federated values.
+      value_type: Of a client's value.
+      weight_type: Of its weight; None where clients have none.
+    """
+
+    @tff.federated_computation
+    def initialize():
+        if first is None:
+            return tff.federated_value((), tff.SERVER)
+        placed = isinstance(first.type_signature.result, tff.FederatedType)
+        return first() if placed else tff.federated_eval(first, tff.SERVER)
+
+    state_type, uploaded = initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    if weight_type is None:
+
+        @tff.federated_computation(state_type, uploaded)
+        def next_fn(state, value):
+            return step(state, value)
+    else:
+
+        @tff.federated_computation(state_type, uploaded, tff.FederatedType(weight_type, tff.CLIENTS))
+        def next_fn(state, value, weight):
+            return step(state, value, weight)
+
+    return tff.templates.AggregationProcess(initialize, next_fn)

@@ -12,8 +12,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.parameters import DPParameters
-from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, global_norm, secure_sums
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, by_row, global_norm, secure_sums
 from tffcl.aggregators.secure_mean import integer_rows
 
 

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_mean
 from tffcl.aggregators.collect import collect_rows, stacked
 from tffcl.aggregators.contract import FactoryTraits
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process
 from tffcl.clients.large_rows import joined, slices
 
 RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])

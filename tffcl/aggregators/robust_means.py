@@ -10,8 +10,7 @@ from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.collect import collect_rows, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import RobustParameters
-from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, global_norm
 
 
 class ClippedClusteredMeanFactory(PerClusterFactory):

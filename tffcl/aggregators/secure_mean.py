@@ -10,8 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_types
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.parameters import SecureSumParameters
-from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, secure_sums
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, by_row, secure_sums
 
 
 class SecureClusteredMeanFactory(PerClusterFactory):

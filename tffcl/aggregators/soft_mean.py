@@ -9,8 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import build_pick, check_mean, keyed_factory, pad_rows
 from tffcl.aggregators.contract import FactoryTraits, traits
-from tffcl.aggregators.per_cluster import by_row
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process, by_row
 from tffcl.errors import UserError
 
 

@@ -10,8 +10,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.aggregators.clustered_mean import check_types, keyed_factory, segment_process
 from tffcl.aggregators.contract import FactoryTraits, traits
-from tffcl.aggregators.per_cluster import by_row
-from tffcl.aggregators.process import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process, by_row
 from tffcl.aggregators.secure_mean import simulated
 
 # How a malicious client's upload u becomes another one, and the strength that it has by default.

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl import arrays
-from tffcl.clients import labels
-from tffcl.clients.client_examples import ClientExamples, inputs_of
-from tffcl.clients.lazy_examples import mapped
+from tffcl.clients import arrays
+from tffcl.clients.client_examples import ClientExamples, inputs_of, mapped
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 
@@ -138,7 +136,7 @@ def _labels_as(y: np.ndarray, dtype, whose: str) -> np.ndarray:
     if y.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
         if not np.array_equal(y, np.rint(y)):
             raise UserError(
-                f"{whose} are {y.dtype}; the model takes classes, {np.dtype(dtype).name}{labels.why_not(y, True)}"
+                f"{whose} are {y.dtype}; the model takes classes, {np.dtype(dtype).name}{arrays.label_hint(y, True)}"
             )
         y = y.astype(np.int64)
     return as_type(y, dtype, whose)
@@ -169,7 +167,7 @@ def check_examples(population: Population, example_spec, num_classes: int | None
                 f"{has.dtype.name}{has.shape.as_list()}; the model takes {wanted.dtype.name}{wanted.shape.as_list()}"
             )
             classes = key == "y" and wanted.shape.rank == 0 and wanted.dtype.is_integer
-            hint = labels.why_not(population.train(population.client_ids[0]).y, classes) if key == "y" else ""
+            hint = arrays.label_hint(population.train(population.client_ids[0]).y, classes) if key == "y" else ""
             raise UserError(f"the clients' {what} are {kinds}{hint}")
     if population.label_names is not None and example_spec["y"].dtype.is_floating:
         named = ", ".join(population.label_names[:3])
@@ -204,7 +202,7 @@ def _check_values(population: Population, client: int, kind: str, held: ClientEx
             place = f", input {name}," if name else ""
             arrays.check_finite(inputs_of(held.x)[name], f"the {kind} examples of {who}{place}")
     arrays.check_finite(held.y, f"the labels of {who}")
-    labels.coded(held.y, who, None)
+    arrays.coded_labels(held.y, who, None)
     if num_classes is not None and (largest := int(held.y.max(initial=0))) >= num_classes:
         counts = population.label_counts
         unused = counts is not None and not counts[:, 0].any()

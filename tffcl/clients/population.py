@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tffcl.clients import sources, splits
+from tffcl.clients import client_examples, sources, splits
 from tffcl.clients.client_examples import ClientExamples, CountedExamples, CountedField, PooledExamples, held, pooled
 from tffcl.clients.folders import read_folders
-from tffcl.clients.lazy_examples import few_of, mapped, most_of, too_many
 from tffcl.clients.simulation_context import current
 from tffcl.clients.tables import TableRules, read_table
 from tffcl.display import Shown, sizes_of
@@ -37,8 +36,7 @@ class Population(Shown):
         None where there are none.
       sizes: `int32 [N]`, training examples of each; by default they are counted. None where more than 10,000 clients
         are read when they are needed; `sizes_of` reads some.
-      versions: `int32 [N]`, how often each client's training data have changed; default never, and in `later` of
-        `train` as often as they are others than before.
+      versions: `int32 [N]`, how often each client's training data have changed; default: `later` of `train` counts it.
       label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
       note: What a reader of results should know of the data; else "".
@@ -69,7 +67,7 @@ class Population(Shown):
             held = getattr(self, name)
             if held is not None and not isinstance(held, CountedExamples):
                 object.__setattr__(self, name, CountedExamples(held))
-        if self.sizes is None and not too_many(self.train_examples.held):
+        if self.sizes is None and not client_examples.too_many(self.train_examples.held):
             object.__setattr__(self, "sizes", self.sizes_of(self.client_ids))
         if self.versions is None:
             object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
@@ -174,13 +172,14 @@ class Population(Shown):
     def read_before(self) -> list[int]:
         """The clients whose training examples are looked at before a run: all, or few where they must be read."""
         clients = self.client_ids.tolist()
-        return clients if isinstance(held(self.train_examples), dict) else few_of(clients)
+        return clients if isinstance(held(self.train_examples), dict) else client_examples.few_of(clients)
 
     @functools.cached_property
     def evaluated(self) -> "Population":
         """The clients whose accuracies are taken: all; of more than 10,000 that are read when they are needed so many,
         drawn at random, always the same."""
-        few = most_of(self.client_ids) if too_many(held(self.test_examples)) else self.client_ids
+        every = not client_examples.too_many(held(self.test_examples))
+        few = self.client_ids if every else client_examples.most_of(self.client_ids)
         return self if len(few) == len(self) else self.restricted(few)
 
     @functools.cached_property
@@ -254,7 +253,7 @@ class Population(Shown):
         Args:
           examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers,
             or a dict of such arrays for a model of several inputs; y whole numbers, text, bools or other numbers, which
-            become what `clients.labels` says. Or to a data set of such pairs, in batches or not: batches are those
+            become what `clients.arrays` says. Or to a data set of such pairs, in batches or not: batches are those
             whose first dimension has no fixed size. All clients alike but for n.
           test: The same for test examples; none for a client that is not named.
           lazy: Whether examples are read when they are needed, as `from_client_data` says: for a mapping of one's own,
@@ -328,7 +327,7 @@ class Population(Shown):
         Args:
           frame: A `pandas.DataFrame`, or the path of a CSV or Parquet file.
           client: The column that says whose a row is, by text or whole numbers.
-          label: The column of labels, which become what `clients.labels` says; a list of columns for several numbers
+          label: The column of labels, which become what `clients.arrays` says; a list of columns for several numbers
             an example; None for the features themselves, which an autoencoder gives again.
           features: The columns that the model takes; default all others. For a model of several inputs a dict of their
             names to columns.
@@ -408,7 +407,7 @@ class Population(Shown):
             def made(client: int, each: ClientExamples) -> ClientExamples:
                 return sources.applied(function, each, self.name_of(client), kind) if len(each) else each
 
-            return mapped(examples, made)
+            return client_examples.mapped(examples, made)
 
         current().on_reading()  # by the function
         validation = self.validation_examples
@@ -441,7 +440,7 @@ class Population(Shown):
                 rows = splits.drawn(np.arange(len(each)), share, splits.random_of(self.name_of(client), seed))[place]
                 return ClientExamples(*each.pool, rows if each.rows is None else each.rows[rows])
 
-            return mapped(held(self.train_examples), of)
+            return client_examples.mapped(held(self.train_examples), of)
 
         validation = part(0)
         if not any(map(len, validation.values())):

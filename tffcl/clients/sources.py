@@ -11,10 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tffcl import arrays
-from tffcl.clients import labels, tables
-from tffcl.clients.client_examples import ClientExamples, inputs_of
-from tffcl.clients.lazy_examples import LazyExamples, few_of, mapped, too_many
+from tffcl.clients import arrays, tables
+from tffcl.clients.client_examples import ClientExamples, LazyExamples, few_of, inputs_of, mapped, too_many
 from tffcl.errors import UserError, unknown
 
 if TYPE_CHECKING:  # which makes one of what is read here
@@ -95,7 +93,7 @@ def fields(
     if known is not None:
         if label_names and tuple(label_names) != known.label_names:
             raise UserError("label_names are those of the known clients; leave them out")
-        numbers = ClientExamples(first.x, labels.coded(first.y[:0], "a client", None))
+        numbers = ClientExamples(first.x, arrays.coded_labels(first.y[:0], "a client", None))
         theirs = known.train_examples.held[int(known.client_ids[0])]
         _check_alike(numbers, theirs, "the clients' {what} are", "those of the known clients")
 
@@ -114,17 +112,17 @@ def fields(
             values = each.y[:0] if each.y.dtype.kind == "f" else each.y
             counted[kind][number] = len(each), *np.unique(values, return_counts=True)
     seen = [values for clients in counted.values() for _, values, _ in clients.values()]
-    names = tuple(label_names or ()) or (labels.names_in(seen) if known is None else known.label_names)
+    names = tuple(label_names or ()) or (arrays.names_of_labels(seen) if known is None else known.label_names)
     if known is not None:
-        labels.check_meaning(seen, names)
+        arrays.check_label_names(seen, names)
     for clients in counted.values():
         for number, (_, values, _) in clients.items():
-            labels.coded(values, f"client {name_of[number]}", names)
+            arrays.coded_labels(values, f"client {name_of[number]}", names)
     code = _coder(names)
 
     def code_read(number: int, each: ClientExamples) -> ClientExamples:
         check(number, each)
-        return ClientExamples(each.x, labels.coded(each.y, f"client {name_of[number]}", names))
+        return ClientExamples(each.x, arrays.coded_labels(each.y, f"client {name_of[number]}", names))
 
     def code_trained(number: int, each: ClientExamples) -> ClientExamples:
         if not len(each):
@@ -160,9 +158,9 @@ def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
     def code(number: int, examples: ClientExamples) -> ClientExamples:
         x, y = examples.pool
         if examples.rows is None:
-            return ClientExamples(x, labels.coded(y, "a client", names))
+            return ClientExamples(x, arrays.coded_labels(y, "a client", names))
         if id(y) not in pools:
-            pools[id(y)] = y, labels.coded(y, "a client", names)  # `y` stays, so that no other has its number
+            pools[id(y)] = y, arrays.coded_labels(y, "a client", names)  # `y` stays, so that no other has its number
         return ClientExamples(x, pools[id(y)][1], examples.rows)
 
     return code
@@ -256,7 +254,7 @@ def from_client_data(
 def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
     """Returns the fields of the population of a table or of folders, whose clients share one pool of examples."""
     shown, ids = numbered(table.parts["training"], known)
-    y = labels.checked(table.y, "the labels")
+    y = arrays.checked_labels(table.y, "the labels")
 
     def of(kind: str) -> dict[int, ClientExamples]:
         rows = zip(ids.tolist(), (table.parts[kind][client] for client in shown), strict=True)
@@ -326,7 +324,7 @@ def applied(function: Callable, each: ClientExamples, client: object, kind: str)
 
 
 def checked(client, given, kind: str) -> ClientExamples:
-    """Returns the examples of a client with labels of a type that `clients.labels` knows.
+    """Returns the examples of a client with labels of a type that `clients.arrays` knows.
 
     Args:
       client: What it is called.
@@ -351,7 +349,7 @@ def checked(client, given, kind: str) -> ClientExamples:
         x = collections.OrderedDict((str(name), _numbers(each, f"{what}, input {name},")) for name, each in x.items())
     else:
         x = _numbers(x, what)
-    y = labels.checked(y, f"the labels of client {client}")
+    y = arrays.checked_labels(y, f"the labels of client {client}")
     for leaf in tf.nest.flatten(x):
         if len(leaf) != len(y):
             raise UserError(
@@ -374,7 +372,7 @@ def _numbers(given, what: str) -> np.ndarray:
 
 def _label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:
     """`int64 [N, C]`; None for numbers to be predicted, and for more classes than a report has columns."""
-    found = [(labels.coded(values, "a client", names), counts) for _, values, counts in clients]
+    found = [(arrays.coded_labels(values, "a client", names), counts) for _, values, counts in clients]
     classes = max([len(names or ()), *(1 + int(values.max(initial=-1)) for values, _ in found)])
     if not 0 < classes <= _MOST_COUNTED:
         return None

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tffcl import arrays
-from tffcl.clients import labels
+from tffcl.clients import arrays
 from tffcl.clients.noised_means import noised_means, pair_of
 from tffcl.clients.splits import split
 from tffcl.errors import UserError, unknown
@@ -116,7 +115,7 @@ class Table:
 
     Attributes:
       x: `[n, features]`, by input where there are several.
-      y: Labels `[n, ...]`, see `clients.labels`.
+      y: Labels `[n, ...]`, see `clients.arrays`.
       parts: "training", "test" and "validation" to the rows of each client, by ID; of training, of every client.
       groups: The true group of each client by ID; None where there are none.
       rules: How the columns became features; None where it is no table.
@@ -455,13 +454,13 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
     names = None
     if single and _is_categorical(frame[outputs[0]]):
         names = _names_of(frame[outputs[0]])
-        return labels.checked(frame[outputs[0]].astype(str).to_numpy(object), f"column {outputs[0]}"), names
+        return arrays.checked_labels(frame[outputs[0]].astype(str).to_numpy(object), f"column {outputs[0]}"), names
     columns = []
     for name in outputs:
         column = frame[name]
         numeric = getattr(column.dtype, "numpy_dtype", None)  # of pandas' own types, in which values can be missing
         given = column.to_numpy() if numeric is None else column.to_numpy(numeric)
-        columns.append(labels.checked(given, f"the labels of column {name}"))
+        columns.append(arrays.checked_labels(given, f"the labels of column {name}"))
     if len({each.dtype.kind == "U" for each in columns}) > 1:
         given = ", ".join(map(str, outputs))
         raise UserError(f"the columns {given} are labels of which some are text; they must be alike")

@@ -7,7 +7,7 @@ import numpy as np
 
 from tffcl.client_work.local_sgd import kept_state
 from tffcl.client_work.local_training import LocalTraining
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.errors import UserError, short_path
 from tffcl.models.flat import FlatModel
 from tffcl.runs.population_changes import Stages
@@ -32,7 +32,7 @@ def who_takes_part(stages: Stages, protocol) -> np.ndarray:
         if found.all():
             break
         ids = stages.population(number).client_ids
-        drawn = sampling.sample_cohort(ids, protocol.clients_per_round, protocol.seed, number, protocol.sampling)
+        drawn = cohort.sample_cohort(ids, protocol.clients_per_round, protocol.seed, number, protocol.sampling)
         found[np.searchsorted(everyone, drawn)] = True
     return everyone[found]
 

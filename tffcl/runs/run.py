@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tffcl.algorithms.method import Method, Views
+from tffcl.clients.cohort import KINDS
 from tffcl.clients.population import Population
-from tffcl.clients.sampling import KINDS
 from tffcl.runs.interrupts import Interrupts
 from tffcl.runs.population_changes import Stage, Stages
 from tffcl.runs.privacy import NOTHING, Ledger, PrivacySettings

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
+from tffcl.clients.cohort import sample_cohort
 from tffcl.clients.population import Population
-from tffcl.clients.sampling import sample_cohort
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start

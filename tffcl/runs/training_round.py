@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.clients import sampling
-from tffcl.clients.cohort import Cohort
+from tffcl.clients.cohort import Cohort, is_evaluation, needs_local_test, sample_cohort, stream
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.models.model_rows import assigned
@@ -30,7 +29,7 @@ def next_round(run: Run):
             _enter_stage(run, number)
         row = _train(run, number)
         run.evaluation = None
-        if sampling.is_evaluation(number, run.protocol.rounds, run.protocol.evaluate_every):
+        if is_evaluation(number, run.protocol.rounds, run.protocol.evaluate_every):
             evaluate(run)
             row |= _accuracies(run.evaluation, run.totals) | summary.cluster_numbers(run.population, run.views)
         run.round_number, run.metrics = number, row
@@ -139,11 +138,9 @@ def _draw(run: Run, number: int) -> Cohort:
     rounds, every = (number, number) if run.tests_each_round else (protocol.rounds, protocol.evaluate_every)
     return Cohort(
         population,
-        sampling.sample_cohort(population.client_ids, size, seed, number, how),
-        (sampling.stream(seed, "clients"), number),
-        sampling.needs_local_test(
-            lambda at: run.stages.population(at).client_ids, size, seed, number, rounds, every, how
-        ),
+        sample_cohort(population.client_ids, size, seed, number, how),
+        (stream(seed, "clients"), number),
+        needs_local_test(lambda at: run.stages.population(at).client_ids, size, seed, number, rounds, every, how),
         size / len(population) if how == "poisson" else None,
     )
 

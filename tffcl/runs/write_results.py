@@ -10,7 +10,7 @@ from scipy.spatial.distance import squareform
 
 from tffcl.aggregators.contract import traits
 from tffcl.algorithms.method import Method, Views
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
@@ -38,7 +38,7 @@ def finish(run: Run, settings: Mapping) -> Result:
     if views.metric is not None:
         write_clustering(out, views, population)
     if views.representations is not None:
-        write_representations(out, views, population, sampling.stream(seed, "map"))
+        write_representations(out, views, population, cohort.stream(seed, "map"))
     if views.splits is not None:
         write_splits(out, views)
     write_confusion(out, run.evaluation["confusion"]())

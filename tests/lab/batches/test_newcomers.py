@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import mean_absolute_error, r2_score
 
 import tffcl
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
@@ -51,7 +51,7 @@ def last_state(out):
 
 def test_a_run_never_touches_who_is_held_out(finished):
     out, summary, contents = finished["pacfl"]
-    participants, held_out = sampling.hold_out(40, HELD_OUT, 0)
+    participants, held_out = cohort.hold_out(40, HELD_OUT, 0)
     assert [row["client_id"] for row in contents["clients"]] == held_out.tolist()
     rows = rows_of(out / "clients.csv")
     assert [int(row["client_id"]) for row in rows] == participants.tolist()
@@ -159,7 +159,7 @@ def test_strangers_found_a_cluster(finished):
     method = build.build_method(strict, model, federated)
     state, _ = last_state(finished["pacfl"][0])
     state = dataclasses.replace(state, threshold=np.float64(1.0))
-    arrivals = newcomers.build_population(federated, sampling.hold_out(40, HELD_OUT, 0)[1])
+    arrivals = newcomers.build_population(federated, cohort.hold_out(40, HELD_OUT, 0)[1])
     admitted = method.admit(state, arrivals)
     assert sorted(admitted.clusters(arrivals.client_ids)) == list(range(4, 4 + HELD_OUT))
     np.testing.assert_array_equal(admitted.models[4:], np.repeat(model.initial[np.newaxis], HELD_OUT, axis=0))
@@ -174,11 +174,11 @@ def test_the_configuration_of_a_run_can_be_read_again(finished):
 
 
 def test_holding_out():
-    participants, held_out = sampling.hold_out(50, 20, 3)
+    participants, held_out = cohort.hold_out(50, 20, 3)
     assert np.array_equal(np.sort(np.concatenate([participants, held_out])), np.arange(50))
-    assert np.array_equal(sampling.hold_out(50, 20, 3)[1], held_out)
-    assert not np.array_equal(sampling.hold_out(50, 20, 4)[1], held_out)
-    everyone, nobody = sampling.hold_out(5, 0, 0)
+    assert np.array_equal(cohort.hold_out(50, 20, 3)[1], held_out)
+    assert not np.array_equal(cohort.hold_out(50, 20, 4)[1], held_out)
+    everyone, nobody = cohort.hold_out(5, 0, 0)
     assert everyone.tolist() == [0, 1, 2, 3, 4] and not nobody.size
 
 

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from tffcl.clients.sampling import stream
+from tffcl.clients.cohort import stream
 from tffcl.errors import UserError
 from tffcl.lab.batches.show import _over_classes, _ranges, _samples, gini, label_distances, show
 from tffcl.lab.datasets.federated import load_federated

@@ -9,7 +9,7 @@ import numpy as np
 
 from tffcl.algorithms.method import Views
 from tffcl.algorithms.solo import build_own_round
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.example_types import fitted
@@ -159,7 +159,7 @@ def _personalised(
     training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
     own_round = build_own_round(model, training)
     # As if in the round after the last: no cohort of the run has this seed.
-    seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
+    seed = (cohort.stream(config.seed, "newcomers"), config.train.rounds + 1)
     accuracies, metrics = [], [np.zeros([0, len(model.metrics_of_outputs)])]
     with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
         everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tffcl.clients.sampling import stream
+from tffcl.clients.cohort import stream
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform

@@ -13,8 +13,8 @@ from tffcl.algorithms.composed import group_composed
 from tffcl.algorithms.one_shot import Formed, OneShotClustering, Signed
 from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.client_work.local_training import LocalTraining
+from tffcl.clients.cohort import stream
 from tffcl.clients.population import Population
-from tffcl.clients.sampling import stream
 from tffcl.clients.simulation_context import simulating
 from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project

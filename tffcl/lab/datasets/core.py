@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl import arrays
-from tffcl.clients import labels
+from tffcl.clients import arrays
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, measured
@@ -243,7 +242,7 @@ def numbers_of(x, where: str) -> np.ndarray:
 
 def labels_of(y, where: str) -> np.ndarray:
     """Returns labels as int32 `[n]` or `[n, L]`, or as float32 `[n, ...]`; `where` names them in errors."""
-    y = labels.checked(y, where)
+    y = arrays.checked_labels(y, where)
     if y.dtype.kind == "U":
         raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers or numbers, [n, ...]")
     if y.dtype.kind != "f" and y.size and not 0 <= y.min() <= y.max() < 2**31:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 
-from tffcl.clients.sampling import stream
+from tffcl.clients.cohort import stream
 from tffcl.errors import UserError
 from tffcl.validation import Parameters, Positive, Whole, one_of, wrong
 

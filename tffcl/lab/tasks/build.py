@@ -6,7 +6,7 @@ from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering
-from tffcl.clients.sampling import stream
+from tffcl.clients.cohort import stream
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.client_work.autoencoding import build_steps, start_steps
-from tffcl.clients.sampling import stream
+from tffcl.clients.cohort import stream
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_dataset
 from tffcl.lab.datasets.partitions.mixed import mixture

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.clients import sampling
+from tffcl.clients import cohort
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -68,8 +68,8 @@ def population_in(config: RunConfig, federated: FederatedDataset, round_number: 
 
 
 def held_out(config: RunConfig, federated: FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Returns who takes part from the first round on, and the newcomers, see `sampling.hold_out`."""
-    return sampling.hold_out(federated.num_clients, config.newcomers.count(federated.num_clients), config.seed)
+    """Returns who takes part from the first round on, and the newcomers, see `cohort.hold_out`."""
+    return cohort.hold_out(federated.num_clients, config.newcomers.count(federated.num_clients), config.seed)
 
 
 def drifted_in(
@@ -93,7 +93,7 @@ def drifted_in(
 
 def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:
     """Returns the clients whose data change in the middle of a run, `int [n]`."""
-    return drifting_clients(federated, config.drift.clients, seed=sampling.stream(config.seed, "drift"))
+    return drifting_clients(federated, config.drift.clients, seed=cohort.stream(config.seed, "drift"))
 
 
 def drifting_clients(federated: FederatedDataset, count: int, *, seed: int) -> np.ndarray:

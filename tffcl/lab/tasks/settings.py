@@ -8,7 +8,7 @@ import msgspec
 
 from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES, PRECISIONS
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
-from tffcl.clients.sampling import KINDS
+from tffcl.clients.cohort import KINDS
 from tffcl.models.metrics import METRICS
 from tffcl.runs.callbacks import EarlyStopping
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong

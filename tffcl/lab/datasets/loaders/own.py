@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tffcl.clients import labels
+from tffcl.clients.arrays import checked_labels, coded_labels, names_of_labels
 from tffcl.clients.folders import read_folders
 from tffcl.clients.tables import MISSING, Table, read_table
 from tffcl.errors import UserError
@@ -85,9 +85,9 @@ def load_folders(
 
 
 def _dataset(name: str, table: Table) -> Dataset:
-    y = labels.checked(table.y, f"{name}: the labels")
-    names = table.label_names or labels.names_in([y])
-    x, y = numbers_of(table.x, f"{name}: the examples"), labels.coded(y, name, names)
+    y = checked_labels(table.y, f"{name}: the labels")
+    names = table.label_names or names_of_labels([y])
+    x, y = numbers_of(table.x, f"{name}: the examples"), coded_labels(y, name, names)
     owners, parts = sorted(table.parts["training"]), []
     for kind in ("training", "test"):
         rows = [table.parts[kind][owner] for owner in owners]

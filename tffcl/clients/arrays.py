@@ -1,4 +1,7 @@
-"""Labels as users bring them and what they become, by one rule for every source of clients. Imports no TensorFlow.
+"""Examples and labels as users bring them, of NumPy, pandas or lists, and what they become. Imports no TensorFlow.
+
+What a model can't take is refused, with the line that mends it. Labels become numbers by one rule for every source of
+clients:
 
 | given | becomes |
 |---|---|
@@ -13,8 +16,72 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tffcl import arrays
 from tffcl.errors import UserError
+
+
+def as_array(given, what: str) -> np.ndarray:
+    """Returns `np.asarray(given)`.
+
+    Args:
+      given: An array, a pandas frame or series, nested lists.
+      what: Names it in messages, e.g. "the labels of client a".
+
+    Raises:
+      UserError: If lists are of unequal lengths, or entries of a masked array are masked: NumPy would take what is
+        under the mask.
+    """
+    if np.ma.is_masked(given):
+        masked = int(np.ma.count_masked(given))
+        raise UserError(
+            f"{what} are a masked array with {masked} entries masked; fill them, x.filled(...), or leave their rows out"
+        )
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise UserError(f"{what} have unequal shapes; they must be all alike") from None
+
+
+def numbers_of(given, what: str) -> np.ndarray:
+    """Returns examples `[n, ...]` of any type of numbers; UserError for other types, masked and unequal ones."""
+    x = as_array(given, what)
+    if x.dtype.kind not in "biuf" or not x.ndim:
+        raise UserError(f"{what} are {x.dtype} {list(x.shape)}; they must be numbers [n, ...]{_to_numbers(given, x)}")
+    return x
+
+
+def _to_numbers(given, x: np.ndarray) -> str:
+    """What makes numbers of an array of objects, which pandas has where columns are of several types."""
+    if x.dtype.kind in "US":
+        return ""
+    if x.dtype.kind != "O" or not x.ndim:
+        return ': .astype("float32")' if x.ndim else ""
+    columns = zip(getattr(given, "columns", range(x.shape[-1])), np.moveaxis(x, -1, 0)) if x.ndim == 2 else []
+    texts = [str(name) for name, column in columns if any(isinstance(each, str) for each in column.flat)]
+    if texts:
+        return f': column {texts[0]} holds text, of which pandas.get_dummies(frame, dtype="float32") makes numbers'
+    return ': .astype("float32") makes them so'
+
+
+def check_finite(x: np.ndarray, what: str, given=None):
+    """Checks that no number is NaN or infinite.
+
+    Args:
+      x: Numbers `[n, ...]`.
+      what: Names them in messages.
+      given: What they were before, which may know the columns' names.
+
+    Raises:
+      UserError: If one is; says in how many rows, and where the first is.
+    """
+    if x.dtype.kind != "f" or np.isfinite(x).all():
+        return
+    wrong = ~np.isfinite(x)
+    first, rows = np.argwhere(wrong)[0], int(wrong.reshape(len(x), -1).any(axis=1).sum())
+    where = f"row {first[0]}"
+    if x.ndim == 2:
+        where += f", column {getattr(given, 'columns', range(x.shape[1]))[first[1]]}"
+    raise UserError(f"{what} have NaN or infinite entries in {rows} of {len(x)} rows, first in {where}")
+
 
 _BOOLS = ("False", "True")
 _CURE = (
@@ -24,7 +91,7 @@ _CURE = (
 _MOST_NAMED = 12  # names of labels that a message lists
 
 
-def checked(given, what: str) -> np.ndarray:
+def checked_labels(given, what: str) -> np.ndarray:
     """Returns labels as whole numbers, floats, bools or text, `[n, ...]`.
 
     Args:
@@ -34,7 +101,7 @@ def checked(given, what: str) -> np.ndarray:
     Raises:
       UserError: If they are of another type or shape, or a value is missing.
     """
-    y = arrays.as_array(given, what)
+    y = as_array(given, what)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dtype.kind in "OS" and y.ndim:
@@ -43,7 +110,7 @@ def checked(given, what: str) -> np.ndarray:
     if y.dtype.kind not in "biufU" or not flat:
         cure = ': y.astype("int64") makes them so' if y.dtype.kind == "O" and y.ndim else ""
         raise UserError(f"{what} are {y.dtype} {list(y.shape)}; they must be integers, numbers or text, [n, ...]{cure}")
-    arrays.check_finite(y, what)
+    check_finite(y, what)
     return y
 
 
@@ -64,7 +131,7 @@ def _of_objects(y: np.ndarray, what: str) -> np.ndarray:
     )
 
 
-def names_in(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
+def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
     """Returns the names of labels in the order of their classes; None for numbers.
 
     Args:
@@ -78,7 +145,7 @@ def names_in(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
     return tuple(sorted(texts)) or (_BOOLS if bools else None)
 
 
-def check_meaning(parts: Iterable[np.ndarray], names: Sequence[str] | None):
+def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):
     """Raises UserError if whole numbers are labels that could be meant as the names of other classes, or bools are
     where classes have other names.
 
@@ -98,11 +165,11 @@ def check_meaning(parts: Iterable[np.ndarray], names: Sequence[str] | None):
             )
 
 
-def coded(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
+def coded_labels(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
     """Returns what labels become: int32, or float32 for numbers that are to be predicted.
 
     Args:
-      y: From `checked`.
+      y: From `checked_labels`.
       whose: Names who has them in messages, e.g. "client a".
       names: The names of classes, where there are some.
 
@@ -131,11 +198,11 @@ def coded(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
     return y.astype(np.int32)
 
 
-def why_not(y: np.ndarray, classes: bool) -> str:
+def label_hint(y: np.ndarray, classes: bool) -> str:
     """Returns the cure for labels `[n, ...]` that a model does not take; "" where there is none to tell.
 
     Args:
-      y: From `coded`.
+      y: From `coded_labels`.
       classes: Whether the model takes one class for each example.
     """
     if not classes:
