@@ -222,7 +222,7 @@ SIGNATURES: Mapping[str, Row] = dict([
     _signature("anchor_gradient", "AnchorGradientSignatureParameters", "the gradient at the initial model (StoCFL); by "
                "cosines", method="stocfl"),
     _signature("descriptors", "", "moments of the model's outputs, over all data and by class (FLUX)",
-               "tffcl.signatures.outputs:build_descriptors"),
+               "tffcl.signatures.predictions:build_descriptors"),
     _signature("partial_weights", "PartialWeightsParameters", "the last layer's weights after a local warm-up "
                "(FedClust)", method="fedclust"),
     _signature("label_histogram", "LabelHistogramParameters", "the shares of the labels",

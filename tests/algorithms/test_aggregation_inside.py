@@ -21,7 +21,7 @@ from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.runs import state_arrays
+from tffcl.runs import checkpoints
 
 MEAN = tff.aggregators.MeanFactory(no_nan_division=True)
 ONCE = LocalTraining(epochs=1, batch_size=0, learning_rate=0.1)
@@ -52,8 +52,8 @@ def test_the_number_of_clusters_comes_from_the_state_and_grows_with_newcomers(tf
     assert len(joined.models) == len(joined.aggregators["update"]) == 2
     first, fresh = (_clip_of(each) for each in joined.aggregators["update"])
     assert first == _clip_of(state.aggregators["update"][0]) != pytest.approx(0.01) and fresh == pytest.approx(0.01)
-    arrays, _ = state_arrays.pack({"state": joined})
-    restored = state_arrays.unpack(arrays, {"state": method.state_class})["state"]
+    arrays, _ = checkpoints.pack({"state": joined})
+    restored = checkpoints.unpack(arrays, {"state": method.state_class})["state"]
     after, _ = method.next(restored, cohort_of(turned, [3], 2))
     np.testing.assert_array_equal(after.models[0], joined.models[0])
     assert 0 < np.linalg.norm(after.models[1] - joined.models[1]) < 0.011

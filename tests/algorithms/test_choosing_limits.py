@@ -16,7 +16,7 @@ from tffcl.algorithms.parameters import FLISHCParameters
 from tffcl.algorithms.presets import build_flis_hc
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import build_local_sgd
-from tffcl.clustering.model_kmeans import group_by_losses
+from tffcl.clustering.groupings import group_by_losses
 from tffcl.rounds.client_queries import ask_all
 
 CHOOSERS = (build_ifca, IFCAParameters), (build_clove, CLoVEParameters)

@@ -17,7 +17,7 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.evaluation import build_count_correct, build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clients.cohort import Cohort
-from tffcl.clustering.inference_similarity import inference_similarity
+from tffcl.clustering.vector_distances import inference_similarity
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.client_queries import build_collection

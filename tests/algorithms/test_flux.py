@@ -11,7 +11,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
-from tffcl.signatures.outputs import build_descriptors
+from tffcl.signatures.predictions import build_descriptors
 
 WARM = LocalTraining(epochs=3, batch_size=10, learning_rate=0.1)
 

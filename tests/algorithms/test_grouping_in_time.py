@@ -21,8 +21,8 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.rounds.client_queries import build_signing
+from tffcl.runs.checkpoints import pack, unpack
 from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings
-from tffcl.runs.state_arrays import pack, unpack
 from tffcl.signatures.partial_weights import build_partial_weights
 
 TURNS = [0, 1, 0, 1, 0, 1]

@@ -15,7 +15,7 @@ from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
-from tffcl.runs.state_arrays import pack, unpack
+from tffcl.runs.checkpoints import pack, unpack
 
 HOW = PACFLParameters(num_vectors=5, metric="angle_sum", num_clusters=2)
 

@@ -15,9 +15,8 @@ from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.client_work.client_work import visiting_order
-from tffcl.client_work.local_sgd import build_local_sgd
+from tffcl.client_work.local_sgd import ScheduledOptimizer, build_local_sgd, rate_factor
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
-from tffcl.client_work.optimizers import ScheduledOptimizer, rate_factor
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 

@@ -14,8 +14,8 @@ from tffcl.algorithms.per_fedavg import MetaSteps, build_meta_sgd
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_leaf_cnn, build_mlp, build_resnet9
-from tffcl.models.precision import in_precision
-from tffcl.runs import resource_checks
+from tffcl.models.layers import in_precision
+from tffcl.runs import checks
 
 SEED = np.array([3, 4], np.int32)
 BFLOAT16 = dataclasses.replace(TRAINING, precision="bfloat16")
@@ -80,7 +80,7 @@ def test_a_model_of_another_origin_is_refused():
 
 
 def test_a_processor_without_it_is_refused(monkeypatch, tmp_path, population, model):
-    monkeypatch.setattr(resource_checks, "_INSTRUCTIONS", {"float32": "", "bfloat16": "no_such_flag"})
+    monkeypatch.setattr(checks, "_INSTRUCTIONS", {"float32": "", "bfloat16": "no_such_flag"})
     method = build_fedavg(model, BFLOAT16)
     with pytest.raises(UserError, match=r"this processor has no bfloat16 instructions \(no_such_flag\)"):
         tffcl.train(method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)

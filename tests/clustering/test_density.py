@@ -6,7 +6,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial import distance
 from sklearn.preprocessing import MinMaxScaler
 
-from tffcl.clustering import density
+from tffcl.clustering import groupings
 
 
 def blobs(seed, sizes=(5, 4, 1), spread=0.05):
@@ -18,14 +18,14 @@ def blobs(seed, sizes=(5, 4, 1), spread=0.05):
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_single_linkage_cut_at_eps(seed):
     points = np.random.default_rng(seed).normal(size=[15, 3])
-    labels, eps = density.dense_groups(points, scale=0.9)
+    labels, eps = groupings.dense_groups(points, scale=0.9)
     expected = hierarchy.fcluster(hierarchy.linkage(distance.pdist(points), "single"), eps, "distance")
     assert len(set(zip(labels.tolist(), expected.tolist()))) == len(set(labels.tolist())) == len(set(expected.tolist()))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_who_is_near_to_nobody_is_alone(seed, neighbourhood="gap"):
-    labels, eps = density.dense_groups(blobs(seed), neighbourhood)
+    labels, eps = groupings.dense_groups(blobs(seed), neighbourhood)
     assert 0.05 < eps < 8
     assert [len(set(labels[rows].tolist())) for rows in (slice(5), slice(5, 9), slice(9, 10))] == [1, 1, 1]
     assert len(set(labels.tolist())) == 3
@@ -42,18 +42,18 @@ def test_the_knee_is_the_first_as_kneed_finds_it(seed, place):
     points = centres[rng.integers(0, 5, clients)] + rng.normal(0, 0.1 * (1 + seed % 8), [clients, 4])
     apart = distance.squareform(distance.pdist(points))
     nearest = np.sort(np.where(np.eye(clients, dtype=bool), np.inf, apart).min(axis=1))
-    assert density.knee_distance(apart) == nearest[place]
+    assert groupings.knee_distance(apart) == nearest[place]
 
 
 def test_a_curve_without_a_knee_gives_its_largest_distance():
     points = np.array([0.0, 1.0, 3.0])[:, np.newaxis]  # 1, 1 and 2: kneed finds none
-    assert density.knee_distance(np.abs(points - points.T)) == 2.0
-    assert density.knee_distance(np.array([[0.0, 2.0], [2.0, 0.0]])) == 2.0
+    assert groupings.knee_distance(np.abs(points - points.T)) == 2.0
+    assert groupings.knee_distance(np.array([[0.0, 2.0], [2.0, 0.0]])) == 2.0
 
 
 def test_few_and_equal_points():
-    assert density.dense_groups(np.zeros([1, 3]))[0].tolist() == [0]
-    assert density.dense_groups(np.zeros([4, 3]))[0].tolist() == [0, 0, 0, 0]
+    assert groupings.dense_groups(np.zeros([1, 3]))[0].tolist() == [0]
+    assert groupings.dense_groups(np.zeros([4, 3]))[0].tolist() == [0, 0, 0, 0]
 
 
 def test_blocks_are_scaled_by_their_own_span_as_scikit_learns_min_max():
@@ -64,13 +64,13 @@ def test_blocks_are_scaled_by_their_own_span_as_scikit_learns_min_max():
         "conditional": rng.normal(0, [[[1], [40]]] * 4, [6, 4, 2, 3]),
     }
     descriptors["conditional"][:, 3] = -1  # a class that nobody has
-    points, spans = density.scaled(descriptors)
+    points, spans = groupings.scaled(descriptors)
     blocks = np.concatenate([value.reshape(6, -1, 3) for value in descriptors.values()], axis=1)
     expected = [MinMaxScaler().fit_transform(blocks[:, k].reshape(-1, 1)).reshape(6, 3) for k in range(blocks.shape[1])]
     np.testing.assert_allclose(distance.pdist(points), distance.pdist(np.concatenate(expected, axis=1)), atol=1e-12)
-    np.testing.assert_array_equal(density.scaled({"marginal": descriptors["marginal"][:2]}, spans)[0], points[:2, :6])
+    np.testing.assert_array_equal(groupings.scaled({"marginal": descriptors["marginal"][:2]}, spans)[0], points[:2, :6])
 
 
 def test_newcomers_join_the_nearest_mean():
     known = np.array([[0.0], [2.0], [10.0]])
-    assert density.nearest_groups(known, np.array([3, 3, 1]), np.array([[5.4], [5.6], [-9.0]])).tolist() == [3, 1, 3]
+    assert groupings.nearest_groups(known, np.array([3, 3, 1]), np.array([[5.4], [5.6], [-9.0]])).tolist() == [3, 1, 3]

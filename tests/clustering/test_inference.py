@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 from sklearn.metrics.pairwise import cosine_similarity
 
-from tffcl.clustering.inference_similarity import check_threshold, inference_similarity, largest_similarity
+from tffcl.clustering.vector_distances import check_threshold, inference_similarity, largest_similarity
 from tffcl.errors import UserError
 
 

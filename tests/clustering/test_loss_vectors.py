@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tffcl.clustering.model_kmeans import group_by_losses
+from tffcl.clustering.groupings import group_by_losses
 
 
 def test_clusters_take_the_models_of_least_total_loss():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from tffcl.clustering.model_kmeans import first_groups, nearest_centres
+from tffcl.clustering.groupings import first_groups, nearest_centres
 
 
 @pytest.mark.parametrize("size", [5, 300_000])  # below the number of clients, and in several blocks

@@ -4,18 +4,14 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from tffcl.clustering import model_kmeans, projection
+from tffcl.clustering import groupings, projection
 from tffcl.clustering.threads import single_thread
 
 VECTORS = np.random.default_rng(0).normal(size=(60, 20)).astype(np.float32)
 STEPS = {
     "project_directions": (projection.TSNE, "fit_transform", lambda: projection.project_directions(VECTORS, seed=0)),
-    "group_by_losses": (
-        model_kmeans.KMeans,
-        "fit_predict",
-        lambda: model_kmeans.group_by_losses(VECTORS[:, :4], seed=0),
-    ),
-    "first_groups": (model_kmeans.KMeans, "fit_predict", lambda: model_kmeans.first_groups(VECTORS, 3, seed=0)),
+    "group_by_losses": (groupings.KMeans, "fit_predict", lambda: groupings.group_by_losses(VECTORS[:, :4], seed=0)),
+    "first_groups": (groupings.KMeans, "fit_predict", lambda: groupings.first_groups(VECTORS, 3, seed=0)),
 }
 
 

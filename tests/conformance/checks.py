@@ -27,8 +27,8 @@ from tffcl.export.writer import first_value
 from tffcl.rounds import blocks
 from tffcl.rounds.composer import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic, type_bytes
-from tffcl.runs import metrics, state_arrays
-from tffcl.runs.method_checks import check_method, check_state
+from tffcl.runs import checkpoints, metrics
+from tffcl.runs.checks import check_method, check_state
 
 
 def check_contract(subject: Subject):
@@ -60,11 +60,11 @@ def check_contract(subject: Subject):
 def check_resume(subject: Subject):
     """A run that is saved in the middle and goes on in another process ends as one that was not interrupted."""
     file = io.BytesIO()
-    arrays, _ = state_arrays.pack({"state": subject.first.state})
+    arrays, _ = checkpoints.pack({"state": subject.first.state})
     np.savez(file, **arrays)
     file.seek(0)
     with np.load(file, allow_pickle=False) as saved:
-        restored = state_arrays.unpack(saved, {"state": subject.method.state_class})["state"]
+        restored = checkpoints.unpack(saved, {"state": subject.method.state_class})["state"]
     assert type(restored) is type(subject.first.state)
     assert_same(subject.numbers(restored), subject.first.numbers)
     another = subject.build()  # an object that keeps something beside its state would go another way

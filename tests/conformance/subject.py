@@ -19,7 +19,7 @@ from tffcl.errors import UserError
 from tffcl.export import deployment_forms as forms
 from tffcl.export.dry_run import recording, rehearse, synthetic_examples
 from tffcl.models.model_rows import assigned
-from tffcl.runs import state_arrays
+from tffcl.runs import checkpoints
 from tffcl.runtime import use_local_worker
 
 SEED = 7
@@ -175,7 +175,7 @@ class Subject:
 
     def numbers(self, state) -> dict[str, np.ndarray]:
         """Copies of all arrays of a state, and of what each client keeps, by place."""
-        arrays, _ = state_arrays.pack({"state": state}, with_kept=False)
+        arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
         found = {place: np.array(array) for place, array in arrays.items()}
         ids = self.everyone.client_ids
         for place, values in _kept_in(state, "kept"):

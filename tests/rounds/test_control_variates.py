@@ -21,7 +21,7 @@ from tffcl.models.classifiers import build_mlp
 from tffcl.models.flat import mean_cross_entropy
 from tffcl.rounds.composer import Server, compose, uniform
 from tffcl.rounds.server import models_type, move_rows
-from tffcl.runs import state_arrays
+from tffcl.runs import checkpoints
 
 RATE, STEPS = 0.5, 3
 COHORTS = [[0, 1, 2], [1, 3], [0, 2, 3]]
@@ -134,9 +134,9 @@ def test_the_composed_round_is_scaffold_by_hand(tff_worker, softmax, toy, client
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tff_worker, toy, clients):
     whole, _ = run(toy, clients, COHORTS)
     half, _ = run(toy, clients, COHORTS[:2])
-    arrays, named = state_arrays.pack({"state": half})
+    arrays, named = checkpoints.pack({"state": half})
     assert {client for client, _ in named} == {0, 1, 2, 3}
-    again = state_arrays.unpack(arrays, {"state": toy.state_class})["state"]
+    again = checkpoints.unpack(arrays, {"state": toy.state_class})["state"]
     again = dataclasses.replace(again, kept=half.kept)  # its files are in the store of the run that was interrupted
     resumed, _ = run(toy, clients, COHORTS[2:], again, 3)
     np.testing.assert_array_equal(resumed.models, whole.models)

@@ -19,8 +19,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.registry import ALGORITHMS
 from tffcl.runs import checkpoints as checkpoints_module
-from tffcl.runs import state_arrays
-from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.checkpoints import Checkpoints, pack, unpack
 from tffcl.runs.run import Totals
 
 TOTALS = Totals(*np.arange(9).reshape(3, 3), 10, 11, 12, np.arange(3.0), np.zeros([0, 8]), '{"mine": [1]}')
@@ -117,9 +116,9 @@ def test_what_may_be_missing_may_be(kind):
         if field.default is field.default_factory is dataclasses.MISSING
     ]
     state = kind(**{name: sample(hints[name], np.random.default_rng(0)) for name in needed})
-    arrays, named = state_arrays.pack({"state": state})
+    arrays, named = pack({"state": state})
     assert not named
-    assert_same(state_arrays.unpack(arrays, {"state": kind})["state"], state)
+    assert_same(unpack(arrays, {"state": kind})["state"], state)
 
 
 def test_numpy_alone_reads_the_arrays(tmp_path):
@@ -340,11 +339,11 @@ def test_a_state_of_something_else_is_refused():
     with pytest.raises(
         TypeError, match="a state must be of arrays, numbers and text; state.aggregators.update is a builtin"
     ):
-        state_arrays.pack({"state": state})
+        pack({"state": state})
 
 
 def test_arrays_of_tensorflow_are_arrays():
     state = ClusteredState(np.arange(2), np.zeros(2), tf.ones([1, 5]), (tf.constant(3),))
-    arrays, _ = state_arrays.pack({"state": state})
-    found = state_arrays.unpack(arrays, {"state": ClusteredState})["state"]
+    arrays, _ = pack({"state": state})
+    found = unpack(arrays, {"state": ClusteredState})["state"]
     assert isinstance(found.models, np.ndarray) and found.aggregators == (3,)

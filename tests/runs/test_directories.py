@@ -21,9 +21,8 @@ from tffcl.lab.tasks import build
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.cluster_history import ClusterHistory
-from tffcl.runs.lock import locked
 from tffcl.runs.round_files import RoundsTable, TensorBoard
-from tffcl.runs.run_directory import RunDirectory, State
+from tffcl.runs.run_directory import RunDirectory, State, locked
 
 # --- Whose the directory is ---
 
@@ -120,7 +119,7 @@ def test_how_far_a_run_has_come(stopped, runs):
 
 HOLD = """
 import pathlib, sys
-from tffcl.runs.lock import locked
+from tffcl.runs.run_directory import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

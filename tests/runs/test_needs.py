@@ -17,7 +17,7 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.runs import resource_checks
+from tffcl.runs import checks
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.run import Protocol
 from tffcl.runtime import memory
@@ -31,7 +31,7 @@ def free(monkeypatch):
 
     def have(in_memory=10**12, on_disk=10**12):
         monkeypatch.setattr(memory, "free_bytes", lambda: in_memory)
-        monkeypatch.setattr(resource_checks, "_disk_room", lambda out: on_disk)
+        monkeypatch.setattr(checks, "_disk_room", lambda out: on_disk)
 
     have()
     return have
@@ -50,38 +50,38 @@ def large(method, size=6_600_000):
 
 def test_what_clients_keep_is_counted_on_the_disk(free, model, tmp_path):
     solo = large(build_solo(model, TRAINING))
-    resource_checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)
+    checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)
     free(on_disk=316 * 10**9)
     with pytest.raises(UserError) as told:
-        resource_checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)
+        checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)
     assert str(told.value).startswith(
         "12,000 clients × 6.6 M parameters that each of them keeps need 317 GB on the disk of "
     )
     assert str(told.value).endswith("; 316 GB are free")
-    resource_checks.check_before(solo, 12_000, 11_900, tmp_path, 10**10)  # not all take part
+    checks.check_before(solo, 12_000, 11_900, tmp_path, 10**10)  # not all take part
     kept = tmp_path / "kept"
     kept.mkdir()
     with open(kept / "1.1.npz", "wb") as file:
         file.truncate(10**9)
-    resource_checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)  # a resumed run has a part of it there already
+    checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)  # a resumed run has a part of it there already
 
 
 def test_distances_of_all_pairs_are_counted_in_memory(free, model, tmp_path):
     pacfl = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2))
     free(in_memory=16 * 10**9)
-    resource_checks.check_before(pacfl, 40_000, 100, tmp_path, 10**10)
+    checks.check_before(pacfl, 40_000, 100, tmp_path, 10**10)
     with pytest.raises(
         UserError, match="the distances of 100,000 × 100,000 clients need 80 GB of memory; 16 GB are free"
     ):
-        resource_checks.check_before(pacfl, 100_000, 100, tmp_path, 10**10)
-    resource_checks.check_before(build_solo(model, TRAINING), 100_000, 100, tmp_path, 10**10)  # which holds none
+        checks.check_before(pacfl, 100_000, 100, tmp_path, 10**10)
+    checks.check_before(build_solo(model, TRAINING), 100_000, 100, tmp_path, 10**10)  # which holds none
 
 
 def test_one_client_is_counted_against_the_budget(free, model, tmp_path):
     method = large(build_solo(model, TRAINING))
     with pytest.raises(UserError, match="memory is 50 MB; one client that trains 6.6 M parameters takes 79.2 MB"):
-        resource_checks.check_before(method, 10, 10, tmp_path, 50 * 10**6)
-    resource_checks.check_before(method, 10, 10, tmp_path, 80 * 10**6)
+        checks.check_before(method, 10, 10, tmp_path, 50 * 10**6)
+    checks.check_before(method, 10, 10, tmp_path, 80 * 10**6)
 
 
 def flt_state(relatedness):
@@ -98,9 +98,9 @@ def test_joint_clusters_hold_a_model_for_each_that_is_related_like_no_other(free
     assert FLT.models_held(flt, alone, np.arange(2400)) == 1200  # newcomers are not known yet
     assert FLT.models_held(flt, everyone, np.arange(1200)) == 1
     free(in_memory=16 * 10**9)
-    resource_checks.check_state(flt, everyone, np.arange(1200))
+    checks.check_models_fit(flt, everyone, np.arange(1200))
     with pytest.raises(UserError, match="1,200 models × 6.6 M parameters that the server holds need 31.7 GB of memory"):
-        resource_checks.check_state(flt, alone, np.arange(1200))
+        checks.check_models_fit(flt, alone, np.arange(1200))
 
 
 def test_clusters_are_counted_before_their_models_are_made(free, model, population, tff_worker):
@@ -145,7 +145,7 @@ def test_who_takes_part_is_who_is_drawn(model, population, how):
 
     for rounds in (1, 2, 40, 10**9):
         protocol = Protocol(rounds, 2, seed=3, sampling=how)
-        found = resource_checks.who_takes_part(Stages(model, population), protocol)
+        found = checks.who_takes_part(Stages(model, population), protocol)
         drawn = [
             cohort.sample_cohort(population.client_ids, 2, 3, number, how) for number in range(1, min(rounds, 60) + 1)
         ]

@@ -15,8 +15,8 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import check_newcomers, extended
+from tffcl.clustering.groupings import weighted_means
 from tffcl.clustering.hierarchical import bipartition, nearer_second
-from tffcl.clustering.model_kmeans import weighted_means
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
 

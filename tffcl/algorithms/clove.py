@@ -16,14 +16,14 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, meth
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended
-from tffcl.clustering.model_kmeans import group_by_losses
+from tffcl.clustering.groupings import group_by_losses
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
 
 _WHEN = (
     "every round, before training, of its clients and with its models; the coordinator clusters the losses by k-means "
     "and gives each cluster the model of least loss, whose row is the key of its clients (Python, "
-    "tffcl.clustering.model_kmeans)"
+    "tffcl.clustering.groupings)"
 )
 
 

@@ -40,9 +40,8 @@ from tffcl.registry import Row, find, given, made_by, parameters_of
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.centres import build_centres, build_pca_centres
 from tffcl.signatures.embedding import Centres, build_embedding
-from tffcl.signatures.outputs import build_outputs
 from tffcl.signatures.partial_weights import build_partial_weights
-from tffcl.signatures.predictions import build_inference
+from tffcl.signatures.predictions import build_inference, build_outputs
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
 from tffcl.validation import Parameters, check_options, wrong

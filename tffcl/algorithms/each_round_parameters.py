@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tffcl import choices
-from tffcl.clustering.inference_similarity import check_threshold
+from tffcl.clustering.vector_distances import check_threshold
 from tffcl.errors import UserError
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole, one_of, tell_once
 

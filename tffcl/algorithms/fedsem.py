@@ -15,7 +15,7 @@ from tffcl.algorithms.method import ClusteredState, Method, Views, method_builde
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended
-from tffcl.clustering.model_kmeans import first_groups, nearest_centres, weighted_means
+from tffcl.clustering.groupings import first_groups, nearest_centres, weighted_means
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic

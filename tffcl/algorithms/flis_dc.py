@@ -24,7 +24,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
-from tffcl.clustering import inference_similarity as inference
+from tffcl.clustering import vector_distances as inference
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.composer import Round, Server, compose

@@ -18,13 +18,13 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView,
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
-from tffcl.clustering import density, hierarchical
+from tffcl.clustering import groupings, hierarchical
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.outputs import build_descriptors
+from tffcl.signatures.predictions import build_descriptors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,8 +70,8 @@ class FLUX(EngineMethod):
                 "has left before; it may leave later"
             )
         described = self._described(self._asked, state.models[0], population)
-        points, spans = density.scaled(described)
-        labels, eps = density.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
+        points, spans = groupings.scaled(described)
+        labels, eps = groupings.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
         grown = self.engine.grown(state, labels.max())
         grown["models"] = np.repeat(state.models, labels.max() + 1, axis=0)
         found = {"descriptors": described, "spans": spans, "eps": np.float64(eps), "described_by": state.models[0]}
@@ -88,8 +88,8 @@ class FLUX(EngineMethod):
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
         theirs = self._described(self._asked_later, state.described_by, newcomers)
         known = {"marginal": state.descriptors["marginal"]}
-        (points, _), (arrived, _) = (density.scaled(each, state.spans) for each in (known, theirs))
-        nearest = density.nearest_groups(points, state.assignment, arrived)
+        (points, _), (arrived, _) = (groupings.scaled(each, state.spans) for each in (known, theirs))
+        nearest = groupings.nearest_groups(points, state.assignment, arrived)
         order = joined_order(state, newcomers)
         together = {name: np.concatenate([known[name], theirs[name]])[order] for name in known}
         return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
@@ -105,7 +105,7 @@ class FLUX(EngineMethod):
             return super().views(state)
         of, metric = self._shown
         if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
-            apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spans)[0])).astype(
+            apart = distance.squareform(distance.pdist(groupings.scaled(state.descriptors, state.spans)[0])).astype(
                 np.float32
             )
             if "conditional" in state.descriptors:

@@ -16,7 +16,7 @@ from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, listed, nowhere_note
 from tffcl.choices import GAP, KNEE, SELF
 from tffcl.clients.population import Population, check_newcomers, extended
-from tffcl.clustering import density, hierarchical, self_distance
+from tffcl.clustering import groupings, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
 from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
@@ -142,7 +142,7 @@ class OneShotClustering:
         None without a tree. `signatures` are their arrays by name, for a grouping of points."""
         if self.grouping is not None:
             return self.grouping(proximity, self._points(signatures), self.num_clusters, self.seed), None, None
-        cut = density.knee_distance(proximity) if self.threshold == KNEE else self.threshold
+        cut = groupings.knee_distance(proximity) if self.threshold == KNEE else self.threshold
         return hierarchical.group(proximity, self.linkage, cut, self.num_clusters, unit=self.unit)
 
     def _points(self, *signatures: Mapping) -> np.ndarray | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from tffcl import choices, csv_files
 from tffcl.algorithms.training_parameters import training_of
-from tffcl.clustering.inference_similarity import check_threshold
+from tffcl.clustering.vector_distances import check_threshold
 from tffcl.errors import UserError, unknown
 from tffcl.references import is_reference, named
 from tffcl.registry import find, parameters_of

@@ -18,7 +18,7 @@ from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import traced_once
-from tffcl.models.precision import in_precision
+from tffcl.models.layers import in_precision
 from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.server import keyed_server

@@ -26,7 +26,7 @@ from tffcl.algorithms.parameters import (
     PCAKMHCParameters,
 )
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering.inference_similarity import check_threshold
+from tffcl.clustering.vector_distances import check_threshold
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.parameters import AnchorGradientSignatureParameters
 from tffcl.signatures.predictions import num_images
@@ -310,7 +310,7 @@ def build_emd_cfl(
 
     - In the paper clients send each pair's embeddings under each other's encoders, of up to 512 of their examples and a
       tenth of them at most, after a random projection that the server does not know. Here all send outputs under one
-      model, that of the warm-up, without the exchange of C² encoders; see `signatures.outputs`. Nothing hides them.
+      model, that of the warm-up, without the exchange of C² encoders; see `signatures.predictions`. Nothing hides them.
     - Clients with the same neighbours are a cluster there; here it is a tree, which gives disjoint clusters always.
 
     Other arguments are as of `build_fedavg`.

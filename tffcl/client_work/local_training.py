@@ -81,7 +81,7 @@ class LocalTraining(Parameters):
       clip_norm: The norm, over all weights, to which a longer gradient of the loss is shortened; None leaves all.
       precision: "bfloat16": the products and convolutions of each step are computed in it, where the processor has
         instructions for that; weights, the optimizer and what is sent stay float32, as evaluation does. See
-        `models.precision`.
+        `models.layers`.
       clients: Epochs and batch size of single clients, by client ID: {"site-3": {"epochs": 1, "batch_size": 32}}.
     """
 

@@ -1,22 +1,116 @@
-"""Groupings into a given number of clusters without a tree: k-means, k-FED, a Gaussian mixture, spectral clustering.
+"""Groupings without a tree: k-means, k-FED, a Gaussian mixture, spectral clustering, by density, k-means on models.
 
-Each takes how far clients are apart or a vector of each, and places newcomers in the clusters that there are.
+A `Grouping` takes how far clients are apart or a vector of each, and places newcomers in the clusters that there
+are. Groups by density, of which no number is given, are FLUX's: DBSCAN at a distance that is found in the data.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance
 from scipy.stats import norm
-from sklearn.cluster import KMeans, spectral_clustering
+from sklearn.cluster import DBSCAN, KMeans, spectral_clustering
 from sklearn.mixture import GaussianMixture
 
-from tffcl.clustering import newcomers
-from tffcl.clustering.density import nearest_groups
+from tffcl.clustering import hierarchical, newcomers
 from tffcl.clustering.hierarchical import by_first_member
-from tffcl.clustering.model_kmeans import without_dimensions
 from tffcl.clustering.threads import single_thread
+
+
+def scaled(
+    descriptors: Mapping[str, np.ndarray], spans: Mapping[str, np.ndarray] | None = None
+) -> tuple[np.ndarray, dict]:
+    """Lays descriptors out as vectors, each block divided by its span over all clients and entries (the authors'
+    min-max scaling).
+
+    Where a block begins is left as it is: it moves no distance.
+
+    Args:
+      descriptors: Arrays `[N, ..., d]` by name; the last axis is the entries of a block, those before it number the
+        blocks.
+      spans: What an earlier call returned, for newcomers; None: those of these clients.
+
+    Returns:
+      `(float64 [N, entries of all blocks], {name: span of each block, float64 [...]})`.
+    """
+    arrays = {name: np.asarray(value, np.float64) for name, value in descriptors.items()}
+    if spans is None:
+        spans = {name: np.ptp(value, axis=(0, -1)) for name, value in arrays.items()}
+    parts = [value / np.where(spans[name] > 0, spans[name], 1.0)[..., np.newaxis] for name, value in arrays.items()]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1), dict(spans)
+
+
+def knee_distance(apart: np.ndarray) -> float:
+    """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards.
+
+    Kneedle (Satopää et al. 2011, section III) for a convex curve that rises, with sensitivity 1: of the curve, scaled
+    to the unit square and turned about its middle, less the diagonal, the first local maximum after which that falls by
+    more than a mean step before it rises again. A curve without a knee gives its largest distance, which leaves nobody
+    alone.
+
+    Args:
+      apart: `float [N, N]`, zero on the diagonal; of a single client it is 0.
+    """
+    if len(apart) < 2:
+        return 0.0
+    nearest = np.sort(np.where(np.eye(len(apart), dtype=bool), np.inf, apart).min(axis=1))
+    rise, last, peak = nearest[-1] - nearest[0], len(nearest) - 1, None
+    if rise <= 0:
+        return float(nearest[-1])
+    # Two clients that are each other's nearest have one distance, and the curve then falls by a mean step to the last
+    # bit: whether that is more than one is rounding, so each operation is that of the package kneed, which the authors
+    # use.
+    diagonal = np.flip(1 - np.arange(last + 1) / last)
+    above = np.flip(1 - (nearest - nearest[0]) / rise) - diagonal
+    step = np.diff(diagonal).mean()
+    for place in range(last):
+        before, here, after = above[max(place - 1, 0)], above[place], above[place + 1]
+        if here >= max(before, after):
+            peak = place
+        if here <= min(before, after):
+            peak = None
+        if peak is not None and after < above[peak] - step:
+            return float(nearest[last - peak])
+    return float(nearest[-1])
+
+
+def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Returns for each of the points `[M, d]` the group, of `labels [N]` of `known [N, d]`, whose mean is nearest,
+    `int32 [M]`."""
+    groups = np.unique(labels)
+    centres = np.stack([known[labels == group].mean(axis=0) for group in groups])
+    return groups[distance.cdist(points, centres).argmin(axis=1)].astype(np.int32)
+
+
+def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float = 1.0) -> tuple[np.ndarray, float]:
+    """Groups points whose neighbours are near; one that is near to nobody is a group of its own.
+
+    DBSCAN with two points to a neighbourhood: the connected parts of "nearer than eps", as single linkage cut at eps.
+
+    Args:
+      points: `float [N, d]`.
+      neighbourhood: A name in `NEIGHBOURHOODS`: how eps is found.
+      scale: What that distance is multiplied by for eps.
+
+    Returns:
+      `(labels int32 [N], eps)`.
+    """
+    apart = distance.squareform(distance.pdist(points))
+    if len(points) < 2:
+        return np.zeros(len(points), np.int32), 0.0
+    if neighbourhood == "knee":
+        found = knee_distance(apart)
+    else:
+        found = hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "single")).threshold
+    eps = scale * found
+    # Of equal points the distance is 0, and eps must be above it.
+    labels = DBSCAN(eps=max(eps, np.finfo(float).tiny), min_samples=2, metric="precomputed").fit_predict(apart)
+    alone = labels < 0
+    labels[alone] = labels.max() + 1 + np.arange(alone.sum())
+    return labels.astype(np.int32), eps
+
 
 _STARTS = 10  # of k-means, and of the fit of a mixture by it
 
@@ -196,3 +290,106 @@ def largest_overlap(points: np.ndarray, mixture: Mixture) -> float:
     spreads = np.sqrt(mixture.variances)
     larger = np.maximum.outer(spreads, spreads)[np.triu_indices(len(spreads), 1)]
     return float(2 * norm.sf(apart / (2 * larger)).max())
+
+
+_AT_A_TIME = 1 << 18  # parameters whose float64 copies are in memory
+_FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code
+
+
+def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
+    """Clusters the models of the first round, for which there are no centres yet, by k-means with several starts.
+
+    Args:
+      trained: `float32 [m, P]`.
+      num_clusters: K, at most m.
+      seed: Of the starts.
+
+    Returns:
+      `int32 [m]`.
+    """
+    # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
+    points = without_dimensions(trained)
+    with single_thread():
+        return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
+
+
+def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """The E-step: which centre each model is nearest to.
+
+    Not k-means of a library: that gives a centre which nobody is near to the farthest model, and so a group of which
+    nobody takes part in a round would lose its own.
+
+    Args:
+      trained: `float32 [m, P]`.
+      centres: `float32 [K, P]`.
+
+    Returns:
+      `int32 [m]`; the lower number wins a tie.
+    """
+    squares = np.zeros((len(trained), len(centres)))
+    for start in range(0, trained.shape[1], _AT_A_TIME):
+        columns = slice(start, start + _AT_A_TIME)
+        squares += distance.cdist(trained[:, columns], centres[:, columns], "sqeuclidean")
+    return squares.argmin(axis=1).astype(np.int32)
+
+
+def without_dimensions(vectors: np.ndarray) -> np.ndarray:
+    """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
+    # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's
+    # CNNs.
+    mean, products = vectors.mean(axis=0, dtype=np.float64), np.zeros((len(vectors), len(vectors)))
+    for start in range(0, vectors.shape[1], _AT_A_TIME):
+        part = vectors[:, start : start + _AT_A_TIME] - mean[start : start + _AT_A_TIME]
+        products += part @ part.T
+    values, axes = np.linalg.eigh(products)
+    return axes * np.sqrt(np.maximum(values, 0))
+
+
+def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    """The M-step: means of the models by cluster, weighted by examples; a centre without models stays.
+
+    Args:
+      centres: `float32 [K, P]`, before.
+      trained: `float32 [m, P]`.
+      found: `int32 [m]`, the cluster of each model.
+      examples: `int32 [m]`, training examples.
+
+    Returns:
+      `float32 [K, P]`.
+    """
+    centres = centres.copy()
+    for cluster in np.unique(found):
+        members = found == cluster
+        shares = (examples[members] / examples[members].sum()).astype(np.float32)
+        for start in range(0, trained.shape[1], _AT_A_TIME):  # a part, because picking the members makes a copy
+            columns = slice(start, start + _AT_A_TIME)
+            centres[cluster, columns] = shares @ trained[members, columns]
+    return centres
+
+
+def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int = 0) -> np.ndarray:
+    """Clusters clients by k-means on their vectors of losses and gives each cluster the model that suits it.
+
+    Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian
+    method). Where fewer vectors differ than there are models, as of fewer clients, some models have no cluster. A loss
+    that is not finite counts as twice the largest that is: it is the worst, and no distance is infinite.
+
+    Args:
+      losses: `float [m, K]`; row i has client i's mean losses under the K models.
+      square_root: Whether the roots of the losses are clustered and matched.
+      seed: Of k-means' starts.
+
+    Returns:
+      `int32 [m]`, each client's model.
+    """
+    losses = np.asarray(losses, np.float64)
+    finite = np.isfinite(losses)
+    losses = np.where(finite, losses, 2 * np.max(losses, where=finite, initial=1.0))
+    points = np.sqrt(losses) if square_root else losses
+    models = points.shape[1]
+    different = min(models, len(np.unique(points, axis=0)))
+    with single_thread():
+        found = KMeans(different, n_init=_STARTS, random_state=seed % 2**32).fit_predict(points)
+    costs = np.stack([points[found == cluster].sum(axis=0) for cluster in range(different)])
+    rows, columns = linear_sum_assignment(costs)
+    return columns[np.argsort(rows)][found].astype(np.int32)

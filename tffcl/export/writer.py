@@ -29,7 +29,7 @@ from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, de
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
-from tffcl.runs import state_arrays
+from tffcl.runs import checkpoints
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run_directory import CONFIG, KEPT, RunDirectory
 from tffcl.validation import check_kind
@@ -271,7 +271,7 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
     else:
         with open(directory / ASSIGNMENTS, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(assignments(method, state, functools.partial(_called, trained.population)))
-    arrays, _ = state_arrays.pack({"state": state}, with_kept=False)
+    arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
     np.savez_compressed(directory / STATE, **arrays)
     why = "not written: clients choose themselves, and a round tells the server nobody's choice"
     return {ASSIGNMENTS: why} if hidden else {}

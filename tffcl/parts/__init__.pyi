@@ -8,8 +8,8 @@ from tffcl.aggregators.per_cluster import PerClusterFactory as PerClusterFactory
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory as RelatednessMeanFactory
 from tffcl.client_work.client_work import ClientWork as ClientWork
 from tffcl.client_work.client_work import stack as stack
+from tffcl.client_work.local_sgd import ScheduledOptimizer as ScheduledOptimizer
 from tffcl.client_work.local_training import LocalTraining as LocalTraining
-from tffcl.client_work.optimizers import ScheduledOptimizer as ScheduledOptimizer
 from tffcl.client_work.training import build_update_work as build_update_work
 from tffcl.clients.client_examples import ClientExamples as ClientExamples
 from tffcl.clients.cohort import Cohort as Cohort

@@ -1,6 +1,6 @@
 """Checkpoints of a run: the method's state and what it has counted, as arrays in one file a round.
 
-A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`),
+A file is written whole or not at all. It holds arrays and a description of how they are nested (`pack`),
 nothing that is executed when it is read. What clients keep between rounds has files of its own, see
 `clients.client_state`; a checkpoint names the versions that belong to it. So have large arrays, by the digest of their
 contents: one that stays as it is, as the distances of all pairs of clients, is written once, and every checkpoint names
@@ -8,18 +8,114 @@ it.
 """
 
 import collections
+import dataclasses
 import hashlib
 import json
 import pathlib
 import re
+import types
+import typing
+from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.clients.client_state import KeptStore, write_arrays
+from tffcl.clients.client_state import KeptStates, KeptStore, write_arrays
 from tffcl.errors import OVERWRITE, RESUME, Option, UserError, short_path, tell
 from tffcl.regular_files import make_directory, opened, replacing
-from tffcl.runs import state_arrays
 from tffcl.runs.run import Totals
+
+STRUCTURE = "structure"
+
+
+def pack(values: Mapping, *, with_kept: bool = True) -> tuple[dict[str, np.ndarray], list[tuple[int, int]]]:
+    """Turns named values into arrays.
+
+    Args:
+      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text and None, by name.
+      with_kept: Whether what clients keep is named; without, they have kept nothing.
+
+    Returns:
+      The arrays by name, with the description under `STRUCTURE`; and `(client, version)` of every kept value.
+
+    Raises:
+      TypeError: If a value is something else.
+    """
+    arrays, named = {}, []
+    described = {name: _packed(value, name, arrays, named, with_kept) for name, value in values.items()}
+    return {STRUCTURE: np.array(json.dumps(described)), **arrays}, named
+
+
+def _packed(value, place: str, arrays: dict, named: list, with_kept: bool):
+    def inner(name, each):
+        return _packed(each, f"{place}.{name}", arrays, named, with_kept)
+
+    if value is None or isinstance(value, str | bool):
+        return {"plain": value}
+    if isinstance(value, KeptStates):
+        nobody = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        clients, versions = value.saved() if with_kept else nobody
+        named += zip(clients.tolist(), versions.tolist(), strict=True)
+        parts = {"clients": clients, "versions": versions, "initial": value.initial}
+        return {"kept": [inner(name, each) for name, each in parts.items()]}
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {"fields": {name: inner(name, getattr(value, name)) for name in names}}
+    if isinstance(value, Mapping):
+        return {"mapping": [[name, inner(name, each)] for name, each in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [inner(number, each) for number, each in enumerate(value)]}
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise TypeError(f"a state must be of arrays, numbers and text; {place} is a {type(value).__name__}")
+    arrays[place] = array
+    return {"array": place}
+
+
+def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
+    """The inverse of `pack`.
+
+    Args:
+      arrays: What `pack` gave, or the open file of it.
+      kinds: The dataclasses that values are of, by name.
+
+    Raises:
+      ValueError: If a dataclass has other fields than were packed.
+      KeyError: If an array is missing.
+    """
+    described = json.loads(str(arrays[STRUCTURE]))
+    return {name: _unpacked(value, arrays, kinds.get(name)) for name, value in described.items()}
+
+
+def _unpacked(described: Mapping, arrays: Mapping, kind):
+    """A value; dataclasses in it are those that the fields of `kind` are declared with."""
+    ((form, content),) = described.items()
+    if form == "plain":
+        return content
+    if form == "kept":
+        return KeptStates.loaded(*(_unpacked(each, arrays, None) for each in content))
+    if form == "fields":
+        return _dataclass(content, arrays, kind)
+    if form == "mapping":
+        return collections.OrderedDict((name, _unpacked(each, arrays, None)) for name, each in content)
+    if form in ("list", "tuple"):
+        items = [_unpacked(each, arrays, None) for each in content]
+        return items if form == "list" else tuple(items)
+    array = arrays[content]
+    return array if array.ndim else array[()]
+
+
+def _dataclass(content: Mapping, arrays: Mapping, kind):
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    found = next((each for each in kinds if dataclasses.is_dataclass(each)), None)
+    fields = [] if found is None else dataclasses.fields(found)
+    wanted = [field.name for field in fields]
+    if sorted(wanted) != sorted(content):
+        expected = ", ".join(sorted(wanted)) or "no such values"
+        raise ValueError(f"it holds {', '.join(sorted(content))}; {expected} are expected")
+    hints = typing.get_type_hints(found)
+    return found(**{name: _unpacked(each, arrays, hints[name]) for name, each in content.items()})
+
 
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
@@ -60,15 +156,15 @@ class Checkpoints:
     def save(self, round_number: int, state, totals: Totals):
         """Saves everything that a resumed run needs, and removes the oldest checkpoints."""
         make_directory(self._directory)
-        arrays, named = state_arrays.pack({"state": state, "totals": totals})
-        described = arrays.pop(state_arrays.STRUCTURE)
+        arrays, named = pack({"state": state, "totals": totals})
+        described = arrays.pop(STRUCTURE)
         large = {name: self._write_large(array) for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
         others = {name: array for name, array in arrays.items() if name not in large}
         about = {
             _KEPT: np.array(named, np.int64).reshape(-1, 2),
             _RUN: np.array(self._run),
             _LARGE: np.array(json.dumps(large)),
-            state_arrays.STRUCTURE: described,
+            STRUCTURE: described,
         }
         write_arrays(self._path(round_number), {**about, **others})
         self._remove_oldest()
@@ -135,7 +231,7 @@ class Checkpoints:
                 if self._run and str(saved[_RUN]) != self._run:
                     raise _Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
                 self._check_kept(saved[_KEPT].tolist())
-                loaded = state_arrays.unpack(
+                loaded = unpack(
                     collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals}
                 )
             return loaded["state"], loaded["totals"]

@@ -1,18 +1,204 @@
 """The loop of one run: its first state, its rounds, and what is called after each."""
 
 import contextlib
+import copy
+import functools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from tffcl.clients.cohort import Cohort, is_evaluation, needs_local_test, sample_cohort, stream
+from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import Diverged, UserError
+from tffcl.models.model_rows import assigned
+from tffcl.rounds import privacy_releases
 from tffcl.rounds.privacy_releases import release_measured
-from tffcl.runs import method_checks
+from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runs import checks, summary
 from tffcl.runs.callbacks import Callback, CallbackFailed
 from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.evaluator import own_metrics
+from tffcl.runs.metrics import COLUMNS, METRICS, rows_of
 from tffcl.runs.privacy import NOTHING, BudgetSpent
-from tffcl.runs.run import CLUSTERING, Run
-from tffcl.runs.training_round import accounted, count_joining, evaluate, next_round
+from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run, Totals
+
+
+def next_round(run: Run):
+    """Moves a run on by a round, with the evaluation that is due after it; one that fails leaves the run as it was."""
+    before = run.stage, run.state, run.totals, run.evaluation
+    run.totals = copy.deepcopy(run.totals)
+    try:
+        number = run.round_number + 1
+        if run.stages.begins(number):
+            _enter_stage(run, number)
+        row = _train(run, number)
+        run.evaluation = None
+        if is_evaluation(number, run.protocol.rounds, run.protocol.evaluate_every):
+            evaluate(run)
+            row |= _accuracies(run.evaluation, run.totals) | summary.cluster_numbers(run.population, run.views)
+        run.round_number, run.metrics = number, row
+    except BaseException:
+        run.stage, run.state, run.totals, run.evaluation = before
+        run.ledger.rewind(run.totals.releases)
+        raise
+
+
+def evaluate(run: Run):
+    """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`."""
+    with run.timed(EVALUATION):
+        method, population, stage = run.method, run.population, run.stage
+        tested = population.evaluated
+        run.state = method.choose(run.state, tested)
+        placed = method.place(run.state, tested) if run.protocol.place_unseen else run.state
+        models, rows = method.used_models(placed, tested.client_ids)
+        checks.check_models(method.name, models, rows, len(tested), method.model.whole.size)
+        views = method.views(placed).of(tested.client_ids)
+        # A model for everyone has nothing of what clients keep of theirs.
+        everyones = views.global_model if method.model.own is None else None
+        clusters = np.asarray(views.clusters)
+        used = assigned(rows)
+        if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
+            everyones = models[used.rows[0]]
+
+        def of(evaluator) -> dict:
+            found = {"cluster": stage.of_all(evaluator.cluster_accuracy(models, rows))}
+            found |= {"metrics": evaluator.cluster_metrics(models, rows, clusters)}
+            for values in found["metrics"].values():
+                values["cluster"] = stage.of_all(values["cluster"])
+            shared = None if everyones is None else evaluator.global_accuracy(everyones)
+            for name, value in ({} if everyones is None else evaluator.global_metrics(everyones)).items():
+                found["metrics"][name]["global"] = value
+            return {**found, "global": shared}
+
+        run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
+        # Who asks has them counted: the results do at the end, and no round between.
+        run.evaluation["confusion"] = functools.partial(stage.evaluator.confusion, models, rows, clusters)
+        if stage.validator is not None:
+            run.evaluation["validation"] = of(stage.validator)
+
+
+def accounted(population: Population) -> contextlib.AbstractContextManager:
+    """A block in which a method that reads clients' examples itself, and not through a round, has released them without
+    noise."""
+    read = privacy_releases.of_all("what the method reads of the clients' examples itself", population, once=True)
+    return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
+
+
+def count_joining(run: Run, before: object, after: object):
+    """Counts what joining has cost clients that are new in a state."""
+    exchanged = run.method.joined_traffic(before, after)
+    run.totals.down_bytes += exchanged.down
+    run.totals.up_bytes += exchanged.up
+    run.totals.signature_bytes += exchanged.up + exchanged.down  # part of the two
+
+
+def _enter_stage(run: Run, number: int):
+    """Lets newcomers join and data change before a round."""
+    before, run.stage = run.stage, run.stages.at(number)
+    run.totals = run.totals.moved(before.population.client_ids, run.population.client_ids)
+    # The last local test of these was on data that they hold no more.
+    changed = np.isin(run.population.client_ids, run.stage.changed)
+    run.totals.local_correct[changed] = run.totals.local_total[changed] = 0
+    run.totals.local_metrics[changed] = np.nan
+    privacy_releases.release_measured(run.population)
+    if run.stage.arrivals is None:
+        return
+    with run.timed(CLUSTERING), accounted(run.stage.arrivals):
+        joined = run.method.admit(run.state, run.stage.arrivals)
+    known = run.stages.known_before(number + 1)  # of who has left it knows what it knew
+    checks.check_state(run.method, joined, known, run.method.model.size)
+    count_joining(run, run.state, joined)
+    run.state = joined
+
+
+def _train(run: Run, number: int) -> dict:
+    """The training of a round; returns its row of rounds.csv without accuracies."""
+    cohort = _draw(run, number)
+    if not len(cohort.client_ids) and not run.method.hides_empty_rounds(run.state):
+        run.totals.releases = run.ledger.as_array()  # newcomers may have released something when they joined
+        return _row(run)
+    with run.timed(TRAINING), accounted(run.population):
+        run.state, metrics = run.method.next(run.state, cohort)
+    if len(metrics.client_ids):
+        checks.check_own(run.method, run.state)
+    where, totals = run.population.index(metrics.client_ids), run.totals
+    totals.releases = run.ledger.as_array()
+    totals.rounds_trained[where] += 1
+    totals.local_correct[where] = metrics.test_correct
+    totals.local_total[where] = metrics.test_examples
+    if metrics.test_outputs is not None:
+        tested = metrics.client_ids, metrics.test_outputs
+        totals.local_metrics[where] = own_metrics(run.method.model, run.population, *tested)
+    totals.down_bytes += metrics.traffic.down
+    totals.up_bytes += metrics.traffic.up
+    totals.signature_bytes += metrics.signatures.down + metrics.signatures.up
+    return _row(run, metrics)
+
+
+def _draw(run: Run, number: int) -> Cohort:
+    protocol, population = run.protocol, run.population
+    size, seed, how = protocol.clients_per_round, protocol.seed, protocol.sampling
+    # Where the run may end with any round nobody is sure to train again before the next evaluation.
+    rounds, every = (number, number) if run.tests_each_round else (protocol.rounds, protocol.evaluate_every)
+    return Cohort(
+        population,
+        sample_cohort(population.client_ids, size, seed, number, how),
+        (stream(seed, "clients"), number),
+        needs_local_test(lambda at: run.stages.population(at).client_ids, size, seed, number, rounds, every, how),
+        size / len(population) if how == "poisson" else None,
+    )
+
+
+def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
+    """The row of a round; without metrics that of one which no client was drawn for, and in which nothing moved."""
+    # Where clients choose, all of them are asked at an evaluation only.
+    clusters = {} if run.method.clients_choose else summary.cluster_numbers(run.population, run.views)
+    row = {**dict.fromkeys((*COLUMNS, *_names(run))), **clusters, "down_bytes": 0, "up_bytes": 0}
+    if metrics is not None:
+        if len(metrics.client_ids):
+            row["train_loss"] = float(metrics.examples / max(metrics.examples.sum(), 1) @ metrics.losses)
+        if metrics.relatedness is not None:
+            row["clustering_error"] = summary.clustering_error(run.population, metrics)
+        row |= {**metrics.scalars, "down_bytes": int(metrics.traffic.down), "up_bytes": int(metrics.traffic.up)}
+    return row | ({"epsilon": run.ledger.epsilon} if run.ledger.is_private else {})
+
+
+def _names(run: Run) -> tuple[str, ...]:
+    """The columns of rounds.csv that an evaluation fills."""
+    kinds = {"accuracy", "validation"} if run.stage.validator else {"accuracy"}
+    further = [each for metric in run.method.model.metrics_of_outputs for each in rows_of(metric.name)]
+    known = [each for each in METRICS if kinds.intersection(each.source[:1])]
+    known += [each for each in further if run.stage.validator or not each.column.startswith("validation_")]
+    return tuple(each.column for each in known if each.column)
+
+
+def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
+    """The cells of a round with an evaluation."""
+    local = totals.local_accuracies
+    known = np.isfinite(local)
+    cells = {
+        "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
+        "local_accuracy": float(local[known].mean()) if known.any() else None,
+        "local_share": totals.share_trained,
+        "global_accuracy": accuracy["global"],
+        "cluster_accuracy_participants": summary.spread(accuracy["cluster"][totals.rounds_trained > 0])["mean"],
+        "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, totals))["mean"],
+    }
+    for place, (name, found) in enumerate(accuracy["metrics"].items()):
+        cells[f"cluster_{name}"] = summary.spread(found["cluster"])["mean"]
+        cells[f"local_{name}"] = summary.spread(totals.local_metrics[:, place])["mean"]
+        cells[f"global_{name}"] = found["global"]
+    if "validation" in accuracy:
+        found = accuracy["validation"]
+        for name, each in found["metrics"].items():
+            cells[f"validation_cluster_{name}"] = summary.spread(each["cluster"])["mean"]
+            cells[f"validation_global_{name}"] = each["global"]
+        cells["validation_cluster_accuracy"] = summary.spread(found["cluster"])["mean"]
+        cells["validation_global_accuracy"] = found["global"]
+    return cells
 
 
 class SaveCheckpoints(Callback):
@@ -54,7 +240,7 @@ def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
     with run.progress.titled(" initialises"), run.timed(CLUSTERING), accounted(run.population):
         release_measured(run.population)
         run.state = run.method.initialize(run.population)
-    method_checks.check_state(run.method, run.state, run.population.client_ids, run.method.model.size)
+    checks.check_state(run.method, run.state, run.population.client_ids, run.method.model.size)
     run.totals.releases = run.ledger.as_array()
     count_joining(run, None, run.state)
     checkpoints.save(0, run.state, run.totals)

@@ -14,13 +14,12 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
-from tffcl.runs import fingerprint, method_checks, resource_checks
+from tffcl.runs import checks, fingerprint
 from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.cluster_history import ClusterHistory
 from tffcl.runs.evaluator import check_metrics
 from tffcl.runs.interrupts import stopped, watch_for_interrupts
-from tffcl.runs.lock import locked
 from tffcl.runs.loop import SaveCheckpoints, restore_or_initialize, run_rounds
 from tffcl.runs.population_changes import Stages, taken_by
 from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
@@ -28,7 +27,7 @@ from tffcl.runs.progress import Progress
 from tffcl.runs.result import Result
 from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run import Protocol, Run
-from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
+from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory, locked
 from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes
@@ -143,7 +142,7 @@ def train_by(
         populations.
     """
     runtime.check_process()
-    method_checks.check_method(method)
+    checks.check_method(method)
     check_given(population, later, callbacks, settings, out)
     memory = current().memory_bytes if memory is None else parse_bytes(memory)
     shards = current().shards if shards is None else check_value("shards", shards, Whole)
@@ -152,12 +151,12 @@ def train_by(
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     else:
-        resource_checks.check_processor(method.training)
+        checks.check_processor(method.training)
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
     progress = Progress(protocol.rounds, f"{settings['algorithm']} seed {protocol.seed}", show=show_progress)
     run = _prepared(method, protocol, population, later, callbacks, directory, until, progress)
-    taking_part = resource_checks.who_takes_part(run.stages, protocol)
-    resource_checks.check_before(method, len(run.stages.client_ids), len(taking_part), directory.path, memory)
+    taking_part = checks.who_takes_part(run.stages, protocol)
+    checks.check_before(method, len(run.stages.client_ids), len(taking_part), directory.path, memory)
     if not workers:
         runtime.use_local_worker()
     data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
@@ -169,7 +168,7 @@ def train_by(
             with _under_way(run, memory, shards) as store:
                 checkpoints = Checkpoints(directory / CHECKPOINTS, protocol.keep_checkpoints, store, name)
                 restore_or_initialize(run, checkpoints, resume)
-                resource_checks.check_state(method, run.state, taking_part)
+                checks.check_models_fit(method, run.state, taking_part)
                 files = [RoundsTable(), TensorBoard(), ClusterHistory(), run.progress]
                 run_rounds(run, [*files, *map(UsersCallback, callbacks), SaveCheckpoints(checkpoints)])
                 run.interrupts.check()
@@ -209,7 +208,7 @@ def check_fits(
     """
     population = taken_by(method.model, population)
     later = {start: taken_by(method.model, each) for start, each in (later or {}).items()}
-    method_checks.check_own_settings(method.training, (population, *later.values()))
+    checks.check_own_settings(method.training, (population, *later.values()))
     check_metrics(method.model, population)
     stages = Stages(method.model.whole, population, later)
     if stages.starts[-1] > protocol.rounds:

@@ -16,7 +16,7 @@ from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
 from tffcl.csv_files import csv_text, text_cell
 from tffcl.regular_files import replacing, write_text
-from tffcl.runs import population_changes, resource_checks, summary
+from tffcl.runs import checks, population_changes, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Run
@@ -87,7 +87,7 @@ def _notes_of_waiting(run: Run) -> list[str]:
     trained = run.totals.rounds_trained > 0
     if trained.all():
         return []
-    drawn = resource_checks.who_takes_part(run.stages, dataclasses.replace(run.protocol, rounds=run.round_number))
+    drawn = checks.who_takes_part(run.stages, dataclasses.replace(run.protocol, rounds=run.round_number))
     never = int(np.sum(np.isin(drawn, run.population.client_ids[~trained])))
     if not never:
         return []

@@ -1,5 +1,6 @@
-"""The signature `inference`: what a client's updated model answers on images that the server has (FLIS, section
-II-B)."""
+"""Signatures of what models answer: a client's updated model on images that the server has (`inference`, FLIS, section
+II-B), and a common model on the client's examples: a sample of its outputs (EMD-CFL), and their moments over all
+examples and class by class (FLUX's descriptors)."""
 
 import collections
 
@@ -7,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.client_work import stack
+from tffcl.client_work.client_work import rows_of, stack, visiting_order
 from tffcl.client_work.evaluation import build_predict, build_probabilities
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clients.client_examples import inputs_of
@@ -99,7 +100,7 @@ def build_inference(
 def related(answers, beta, form: str, num_classes: int):
     """Relates clients by their answers, on the aggregator: Γ of FLIS Alg. 2 line 4.
 
-    The same similarity as `clustering.inference_similarity.inference_similarity`, in TensorFlow. A client is always
+    The same similarity as `clustering.vector_distances.inference_similarity`, in TensorFlow. A client is always
     related to itself.
 
     Args:
@@ -123,3 +124,110 @@ def related(answers, beta, form: str, num_classes: int):
     least = tf.cast(tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32)
     near = tf.cast(similarity >= least, tf.float32)
     return tf.linalg.set_diag(near, tf.ones(tf.shape(near)[:1]))
+
+
+def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Signature:
+    """Builds the signature `V = <points=float32[n,C]>`: the model's C outputs of n examples.
+
+    After EMD-CFL (Zhang, Williams and Toni 2025, arXiv:2506.07769, section 3 and Alg. 1).
+
+    The examples are drawn at random; a client with fewer sends each as often as it takes, so that all clients send
+    points of one weight. The outputs stand for the paper's embeddings, as a model need not have a layer of these, and
+    they are of one model for all clients: in the paper each pair of clients exchanges its encoders, trained for an
+    epoch, agrees on a random projection to 0.9 as many dimensions, which the server does not know, and sends it the
+    embeddings of up to 512 of its examples, a tenth of them at most. What clients send here is told apart from their
+    examples by the model alone: it has no noise and is not private.
+
+    Args:
+      samples: n.
+      seed: Decides which examples are drawn.
+
+    Returns:
+      The signature; its context is `<model=float32[P],own_seed=int32[2]>`.
+    """
+    width = int(np.prod(model.objective.outputs))
+
+    @tf.function(autograph=False)
+    def compute(context, examples):
+        data = stack(examples)
+        count = tf.shape(data["y"])[0]
+        order = visiting_order(count, context[OWN_SEED])
+        x = rows_of(data["x"], tf.gather(order, tf.range(samples) % tf.maximum(count, 1)))
+        outputs = model.logits(model.unravel(context["model"]), model.preprocess(x), None)
+        return collections.OrderedDict(points=tf.ensure_shape(tf.reshape(outputs, [-1, width]), [samples, width]))
+
+    return build_signature(
+        "outputs", model.example_spec, compute, model="model", key=None if model.key is None else (model.key, samples),
+        context=collections.OrderedDict(model=model.initial, **own_seed(seed)),
+    )  # fmt: skip
+
+
+_BATCH = 256  # bounds the activations
+_OF_A_MISSING_CLASS = -1.0
+
+
+def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_class: bool = True) -> Signature:
+    """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025,
+    arXiv:2511.22305).
+
+    Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no
+    labels; those over the examples of each class describe P(X|Y) and P(Y|X); of a class with fewer than two examples
+    all are -1, as in the authors' code. The paper takes a latent layer of the model instead of its outputs.
+
+    Args:
+      model: Architecture; its examples have one label each.
+      vector: The model that is broadcast, `float32 [P]`; default the initial one.
+      by_class: Whether there is `conditional`; without it nothing that a client sends depends on its labels.
+
+    Returns:
+      The signature; its context is the model `float32[P]`.
+
+    Raises:
+      UserError: If examples have sequences of labels, or `by_class` labels that are no classes.
+    """
+    objective = model.objective
+    if model.label_shape and objective.num_classes is not None:
+        raise UserError(
+            f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}"
+        )
+    classes = objective.classes_for("the signature descriptors by class") if by_class else 0
+    width = int(np.prod(objective.outputs))
+
+    def outputs_of(vector, x):
+        """In batches, as the features of a large client may not fit."""
+        n, tensors = tf.shape(tf.nest.flatten(x)[0])[0], model.unravel(vector)
+
+        def add(start, found):
+            part = model.logits(tensors, model.preprocess(rows_of(x, slice(start, start + _BATCH))), None)
+            return start + _BATCH, tf.concat([found, tf.reshape(part, [-1, width])], 0)
+
+        shapes = (tf.TensorShape([]), tf.TensorShape([None, width]))
+        start = (0, tf.zeros([0, width]))
+        return tf.while_loop(lambda start, _: start < n, add, start, shape_invariants=shapes, parallel_iterations=1)[1]
+
+    def moments(outputs, weights):
+        """`[k, 2, C]` of the outputs `[n, C]` under weights `[k, n]`; zero where all weights are."""
+        total = tf.reduce_sum(weights, -1, keepdims=True)
+        mean = tf.math.divide_no_nan(tf.matmul(weights, outputs), total)
+        apart = tf.square(outputs[tf.newaxis] - mean[:, tf.newaxis])
+        variance = tf.math.divide_no_nan(tf.reduce_sum(weights[..., tf.newaxis] * apart, 1), total)
+        return tf.stack([mean, tf.sqrt(variance)], 1)
+
+    @tf.function(autograph=False)
+    def describe(vector, examples):
+        data = stack(examples)
+        outputs, labels = outputs_of(vector, data["x"]), data["y"]
+        everyone = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
+        described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, width]))
+        if by_class:
+            members = tf.one_hot(labels, classes, axis=0)
+            there = tf.reduce_sum(members, -1)[:, tf.newaxis, tf.newaxis] > 1
+            each = tf.where(there, moments(outputs, members), _OF_A_MISSING_CLASS)
+            described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
+        return described
+
+    context = np.asarray(model.initial if vector is None else vector, np.float32)
+    return build_signature(
+        "descriptors" if by_class else "marginal_descriptors", model.example_spec, describe,
+        context=context, key=model.key, model="",
+    )  # fmt: skip

@@ -27,9 +27,8 @@ from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.regular_files import read_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
-from tffcl.runs.lock import locked
 from tffcl.runs.result import Result
-from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State
+from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State, locked
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
 

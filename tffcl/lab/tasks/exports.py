@@ -27,7 +27,7 @@ from tffcl.lab.tasks.load_run import load_run
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
-from tffcl.runs import state_arrays
+from tffcl.runs import checkpoints
 from tffcl.runs.run_directory import RunDirectory
 
 _TRIED_IMAGES = 64
@@ -141,7 +141,7 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir)
     try:
         with loaded(directory / STATE) as saved:
-            state = state_arrays.unpack(saved, {"state": method.state_class})["state"]
+            state = checkpoints.unpack(saved, {"state": method.state_class})["state"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / STATE} holds no state of {config.algorithm}: {error}") from None
     lines = list(_check_on_task(directory, manifest, method, state, federated))
