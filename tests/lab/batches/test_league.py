@@ -351,7 +351,7 @@ def test_the_picture_tells_means_over_fewer_seeds(read):
     [
         ("[1e-6, 0.08]", "[0.1]", "tune.learning_rate is [0.1]; it must be a list of two or more different values"),
         ("rounds = 0.5", "rounds = 2", "[tuning]: rounds is 2; it must be a share of a run's rounds"),
-        ("seed = 77", 'select = "local"', "unknown select of mine.toml, [tuning]: 'local'"),
+        ("seed = 77", 'select = "local"', "unknown select of mine.toml, digits/FedAvg, [tuning]: 'local'"),
         ('layout = "league"', 'layout = "legue"', "unknown layout of mine.toml: 'legue'; did you mean 'league'?"),
         ("validation = 0.2", "subset = 500", "digits/FedAvg is tuned, which needs validation examples"),
         ("learning_rate = [1e-6", "learning_rat = [1e-6", "learning_rat"),

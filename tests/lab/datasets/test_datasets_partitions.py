@@ -126,6 +126,11 @@ def test_quantity_skew_is_a_power_law(seed, power, min_size):
     sizes = np.sort([len(index) for index in split.train])[::-1]
     weights = np.arange(1, 31) ** -power
     np.testing.assert_allclose(sizes, min_size + (5000 - 30 * min_size) * weights / weights.sum(), atol=1.01)
+    turned = rotated(labelled(balanced(5000)), seed=seed, clients=32, power=power, reuse=False)
+    used, weights = [len(index) for index in turned.train], np.arange(1, 33) ** -power
+    expected = 10 + (5000 - 320) * weights / weights.sum()
+    np.testing.assert_allclose(np.sort(used)[::-1], expected, atol=1.01)
+    assert turned.groups.tolist() == np.repeat(range(4), 8).tolist() and len(np.unique(np.concatenate(turned.train))) == 5000
 
 
 @RUN
@@ -319,6 +324,7 @@ IMPOSSIBLE = [
     (dirichlet, {"clients": 5, "alpha": 1e-300}, "alpha is 1e-300; it must be a number from 0.001"),
     (quantity_skew, {"clients": 20}, "10 each need 200"),
     (quantity_skew, {"clients": 5, "power": -1}, "power is -1"),
+    (rotated, {"clients": 20, "power": 1, "reuse": False}, "10 each need 200"),
     (label_groups, {"clients": 5}, "needs either groups"),
     (label_groups, {"clients": 5, "groups": [[0]], "scheme": "flt1"}, "needs either groups"),
     (label_groups, {"clients": 5, "groups": [[0], [10]]}, "a class in groups is 10"),

@@ -34,6 +34,7 @@ _Said = {
     "parameters": float,
     "transfers": float,
     "tune": dict,
+    "tuning": dict,
 }
 _TOP = {
     **_Said,
@@ -41,11 +42,25 @@ _TOP = {
     **{key: _Tables for key in ("columns", "rows", "cells")},
     "page": Whole,
     "seeds": Annotated[list[Whole], msgspec.Meta(min_length=1)],
-    "tuning": dict,
 }
 # "published" has its own check, see `_number`.
 _OF_CELLS = {**_Said, "task": str, "method": str, "missing": str | dict, "published": object}
 _OF_COLUMNS = {**_OF_CELLS, "about": str}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the settings of a cell are chosen, where it says over which values.
+
+    Attributes:
+      rounds: Share of a run's rounds that a trial has.
+      seed: Of the trials; none of the runs' own.
+      select: Which metric on validation examples decides, see `runs.metrics.on_validation`.
+    """
+
+    rounds: float = 1.0
+    seed: int = 1000
+    select: str = "cluster"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +81,7 @@ class Cell:
       missing: Why it cannot be run; "" if it can.
       overrides: Nested tables over those of the task.
       tune: The values of each setting that is chosen by validation before the cell is run; {} if none is.
+      tuning: How they are chosen.
       since: In which round at the earliest, from which on rounds are counted: those to recovery after data have
         changed. 0: from the first.
       tuned: What was chosen, by key.
@@ -83,6 +99,7 @@ class Cell:
     missing: str
     overrides: Mapping
     tune: Mapping[str, tuple]
+    tuning: Tuning = Tuning()
     since: int = 0
     tuned: Mapping = dataclasses.field(default_factory=dict)
 
@@ -90,21 +107,6 @@ class Cell:
     def name(self) -> str:
         """As `--only` takes it: COLUMN/ROW."""
         return f"{self.column}/{self.row}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """How the settings of a study's cells are chosen, where a cell says over which values.
-
-    Attributes:
-      rounds: Share of a run's rounds that a trial has.
-      seed: Of the trials; none of the runs' own.
-      select: Which metric on validation examples decides, see `runs.metrics.on_validation`.
-    """
-
-    rounds: float = 1.0
-    seed: int = 1000
-    select: str = "cluster"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +123,6 @@ class Study:
       published_is: What the number behind ± is in the paper; empty where it prints none, or does not say.
       seeds: Of the runs, where the command names none.
       cells: Column by column.
-      tuning: How settings are chosen.
       layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are
         compared by.
       about: What a column is, in words, by its heading.
@@ -136,7 +137,6 @@ class Study:
     published_is: str
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
-    tuning: Tuning
     layout: str
     about: Mapping[str, str]
 
@@ -223,11 +223,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
     columns, rows = contents.get("columns", {}), contents.get("rows", {})
     if not columns or not rows:
         raise UserError(f"{path.name} needs [columns.NAME] and [rows.NAME], at least one of each")
-    base = {
-        key: contents[key]
-        for key in ("measure", "accuracy", "target", "since", "set", "parameters", "transfers", "tune")
-        if key in contents
-    }
+    base = {key: contents[key] for key in _Said if key in contents}
     for kind, tables, known in (("columns", columns, _OF_COLUMNS), ("rows", rows, _OF_CELLS)):
         for name, table in tables.items():
             _check_keys(table, known, f"{path.name}, [{kind}.{name}]")
@@ -257,7 +253,6 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         published_is=str(contents.get("published_is", "")),
         seeds=tuple(contents.get("seeds", [0])),
         cells=tuple([cell for cell, printed in cells if printed] or [cell for cell, _ in cells]),
-        tuning=_tuning(path.name, contents.get("tuning", {})),
         layout=_layout(path.name, contents.get("layout", LAYOUTS[0])),
         about={name: " ".join(table["about"].split()) for name, table in columns.items() if "about" in table},
     )
@@ -269,15 +264,15 @@ def _layout(name: str, layout: str) -> str:
     return layout
 
 
-def _tuning(name: str, table: Mapping) -> Tuning:
-    _check_keys(table, types_of(Tuning), f"{name}, [tuning]")
+def _tuning(where: str, table: Mapping) -> Tuning:
+    _check_keys(table, types_of(Tuning), f"{where}, [tuning]")
     found = Tuning(**table)
     if on_validation(found.select) is None:
         accuracies = ("cluster", "global")
-        raise unknown(f"select of {name}, [tuning]:", found.select, accuracies, besides="a metric's, e.g. cluster_auc")
+        raise unknown(f"select of {where}, [tuning]:", found.select, accuracies, besides="a metric's, e.g. cluster_auc")
     if not (isinstance(found.rounds, int | float) and 0 < found.rounds <= 1):
         raise UserError(
-            f"{name}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1"
+            f"{where}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1"
         )
     return found
 
@@ -346,6 +341,7 @@ def _cell(
         missing=str(missing),
         overrides=both.get("set", {}),
         tune=_tuned(both.get("tune", {}), where),
+        tuning=_tuning(where, both.get("tuning", {})),
     )
     return cell, published != "none"
 

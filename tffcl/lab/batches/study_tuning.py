@@ -19,7 +19,7 @@ from tffcl.lab.batches.study_plan import StudyPlan, plan, resolve
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.metrics import Metric, on_validation
+from tffcl.runs.metrics import on_validation
 
 _TRIALS = pathlib.PurePath("runs", "trials")
 _RATE = "train.learning_rate"
@@ -30,7 +30,7 @@ def tuned(
 ) -> StudyPlan:
     """Chooses the settings of the cells that say over which values.
 
-    Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best value on
+    Each point of a cell is run once, with the seed and the share of the rounds of `Cell.tuning`; the best value on
     validation examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's
     accuracy, is kept in the index, so that nothing is run twice, also where another machine goes on.
 
@@ -61,16 +61,19 @@ def tuned(
     trials = [job for cell in wanted for job in jobs[cell.name]]
     batch.check(trials)  # of another grid there may be some
     batch.clear(trials)
-    found = search.scores(batch, [[job] for job in trials], planned.study.tuning.select, each=run_trial)
-    scores = iter(found)
+    to_do = [job for job in trials if not batch.done(job)]
+    if to_do:
+        batch.run(to_do, each=run_trial)
     for cell in wanted:
-        tried = [{"values": values, "validation": finite(next(scores))} for values in points(cell)]
+        scores = [search.validation(batch.place(job), cell.tuning.select) for job in jobs[cell.name]]
+        tried = [
+            {"values": values, "validation": finite(score)} for values, score in zip(points(cell), scores, strict=True)
+        ]
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
     # The index says what a reader wants to know of them.
     shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
-    metric = on_validation(planned.study.tuning.select)
-    chosen = {cell.name: _with_best(cell, known[cell.name]["points"], metric) for cell in cells}
+    chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
     changed = dataclasses.replace(
         planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells)
     )
@@ -98,7 +101,7 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
         if key not in ("description", "source")
     }
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
-    tuning, rounds = dataclasses.asdict(planned.study.tuning), float(planned.rounds)
+    tuning, rounds = dataclasses.asdict(cell.tuning), float(planned.rounds)
     overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]
     said = [task, cell.method, overrides[0], cell.tune, tuning, rounds, overrides[1]]
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -130,7 +133,7 @@ def _able(tried: Sequence[Mapping]) -> list[Mapping]:
 
 def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     """The run of one point of a cell."""
-    tuning = planned.study.tuning
+    tuning = cell.tuning
     config = resolve(cell, tuning.seed, planned.rounds, task_file.merged(planned.overrides, _nested(values)))
     if not config.has_validation:
         raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
@@ -146,8 +149,8 @@ def _nested(values: Mapping) -> Mapping:
     return functools.reduce(task_file.merged, (sweep.nested(key, value) for key, value in values.items()), {})
 
 
-def _with_best(cell: Cell, tried: Sequence[Mapping], metric: Metric) -> Cell:
-    able = _able(tried)
+def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
+    able, metric = _able(tried), on_validation(cell.tuning.select)
     if not able:
         return dataclasses.replace(
             cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged"

@@ -17,7 +17,15 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
-from tffcl.lab.datasets.partitions.splitting import block_groups, by_class, enough, equal_parts, joined, share_classes
+from tffcl.lab.datasets.partitions.splitting import (
+    block_groups,
+    by_class,
+    enough,
+    equal_parts,
+    joined,
+    power_parts,
+    share_classes,
+)
 from tffcl.lab.datasets.partitions.transformed import Rotations, turned
 from tffcl.validation import Count, Positive, Whole, check_value, one_of, validated
 
@@ -60,13 +68,8 @@ def quantity_skew(
     Raises:
       UserError: If there are too few examples.
     """
-    enough(clients, len(dataset.train), each=min_size)
-    weights = np.arange(1, clients + 1) ** -power
     rng = np.random.default_rng(seed)
-    rest = len(dataset.train) - clients * min_size
-    bounds = np.round(np.cumsum(rng.permutation(weights)) / weights.sum() * rest).astype(int)
-    sizes = min_size + np.diff(bounds, prepend=0)
-    parts = np.split(rng.permutation(len(dataset.train)), np.cumsum(sizes)[:-1])
+    parts = power_parts(np.arange(len(dataset.train)), clients, rng, power=power, min_size=min_size)
     train = [joined([part]) for part in parts]
     return with_tests(dataset, train, test=test, seed=seed, groups=np.zeros(clients, np.int32))
 

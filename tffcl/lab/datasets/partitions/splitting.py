@@ -12,6 +12,25 @@ def equal_parts(examples: np.ndarray, parts: int, rng: np.random.Generator) -> l
     return np.array_split(rng.permutation(examples), parts)
 
 
+def power_parts(
+    examples: np.ndarray, parts: int, rng: np.random.Generator, *, power: float, min_size: int = 10
+) -> list[np.ndarray]:
+    """Shuffles `examples` and cuts them in `parts`, whose sizes follow a power law.
+
+    Each has `min_size` first; of the rest the part of rank r (from 1) has a number that falls as r to the -`power`.
+    Ranks are dealt at random.
+
+    Raises:
+      UserError: If there are fewer examples than `min_size` for each part.
+    """
+    enough(parts, len(examples), each=min_size)
+    weights = np.arange(1, parts + 1) ** -float(power)
+    rest = len(examples) - parts * min_size
+    bounds = np.round(np.cumsum(rng.permutation(weights)) / weights.sum() * rest).astype(int)
+    sizes = min_size + np.diff(bounds, prepend=0)
+    return np.split(rng.permutation(examples), np.cumsum(sizes)[:-1])
+
+
 def by_class(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
     """Returns, for each class, the int64 indices of its examples, ascending."""
     order = np.argsort(y, kind="stable")

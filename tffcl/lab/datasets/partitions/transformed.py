@@ -1,6 +1,7 @@
 """Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1); and, for tables,
 those whose devices measure in other ways."""
 
+import functools
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
-from tffcl.lab.datasets.partitions.splitting import block_groups, enough, equal_parts, joined
+from tffcl.lab.datasets.partitions.splitting import block_groups, enough, equal_parts, joined, power_parts
 from tffcl.validation import Count, NonNegative, Whole, check_value, validated, wrong
 
 _OF_DEVICES = 0xDE71CE  # their own stream of random numbers: who gets what does not depend on them
@@ -31,7 +32,14 @@ _Shifts = Annotated[
 
 @validated
 def rotated(
-    dataset: Dataset, *, seed: Whole, clients: Count, rotations: Rotations = 4, reuse: bool = True, test: Rule = "share"
+    dataset: Dataset,
+    *,
+    seed: Whole,
+    clients: Count,
+    rotations: Rotations = 4,
+    reuse: bool = True,
+    power: NonNegative = 0,
+    test: Rule = "share",
 ) -> Partition:
     """Makes equal blocks of clients whose images are turned: by 0, 90, 180 and 270 degrees, or by other angles.
 
@@ -42,6 +50,8 @@ def rotated(
         degrees, 10 are those of StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
       reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each
         image is with one client only.
+      power: 0: clients hold equally many images. Else their sizes follow a power law, as in `quantity_skew`: ten images
+        each, and of the rest the more the larger a client, in each block or, without `reuse`, among all clients.
       test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
         a client's test images are turned as its training images are.
 
@@ -50,7 +60,8 @@ def rotated(
         degrees are not square.
     """
     turns = turned(dataset, rotations)
-    return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
+    cut = functools.partial(power_parts, power=power) if power else equal_parts
+    return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test, cut=cut)
 
 
 def turned(dataset: Dataset, rotations: int | Sequence[int]) -> list[Transform]:
@@ -158,17 +169,17 @@ def devices(
     return _grouped(dataset, readings, "devices", seed=seed, clients=clients, reuse=reuse, test=test)
 
 
-def _grouped(dataset, transforms, what, *, seed, clients, reuse, test, each=None):
+def _grouped(dataset, transforms, what, *, seed, clients, reuse, test, each=None, cut=equal_parts):
     groups = block_groups(clients, len(transforms), what)
     rng = np.random.default_rng(seed)
     everything = np.arange(len(dataset.train))
     if reuse:
         block = clients // len(transforms)
         enough(block, len(everything))
-        parts = [part for _ in transforms for part in equal_parts(everything, block, rng)]
+        parts = [part for _ in transforms for part in cut(everything, block, rng)]
     else:
         enough(clients, len(everything))
-        parts = equal_parts(everything, clients, rng)
+        parts = cut(everything, clients, rng)
     least = min(len(part) for part in parts)
     if each is not None and each > least:
         raise UserError(f"examples_per_client is {each}; a client's part has {least}, and it must be at most that")
