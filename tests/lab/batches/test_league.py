@@ -309,6 +309,27 @@ def test_a_method_is_compared_with_fedavg_seed_by_seed(read, tmp_path, solo, sho
     assert own["cluster − FedAvg's"] == "–"
 
 
+def test_a_column_may_compare_another_metric_in_its_own_direction(read, tmp_path):
+    losses = {"FedAvg": {0: 0.6, 1: 0.7, 2: 0.8}, "SOLO": {0: 0.5, 1: 0.61, 2: 0.69}}
+    study = with_accuracies(read, tmp_path, losses)
+    for each in study.path.glob("*/*/seed-*/summary.json"):
+        summary = json.loads(each.read_text())
+        loss = summary["accuracy"]["cluster"]["mean"]
+        summary["metrics"] = {"log_loss": {"cluster": {"mean": loss}, "local": {"mean": loss / 4}}}
+        each.write_text(json.dumps(summary))
+    noted = json.loads((study.path / "batch.json").read_text())
+    for cell in noted["cells"]:
+        cell |= {"measure": "cluster_log_loss", "target": 0.55}
+    (study.path / "batch.json").write_text(json.dumps(noted))
+    study = study_results.read_study(study.path)
+    assert league_table.heading(study, "digits") == "digits (demo_digits; target: cluster log loss 0.55)"
+    table = league_table.to_tables(study)["digits"]
+    assert list(table.heads)[1:5] == ["cluster log loss", "cluster log loss − FedAvg's", "local log loss", "cluster %"]
+    best, worst = ([cell.text for cell in row] for row in table.cells)
+    assert best[:5] == ["SOLO", "0.600 ± 0.095", "−0.100 ± 0.010*", "0.150 ± 0.024", "60.00 ± 9.54"]
+    assert worst[:3] == ["FedAvg", "0.700 ± 0.100", "–"]
+
+
 def test_marks_are_corrected_for_how_many_differences_are_tested(read, tmp_path):
     """What one test of one would mark (p 0.029) is not beyond chance beside one that is not, and is beside its like."""
     plain, clear, vague = {0: 0.6, 1: 0.7, 2: 0.8}, {0: 0.67, 1: 0.8, 2: 0.93}, {0: 0.5, 1: 0.9, 2: 0.76}

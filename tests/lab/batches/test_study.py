@@ -509,6 +509,11 @@ def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick):
         study.run_study(tuned(tmp_path, by_loss), tmp_path / "out")
     measured = by_loss.replace("[set.dataset]", '[set.evaluation]\nmetrics = ["log_loss"]\n[set.dataset]')
     assert study.run_study(tuned(tmp_path, measured), tmp_path / "out") == 0 and quick == [0.1, 0.2, 0.1]
+    # A column may say otherwise than the study, whose seed of trials it keeps.
+    of_column = measured.replace('task = "demo_digits"', 'task = "demo_digits"\ntuning.select = "cluster"')
+    planned = tuned(tmp_path, of_column.replace("[tuning]", "[tuning]\nseed = 7"))
+    assert planned.cells[0].tuning == study_file.Tuning(seed=7, select="cluster")
+    assert study.run_study(planned, tmp_path / "other") == 0 and quick[3:] == [0.1, 0.2, 0.2]
     with pytest.raises(UserError, match="unknown select of .*, .tuning.: 'local'"):
         tuned(tmp_path, TUNED.replace("[set.dataset]", '[tuning]\nselect = "local"\n[set.dataset]'))
 

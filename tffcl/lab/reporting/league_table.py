@@ -19,22 +19,21 @@ from tffcl.lab.reporting.number_format import (
 from tffcl.lab.reporting.study_results import Result, StudyResults
 from tffcl.lab.reporting.table import Table
 from tffcl.registry import PLAIN
-from tffcl.runs.metrics import BY_KEY, BY_MEASURE
+from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, Metric
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunNumbers
 
 BASELINE = PLAIN
 _CHANCE = 0.05  # of those that are marked are so by chance
-_METRICS = (
-    "cluster_accuracy", "cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes",
-)  # fmt: skip
+_METRICS = ("cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes")
 HEADS = (
     "", "cluster %", "cluster − FedAvg's", "local %", "global %", "worst decile, cluster %", "took part − others",
     "ARI", "clusters", "rounds to target", "bytes to target", "bytes", "seconds", "seeds", "chosen",
 )  # fmt: skip
 LEGEND = (
-    "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in "
-    "points above FedAvg, seed by seed; * where it is beyond chance by a paired t test over the seeds, corrected for "
+    "cluster: the model that a method assigns to a client, before local training: its accuracy or, where the head names "
+    "another metric, that, with the accuracy in the place of global. cluster − FedAvg's: the same less FedAvg's, in "
+    "points of a percentage, seed by seed; * where it is beyond chance by a paired t test over the seeds, corrected for "
     "how many are tested: of all that are marked, on all settings together, one in twenty is expected to be by chance "
     "(Benjamini and Hochberg 1995). local: the client's own model after its last local training. global: one model "
     "on all test data. worst decile: the mean of the worst tenth of the clients. took part − others: by how much the "
@@ -51,7 +50,8 @@ class LeagueRow:
 
     Attributes:
       result: The cell of the study.
-      above_baseline: Cluster accuracy less that of FedAvg with the same seed, in points, over the seeds that both have.
+      above_baseline: What the column compares, mostly cluster accuracy in points, less that of FedAvg with the same
+        seed, over the seeds that both have.
       stats: The metrics "cluster_worst_decile", "participation_gap" and "clusters"; "rounds_to_target" and
         "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least
         of the seeds, as other work on the machine only adds to it.
@@ -68,7 +68,7 @@ class LeagueRow:
 
 
 def league_rows(study: StudyResults) -> dict[str, list[LeagueRow]]:
-    """Returns the rows of each column, those that have been run, the best cluster accuracy first."""
+    """Returns the rows of each column, those that have been run, the best by what the column compares first."""
     found = {column: _of_column(study, column) for column in study.columns}
     tested = [row for rows in found.values() for row in rows if row.above_baseline.count > 1 and row.above_baseline.std]
     chances = {row: _chance(row.above_baseline) for row in tested}
@@ -88,9 +88,15 @@ def _chance(above: Stat) -> float:
 
 def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
     own = [result for result in study.results if result.noted["column"] == column]
-    baseline = next((_accuracies(study, result) for result in own if result.noted["method"] == BASELINE), {})
+    baseline = next((_values(study, result) for result in own if result.noted["method"] == BASELINE), {})
     rows = [_row(study, result, baseline) for result in own]
-    return sorted((row for row in rows if row.seeds), key=lambda row: -row.result.accuracies["cluster"].mean)
+    sign = 1 if _metric(own[0]).better == DOWN else -1
+    return sorted((row for row in rows if row.seeds), key=lambda row: sign * row.result.here.mean)
+
+
+def _metric(result: Result) -> Metric:
+    """What its column compares."""
+    return BY_MEASURE[result.noted["measure"]]
 
 
 def _runs(study: StudyResults, result: Result) -> dict[int, RunNumbers]:
@@ -101,34 +107,45 @@ def _runs(study: StudyResults, result: Result) -> dict[int, RunNumbers]:
     return {seed: RunNumbers(place) for seed, place in places.items() if RunDirectory(place).state is State.FINISHED}
 
 
-def _accuracies(study: StudyResults, result: Result) -> dict[int, float]:
-    """Mean cluster accuracies in percent, by seed."""
-    return {seed: BY_MEASURE["cluster"].of_run(run) for seed, run in _runs(study, result).items()}
+def _values(study: StudyResults, result: Result) -> dict[int, float]:
+    """What the column compares, by seed."""
+    return {seed: _metric(result).of_run(run) for seed, run in _runs(study, result).items()}
 
 
 def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> LeagueRow:
-    noted, runs = result.noted, _runs(study, result)
-    found = [_numbers(run, noted.get("target")) for run in runs.values()]
-    compared = zip(runs, found) if noted["method"] != BASELINE else ()
-    above = Stat.of(each["cluster_accuracy"] - baseline[seed] for seed, each in compared if seed in baseline)
+    noted, runs, metric = result.noted, _runs(study, result), _metric(result)
+    found = [_numbers(run, metric, noted.get("target")) for run in runs.values()]
+    compared = runs.items() if noted["method"] != BASELINE else ()
+    above = Stat.of(metric.of_run(run) - baseline[seed] for seed, run in compared if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in (found[0] if found else ())}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
     return LeagueRow(result, above, stats, len(runs))
 
 
-def _numbers(run: RunNumbers, target: float | None) -> dict[str, float]:
+def _numbers(run: RunNumbers, metric: Metric, target: float | None) -> dict[str, float]:
     """What one run gives, by the names of `LeagueRow.stats`."""
     found = {key: BY_KEY[key].of_run(run) for key in _METRICS}
     nowhere = (math.nan, math.nan, math.nan)
-    number, in_rounds, beside = nowhere if target is None else targets.needed(run, BY_MEASURE["cluster"], target)
+    number, in_rounds, beside = nowhere if target is None else targets.needed(run, metric, target)
     total = found.pop("down_bytes") + found.pop("up_bytes")
     return {**found, "rounds_to_target": number, "bytes_to_target": in_rounds + beside, "total_bytes": total}
 
 
+def heads(metric: Metric) -> tuple[str, ...]:
+    """Returns `HEADS`, or those of a column that compares another metric, which has the accuracy beside it."""
+    if metric.measure == "cluster":
+        return HEADS
+    name = metric.group.removesuffix(" %")
+    return ("", f"cluster {metric.group}", f"cluster {name} − FedAvg's", f"local {metric.group}", HEADS[1], *HEADS[5:])
+
+
 def cells(row: LeagueRow) -> list[str]:
-    """A line under `HEADS`."""
-    result, stats, target = row.result, row.stats, row.result.noted.get("target")
-    accuracies = [show_number(result.accuracies[kind], 2) for kind in ("cluster", "local", "global")]
+    """A line under the column's heads."""
+    result, stats, target, metric = row.result, row.stats, row.result.noted.get("target"), _metric(row.result)
+    further = result.further.get(metric.measure.replace("cluster_", "local_"), Stat.of(()))
+    both = (result.accuracies["local"], result.accuracies["global"])
+    beside = both if metric.measure == "cluster" else (further, result.accuracies["cluster"])
+    accuracies = [show_number(each, metric.digits) for each in (result.here, beside[0])] + [show_number(beside[1], 2)]
     missed = row.seeds - stats["rounds_to_target"].count
     rounds = "not reached" if target else MISSING
     if stats["rounds_to_target"].count:
@@ -149,7 +166,9 @@ def _show_difference(row: LeagueRow) -> str:
     above = row.above_baseline
     if not above.count:
         return MISSING
-    return f"{'+' * (above.mean > 0)}{_with_minus(show_number(above, 1))}{'*' * row.is_beyond_chance}"
+    metric = _metric(row.result)
+    shown = _with_minus(show_number(above, 1 if metric.unit == "%" else metric.digits))
+    return f"{'+' * (above.mean > 0)}{shown}{'*' * row.is_beyond_chance}"
 
 
 def _with_minus(shown: str) -> str:
@@ -163,13 +182,14 @@ def heading(study: StudyResults, column: str) -> str:
     """What a column is: its name, task and target."""
     own = [result.noted for result in study.results if result.noted["column"] == column]
     targets = sorted({each["target"] for each in own if each.get("target")})
-    target = f"; target: cluster {targets[0]:g} %" if targets else ""
+    name, percent, unit = heads(BY_MEASURE[own[0]["measure"]])[1].partition(" %")
+    target = f"; target: {name} {targets[0]:g}{percent}{unit}" if targets else ""
     return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{target})"
 
 
 def to_tables(study: StudyResults) -> dict[str, Table]:
     """Makes the table of each column of the league, with what failed below it."""
     return {
-        column: Table.of(HEADS, [cells(row) for row in rows], notes=study.notes(column))
+        column: Table.of(heads(_metric(rows[0].result)) if rows else HEADS, list(map(cells, rows)), notes=study.notes(column))
         for column, rows in league_rows(study).items()
     }
