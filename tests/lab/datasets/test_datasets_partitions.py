@@ -130,7 +130,8 @@ def test_quantity_skew_is_a_power_law(seed, power, min_size):
     used, weights = [len(index) for index in turned.train], np.arange(1, 33) ** -power
     expected = 10 + (5000 - 320) * weights / weights.sum()
     np.testing.assert_allclose(np.sort(used)[::-1], expected, atol=1.01)
-    assert turned.groups.tolist() == np.repeat(range(4), 8).tolist() and len(np.unique(np.concatenate(turned.train))) == 5000
+    assert turned.groups.tolist() == np.repeat(range(4), 8).tolist()
+    assert len(np.unique(np.concatenate(turned.train))) == 5000
 
 
 @RUN

@@ -31,9 +31,9 @@ HEADS = (
     "ARI", "clusters", "rounds to target", "bytes to target", "bytes", "seconds", "seeds", "chosen",
 )  # fmt: skip
 LEGEND = (
-    "cluster: the model that a method assigns to a client, before local training: its accuracy or, where the head names "
-    "another metric, that, with the accuracy in the place of global. cluster − FedAvg's: the same less FedAvg's, in "
-    "points of a percentage, seed by seed; * where it is beyond chance by a paired t test over the seeds, corrected for "
+    "cluster: the model that a method assigns to a client, before local training: its accuracy or, where the head "
+    "names another metric, that, with the accuracy in the place of global. cluster − FedAvg's: the same less FedAvg's, "
+    "percentages in points, seed by seed; * where it is beyond chance by a paired t test over the seeds, corrected for "
     "how many are tested: of all that are marked, on all settings together, one in twenty is expected to be by chance "
     "(Benjamini and Hochberg 1995). local: the client's own model after its last local training. global: one model "
     "on all test data. worst decile: the mean of the worst tenth of the clients. took part − others: by how much the "
@@ -190,6 +190,8 @@ def heading(study: StudyResults, column: str) -> str:
 def to_tables(study: StudyResults) -> dict[str, Table]:
     """Makes the table of each column of the league, with what failed below it."""
     return {
-        column: Table.of(heads(_metric(rows[0].result)) if rows else HEADS, list(map(cells, rows)), notes=study.notes(column))
+        column: Table.of(
+            heads(_metric(rows[0].result)) if rows else HEADS, list(map(cells, rows)), notes=study.notes(column)
+        )
         for column, rows in league_rows(study).items()
     }
