@@ -12,17 +12,13 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
 # imports it.
 CHAIN = "lab.cli lab.batches lab.tasks lab.reporting lab.datasets export learning runs algorithms rounds".split()
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
-APART = set(
-    (
-        "runtime errors validation choices references registry trace_cache display regular_files csv_files json_files"
-    ).split()
-)
+APART = set(("runtime errors validation choices references registry trace_cache display files").split())
 # What knows less than its place in the chain allows.
 KNOWN = {
     "runtime": {"errors"},
-    "lab.reporting": {"runs", "registry", "errors", "display", "regular_files", "csv_files", "json_files"},
-    "json_files": {"csv_files", "errors", "regular_files"},
-    "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "regular_files"},
+    "lab.reporting": {"runs", "registry", "errors", "display", "files"},
+    "files": {"errors"},
+    "lab.datasets": {"clients", "errors", "validation", "references", "registry", "display", "files"},
     "registry": {"choices", "errors", "validation", "references"},
 }
 
@@ -59,7 +55,7 @@ def allowed(name):
         return KNOWN[name] | {name}
     if name in CHAIN:
         return {*CHAIN[CHAIN.index(name) :], *BASE, *APART}
-    return {*BASE, "errors", "validation", "choices", "runtime", "trace_cache", "display", "regular_files"}
+    return {*BASE, "errors", "validation", "choices", "runtime", "trace_cache", "display", "files"}
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())

@@ -15,7 +15,7 @@ from tffcl.lab.batches.similarity import similarity as similarity
 from tffcl.lab.batches.sweep import sweep as sweep
 from tffcl.lab.datasets.core import Dataset as Dataset
 from tffcl.lab.datasets.core import Partition as Partition
-from tffcl.lab.reporting.files import find_runs as find_runs
+from tffcl.lab.reporting.batch_index import find_runs as find_runs
 from tffcl.lab.reporting.report import write_report as write_report
 from tffcl.lab.tasks.build import load_data as load_data
 from tffcl.lab.tasks.load_run import load_run as load_run

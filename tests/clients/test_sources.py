@@ -16,8 +16,8 @@ from tffcl.clients import client_examples, large_rows, sources
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import check_examples, fitted
 from tffcl.clients.population import Population
-from tffcl.csv_files import read_table
 from tffcl.errors import UserError
+from tffcl.files import read_table
 from tffcl.runs import fingerprint
 
 NAMES = np.array(["no", "yes", "perhaps"])

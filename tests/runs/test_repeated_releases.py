@@ -152,10 +152,7 @@ def test_signatures_of_a_round_that_the_budget_refuses_were_told(go, signing):
 def test_what_cannot_be_counted_is_not_told(go, tmp_path):
     """A full disk: the round is not computed."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "run" / "ledger.json.partial"))
-    with (
-        mock.patch("tffcl.regular_files.os.fsync", side_effect=full),
-        mock.patch("tffcl.rounds.simulation._run_whole") as ran,
-    ):
+    with mock.patch("tffcl.files.os.fsync", side_effect=full), mock.patch("tffcl.rounds.simulation._run_whole") as ran:
         with pytest.raises(
             UserError, match="ledger.json.partial cannot be written: No space left on device .no round is saved"
         ):

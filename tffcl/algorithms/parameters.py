@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from tffcl import choices, csv_files
+from tffcl import choices, files
 from tffcl.algorithms.training_parameters import training_of
 from tffcl.clustering.vector_distances import check_threshold
 from tffcl.errors import UserError, unknown
@@ -258,7 +258,7 @@ class GivenParameters(Parameters):
         file, groups = pathlib.Path(self.groups).expanduser(), {}
         if not file.is_file():
             raise UserError(f"there is no file {file}, from which groups are read", key="groups")
-        table = csv_files.read_table(file, ("client", "group"))
+        table = files.read_table(file, ("client", "group"))
         for client, group in zip(table.texts("client").tolist(), table.texts("group").tolist(), strict=True):
             if not group.strip() or groups.setdefault(client, group) != group:
                 what = "no group" if not group.strip() else f"two groups, {groups[client]} and {group}"

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
-from tffcl.regular_files import opened, replacing
+from tffcl.files import opened, replacing
 
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 

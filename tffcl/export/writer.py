@@ -19,13 +19,13 @@ from tffcl.client_work.evaluation import build_mixed_outputs
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
-from tffcl.csv_files import text_cell
 from tffcl.errors import UserError, argument
 from tffcl.export import deployment_forms
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.export.dry_run import rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
+from tffcl.files import text_cell
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned

@@ -21,7 +21,7 @@ import numpy as np
 
 from tffcl.clients.client_state import KeptStates, KeptStore, write_arrays
 from tffcl.errors import OVERWRITE, RESUME, Option, UserError, short_path, tell
-from tffcl.regular_files import make_directory, opened, replacing
+from tffcl.files import make_directory, opened, replacing
 from tffcl.runs.run import Totals
 
 STRUCTURE = "structure"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tffcl import csv_files
+from tffcl import files
 from tffcl.errors import OVERWRITE, UserError
-from tffcl.regular_files import make_directory, opened, replacing
+from tffcl.files import make_directory, opened, replacing
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run_directory import HISTORY
 
@@ -108,7 +108,7 @@ def _read(path: pathlib.Path, cure: str = "") -> tuple[np.ndarray, np.ndarray]:
             raise ValueError("it does not hold clients and their clusters")
         return clients, clusters.astype(int)
     except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
-        raise UserError(f"{csv_files.damaged(path, error)}{cure}") from error
+        raise UserError(f"{files.damaged(path, error)}{cure}") from error
 
 
 def _of(clients: np.ndarray, clusters: np.ndarray, wanted: np.ndarray) -> np.ndarray:

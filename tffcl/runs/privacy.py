@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tffcl.errors import OVERWRITE, UserError
-from tffcl.regular_files import read_text, replacing
+from tffcl.files import read_text, replacing
 from tffcl.rounds.privacy_releases import MEASURED, Release
 from tffcl.runs.composition import epsilon_of, replacing_epsilon_of
 from tffcl.validation import Parameters, Positive

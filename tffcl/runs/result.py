@@ -15,9 +15,9 @@ from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
 from tffcl.clients.example_types import as_taken
 from tffcl.clients.population import Population, index_of
-from tffcl.csv_files import read_table
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError
+from tffcl.files import read_table
 from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function

@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.csv_files import Table, csv_text
 from tffcl.errors import RESUME, UserError, tell
-from tffcl.regular_files import check_replaceable, make_directory, read_bytes, write_text
+from tffcl.files import Table, check_replaceable, csv_text, make_directory, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD

@@ -20,10 +20,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tomli_w
 
-from tffcl.csv_files import Table, damaged, read_table
 from tffcl.errors import OVERWRITE, RESUME, UserError, argument, short_path, tell
-from tffcl.json_files import parse_toml, read_json, write_json
-from tffcl.regular_files import check_replaceable, opened, read_bytes, read_text, write_text
+from tffcl.files import (
+    Table,
+    check_replaceable,
+    damaged,
+    opened,
+    parse_toml,
+    read_bytes,
+    read_json,
+    read_table,
+    read_text,
+    write_json,
+    write_text,
+)
 from tffcl.validation import check_kind
 
 LOCK = "run.lock"
@@ -402,7 +412,7 @@ class RunDirectory(os.PathLike):
             before["files"] = []
         begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         marker = {"tffcl run": uuid.uuid4().hex, "begun": begun, "data": dict(data), "files": [], **before}
-        self._write_marker(marker)
+        write_json(self / MARKER, marker)
         for path in self._inside():
             if path.suffix == ".partial" and self._is_ours(path, marker["files"]):
                 path.unlink()  # of a process that was killed while it wrote
@@ -410,9 +420,6 @@ class RunDirectory(os.PathLike):
         versions = {name: importlib.metadata.version(name) for name in packages}
         write_text(self / CONFIG, tomli_w.dumps({**settings, "versions": versions}))
         return marker["tffcl run"]
-
-    def _write_marker(self, marker: Mapping):
-        write_json(self / MARKER, marker)
 
     def clear(self, *, but: str = ""):
         """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has
@@ -453,7 +460,7 @@ class RunDirectory(os.PathLike):
             if (self / name).exists():
                 raise UserError(f"{self / name} is not of the run, which would write over it; move it")
         if new:
-            self._write_marker({**marker, "files": [*marker["files"], *new]})
+            write_json(self / MARKER, {**marker, "files": [*marker["files"], *new]})
 
     def write_result(self, name: str, contents: Mapping):
         """Writes a file of JSON that is made of a finished run."""

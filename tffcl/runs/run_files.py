@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from scipy.spatial.distance import squareform
 
-from tffcl import csv_files
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError, printable
-from tffcl.json_files import read_toml
-from tffcl.regular_files import opened
+from tffcl.files import Table, damaged, opened, read_table, read_toml
 from tffcl.runs import metrics
 from tffcl.runs import run_directory as files
 from tffcl.runs.cluster_history import NO_CLUSTER, read_history
@@ -285,7 +283,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
 
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:
-    table = csv_files.read_table(path, SPLIT_COLUMNS)
+    table = read_table(path, SPLIT_COLUMNS)
     splits = (
         np.stack([table.integers(name, empty=NO_CLUSTER) for name in SPLIT_COLUMNS], axis=1)
         if table.rows
@@ -293,14 +291,14 @@ def _read_splits(path: pathlib.Path) -> np.ndarray:
     )
     known = {0, *splits[:, 2].tolist()}
     if not set(splits[:, 1].tolist()) <= known or len(known) != len(splits) + 1:
-        raise csv_files.damaged(path, "a cluster is split that was never founded, or founded twice")
+        raise damaged(path, "a cluster is split that was never founded, or founded twice")
     return splits
 
 
 def _read_config(path: pathlib.Path) -> dict:
     found = read_toml(path)
     if not found:
-        raise csv_files.damaged(path, "it is empty")
+        raise damaged(path, "it is empty")
     return found
 
 
@@ -310,23 +308,23 @@ def _read_summary(directory: files.RunDirectory) -> dict:
         raise UserError(f"{path} is missing; did the run finish?")
     notes = summary.get("notes", [])
     if not (isinstance(notes, list) and all(isinstance(each, str) for each in notes)):
-        raise csv_files.damaged(path, f"notes is {notes!r:.100}, not a list of texts")
+        raise damaged(path, f"notes is {notes!r:.100}, not a list of texts")
     accuracy = summary.get("accuracy")  # null where none was measured
     kinds = () if accuracy is None else ("cluster", "local", "global")
     missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
     if missing:
-        raise csv_files.damaged(path, f"there is no accuracy.{missing[0]}")
+        raise damaged(path, f"there is no accuracy.{missing[0]}")
     return summary
 
 
 def _read_rounds(directory: files.RunDirectory) -> dict[str, np.ndarray]:
     table = directory.rounds(*metrics.COLUMNS)
     if np.any(table.integers(metrics.ROUND, empty=0) < 1):
-        raise csv_files.damaged(table.path, "a row is of no round")
+        raise damaged(table.path, "a row is of no round")
     return known_rounds(table)
 
 
-def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
+def known_rounds(table: Table) -> dict[str, np.ndarray]:
     """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric
     cannot be."""
     known = {name: found for name in table.names if (found := metrics.of_column(name))}
@@ -338,14 +336,14 @@ def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
         values = columns.get(name, np.zeros(0))
         wrong = values[(metric.scale * values < least - _ROUNDING) | (metric.scale * values > most + _ROUNDING)]
         if wrong.size:
-            raise csv_files.damaged(table.path, f"{name} is {wrong[0]:g}")
+            raise damaged(table.path, f"{name} is {wrong[0]:g}")
     return columns
 
 
 def _read_clients(path: pathlib.Path) -> Clients:
-    table = csv_files.read_table(path, CLIENT_COLUMNS)
+    table = read_table(path, CLIENT_COLUMNS)
     if not table.rows:
-        raise csv_files.damaged(path, "it has no clients")
+        raise damaged(path, "it has no clients")
     return Clients(
         client_id=table.texts("client_id"), true_cluster=table.texts("true_cluster"),
         cluster=table.integers("cluster", empty=NO_CLUSTER), examples=table.integers("examples", empty=0),
@@ -370,9 +368,9 @@ def read_arrays(path: pathlib.Path, make: Callable):
             arrays = dict(archive)
         return make(arrays)
     except KeyError as error:
-        raise csv_files.damaged(path, f"there is no {error}") from error
+        raise damaged(path, f"there is no {error}") from error
     except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
-        raise csv_files.damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def representations_of(arrays: Mapping[str, np.ndarray]) -> Representations:

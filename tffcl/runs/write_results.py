@@ -14,8 +14,7 @@ from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
-from tffcl.csv_files import csv_text, text_cell
-from tffcl.regular_files import replacing, write_text
+from tffcl.files import csv_text, replacing, text_cell, write_text
 from tffcl.runs import checks, population_changes, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained

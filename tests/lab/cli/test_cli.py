@@ -355,7 +355,7 @@ def test_the_demo_in_a_pipe(tmp_path):
     assert "report.html" in last_line
     time.sleep(0.5)
     assert seen and not workers(mark)
-    from tffcl.lab.reporting.files import find_runs
+    from tffcl.lab.reporting.batch_index import find_runs
 
     runs = {found.method: found for found in find_runs(tmp_path / "demo")}
     cluster = {name: found.number("accuracy", "cluster", "mean") for name, found in runs.items()}

@@ -9,13 +9,13 @@ import math
 import numpy as np
 import pytest
 
-from tffcl.lab.reporting import comparison_table, files
+from tffcl.lab.reporting import batch_index, comparison_table
 from tffcl.lab.reporting.number_format import Stat, human_bytes, show_bytes, show_number, show_stat
 
 
 @pytest.fixture(scope="module")
 def rows(comparison_path):
-    return comparison_table.comparison_rows(files.find_runs(comparison_path))
+    return comparison_table.comparison_rows(batch_index.find_runs(comparison_path))
 
 
 def summaries(path, method) -> list[dict]:
@@ -49,7 +49,7 @@ def test_accuracies_are_mean_and_sample_deviation_over_seeds_in_percent(comparis
 def test_the_means_are_those_of_the_clients(comparison_path, rows):
     for row in rows:
         means = []
-        for run in (each for each in files.find_runs(comparison_path) if each.method == row.algorithm):
+        for run in (each for each in batch_index.find_runs(comparison_path) if each.method == row.algorithm):
             means.append(100 * np.nanmean(run.clients.local_accuracy))
         assert row.stats["local_accuracy_percent"].mean == pytest.approx(np.mean(means))
 
@@ -97,7 +97,7 @@ def test_text_shows_each_number_once(rows):
 
 
 def test_one_seed_has_no_deviation(comparison_path):
-    rows = comparison_table.comparison_rows(files.find_runs(comparison_path / "pacfl" / "seed-0"))
+    rows = comparison_table.comparison_rows(batch_index.find_runs(comparison_path / "pacfl" / "seed-0"))
     text = comparison_table.to_table(rows).to_text()
     assert "±" not in text
     assert f"{100 * summaries(comparison_path, 'pacfl')[0]['accuracy']['cluster']['mean']:.2f}" in text

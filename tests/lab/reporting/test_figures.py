@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 
-from tffcl.lab.reporting import comparison_table, figures, files, ordering, style
+from tffcl.lab.reporting import batch_index, comparison_table, figures, ordering, style
 from tffcl.lab.reporting.figures import rounds
 from tffcl.lab.reporting.figures.rounds import over_seeds
 
@@ -18,7 +18,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def runs(comparison_path):
-    return files.find_runs(comparison_path)
+    return batch_index.find_runs(comparison_path)
 
 
 def drawn(figure: Figure) -> bytes:

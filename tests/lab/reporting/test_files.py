@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import files
+from tffcl.lab.reporting import batch_index
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import run_files
 from tffcl.runs.run_directory import RunDirectory
@@ -18,7 +18,7 @@ from tffcl.runs.write_results import write_clients
 
 def message(path) -> str:
     with pytest.raises(UserError) as caught:
-        files.find_runs(path)
+        batch_index.find_runs(path)
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -71,7 +71,7 @@ def test_a_number_that_is_none_is_named(run_path):
 
 
 def test_a_comparison_is_found_by_method_and_seed(comparison_path):
-    runs = files.find_runs(comparison_path)
+    runs = batch_index.find_runs(comparison_path)
     # Seed 10 comes after seed 0 and would come before seed 2: seeds are numbers.
     assert [(run.method, run.seed) for run in runs] == [("fedavg", 0), ("fedavg", 10), ("pacfl", 0), ("pacfl", 10)]
     assert [run.clustering is None for run in runs] == [True, True, False, False]
@@ -81,7 +81,7 @@ def test_a_comparison_is_found_by_method_and_seed(comparison_path):
 
 def test_runs_say_what_they_are_in_a_line(comparison_path):
     """At the prompt, where all their columns would be pages."""
-    for run in files.find_runs(comparison_path):
+    for run in batch_index.find_runs(comparison_path):
         assert repr(run).startswith(f"RunFiles(task: digits, method: {run.method}, seed: {run.seed}, rounds: ")
         for part in (run, run.clients, run.clustering):
             assert (
@@ -92,13 +92,13 @@ def test_runs_say_what_they_are_in_a_line(comparison_path):
 def test_seeds_are_ordered_as_numbers(tmp_path, make_run):
     for seed in (10, 9):
         make_run(tmp_path / "pacfl" / f"seed-{seed}", seed=seed)
-    assert [run.seed for run in files.find_runs(tmp_path)] == [9, 10]
+    assert [run.seed for run in batch_index.find_runs(tmp_path)] == [9, 10]
 
 
 def test_variants_of_an_algorithm_go_by_their_directory(tmp_path, make_run):
     make_run(tmp_path / "pacfl" / "seed-0")
     make_run(tmp_path / "pacfl-5-vectors" / "seed-0")
-    runs = files.find_runs(tmp_path)
+    runs = batch_index.find_runs(tmp_path)
     assert [(run.method, run.algorithm) for run in runs] == [("pacfl", "pacfl"), ("pacfl-5-vectors", "pacfl")]
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.cluster import hierarchy
 
 from tests.lab.reporting.test_report import Page
-from tffcl.lab.reporting import comparison_table, figures, files, report_figures, style
+from tffcl.lab.reporting import batch_index, comparison_table, figures, report_figures, style
 from tffcl.lab.reporting.html import render
 from tffcl.lab.reporting.page import cluster_tables
 from tffcl.lab.reporting.page.panels import Panel, panels_of, pooled, scale_colors
@@ -24,7 +24,7 @@ from tffcl.runs import run_files
 
 @pytest.fixture(scope="module")
 def runs(comparison_path):
-    return files.find_runs(comparison_path)
+    return batch_index.find_runs(comparison_path)
 
 
 def svg_of(panel: Panel) -> ElementTree.Element:
@@ -296,7 +296,7 @@ def test_clients_of_their_own_have_no_table_of_clusters(runs):
 
 def test_labels_are_drawn_once_for_the_same_clusters(comparison_path):
     """Two methods without clusters would have the same picture twice."""
-    fedavg, _, pacfl, _ = files.find_runs(comparison_path)
+    fedavg, _, pacfl, _ = batch_index.find_runs(comparison_path)
     same = dataclasses.replace(fedavg, method="fedprox")
     panel = Panel("", "0 0 1 1", Markup())
     pictures = [

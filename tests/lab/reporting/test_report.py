@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import comparison_table, files, settings
+from tffcl.lab.reporting import batch_index, comparison_table, settings
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.html import render
@@ -92,7 +92,7 @@ def run_page(finished_run, tmp_path_factory):
 
 def page_without_pictures(path) -> Page:
     """The page of a directory, which is made in no time where no pictures are drawn."""
-    (path / "report.html").write_text(render(files.find_runs(path), [], path), encoding="utf-8")
+    (path / "report.html").write_text(render(batch_index.find_runs(path), [], path), encoding="utf-8")
     return Page(path / "report.html")
 
 
@@ -174,7 +174,7 @@ def test_a_comparison(comparison):
     # Both methods are switched on and off, with the figures that are theirs alone.
     assert [each["id"] for each in page.all("input")] == ["run-0", "run-1"]
     assert [each["class"] for each in page.all("div") if each.get("class", "").startswith("run-")] == ["run-0", "run-1"]
-    rows = comparison_table.comparison_rows(files.find_runs(comparison))
+    rows = comparison_table.comparison_rows(batch_index.find_runs(comparison))
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
         assert f"{stat.mean:.2f} ± {stat.std:.2f}" in page.text
@@ -187,7 +187,7 @@ def test_the_table_of_a_comparison(comparison):
         lines = list(csv.DictReader(file))
     assert [line["algorithm"] for line in lines] == ["fedavg", "pacfl"]
     for line in lines:
-        runs = files.find_runs(comparison)
+        runs = batch_index.find_runs(comparison)
         means = [100 * run.clients.cluster_accuracy.mean() for run in runs if run.method == line["algorithm"]]
         assert float(line["cluster_accuracy_percent"]) == pytest.approx(np.mean(means))
         assert float(line["cluster_accuracy_percent_std"]) == pytest.approx(np.std(means, ddof=1))
@@ -203,7 +203,7 @@ def test_links_lead_to_the_reports_of_single_runs(comparison):
 
 
 def test_settings_are_shared_or_differ(comparison):
-    runs = files.find_runs(comparison)
+    runs = batch_index.find_runs(comparison)
     methods, rows = settings.differing(runs)
     assert methods == ["fedavg", "pacfl"]
     assert rows == [["train.learning_rate", "0.1", "0.05"]]
@@ -252,7 +252,7 @@ def test_a_run_without_rounds_tree_or_local_training(run_path):
 def test_different_clients_are_not_put_side_by_side(comparison):
     # The first report of the comparison has them, all clients being the same.
     assert "Each client (seed 0)" in Page(comparison / "report.html").text
-    runs = files.find_runs(comparison)
+    runs = batch_index.find_runs(comparison)
     other = dataclasses.replace(runs[2].clients, examples=runs[2].clients.examples + 1)
     changed = [*runs[:2], dataclasses.replace(runs[2], clients=other), runs[3]]
     assert "Each client" in render(runs, [], comparison)
@@ -269,7 +269,7 @@ def test_the_clients_of_a_comparison_have_their_clusters(comparison):
         re.findall("<td[^>]*>(.*?)</td>", row)
         for row in re.findall(r"<tr>(?=<th scope=.row)(.*?)</tr>", details, re.DOTALL)
     ]
-    by_method = {run.method: run.clients for run in files.find_runs(comparison) if run.seed == 0}
+    by_method = {run.method: run.clients for run in batch_index.find_runs(comparison) if run.seed == 0}
     assert [row[2] for row in rows] == list(map(str, by_method["fedavg"].cluster))
     assert [row[5] for row in rows] == list(map(str, by_method["pacfl"].cluster))
 
@@ -306,7 +306,7 @@ def test_notes_say_whose_they_are(comparison_path, tmp_path):
     for method, notes in (("fedavg", ["of all", "attack"]), ("pacfl", ["of all"])):
         for file in path.glob(f"{method}/*/summary.json"):
             file.write_text(json.dumps({**json.loads(file.read_text()), "notes": notes}))
-    text = render(files.find_runs(path), [], path)
+    text = render(batch_index.find_runs(path), [], path)
     assert "<dd>of all</dd>" in text and "<dd>fedavg: attack</dd>" in text
 
 
@@ -318,7 +318,7 @@ def test_private_runs_say_what_they_cost_together(comparison_path, tmp_path):
         for file, privacy in itertools.zip_longest(sorted(path.glob("*/*/summary.json")), privacies):
             contents = json.loads(file.read_text()) | {"privacy": privacy, "notes": []}
             file.write_text(json.dumps(contents))
-        return notes_of(files.find_runs(path))
+        return notes_of(batch_index.find_runs(path))
 
     spent = {"epsilon": 1.5, "delta": 1e-3, "neighbours": "add or remove a client"}
     said = "each run's epsilon is its own: a client of all 2 private runs is told of by each of them"
@@ -329,7 +329,7 @@ def test_private_runs_say_what_they_cost_together(comparison_path, tmp_path):
 
 def test_without_a_target_one_is_suggested(comparison):
     page = Page(comparison / "report.html")
-    best = [100 * np.nanmax(run.rounds["cluster_accuracy"]) for run in files.find_runs(comparison)]
+    best = [100 * np.nanmax(run.rounds["cluster_accuracy"]) for run in batch_index.find_runs(comparison)]
     wanted = 5 * int(np.median([max(best[:2]), max(best[2:])]) // 5)
     assert f"cluster {wanted} %" in page.text and "No target was asked for" in page.text
     assert not (comparison / "targets.csv").exists()

@@ -10,14 +10,14 @@ from matplotlib.colors import to_hex
 
 from tests.lab.reporting.test_figures import drawn
 from tffcl.errors import UserError
-from tffcl.lab.reporting import figures, files, style
+from tffcl.lab.reporting import batch_index, figures, style
 from tffcl.lab.reporting.figures.maps import clusters_at, shown_rounds
 from tffcl.runs import run_files
 
 
 @pytest.fixture(scope="module")
 def run(comparison_path):
-    return files.find_runs(comparison_path)[0]
+    return batch_index.find_runs(comparison_path)[0]
 
 
 def colours(axes):
@@ -131,7 +131,7 @@ def test_pairs_within_and_across_groups(population):
 def test_damaged_files_are_named(comparison_path, tmp_path):
     import shutil
 
-    source = files.find_runs(comparison_path)[0].path
+    source = batch_index.find_runs(comparison_path)[0].path
     count = len(run_files.read_run(source).clients)
     for name, arrays in (
         ("representations.npz", {"places": np.arange(3), "points": np.zeros([2, 2])}),

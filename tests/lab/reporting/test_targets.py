@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.cli.test_cli import fails
 from tffcl.lab.cli.main import main
-from tffcl.lab.reporting import files, targets
+from tffcl.lab.reporting import batch_index, targets
 from tffcl.lab.reporting.batch_index import write_index
 
 COMMAND = "compare demo_digits --algorithms pacfl,fedavg --rounds 5 --set train.clients_per_round=10".split()
@@ -75,7 +75,7 @@ def test_the_text_and_the_page_have_them(compared, capsys):
 
 def test_the_authors_way_is_traffic_over_all_clients(compared):
     """0.1 x 32 bit x parameters x 2 a round, for a tenth of the clients; here a quarter."""
-    fedavg = next(run for run in files.find_runs(compared) if run.method == "fedavg")
+    fedavg = next(run for run in batch_index.find_runs(compared) if run.method == "fedavg")
     (row,) = targets.reached([fedavg], [targets.Target("cluster", 1)])
     parameters = 64 * 64 + 64 + 64 * 10 + 10
     assert row.rounds.mean == 1
@@ -112,13 +112,13 @@ def test_a_target_that_was_noted_earlier_is_read_still(tmp_path):
 
 
 def test_a_run_without_an_accuracy_reaches_nothing(compared):
-    pacfl = next(run for run in files.find_runs(compared) if run.method == "pacfl")
+    pacfl = next(run for run in batch_index.find_runs(compared) if run.method == "pacfl")
     (row,) = targets.reached([pacfl], [targets.Target("global", 1)])
     assert row.rounds.count == 0 and targets.cells(row)[2] == "not reached" and np.isnan(row.megabits.mean)
 
 
 def test_a_target_of_what_is_better_the_less_is_reached_from_above(compared):
-    fedavg = next(run for run in files.find_runs(compared) if run.method == "fedavg")
+    fedavg = next(run for run in batch_index.find_runs(compared) if run.method == "fedavg")
     losses = fedavg.rounds["train_loss"]
     limit = float(np.mean(losses))
     (row,) = targets.reached([fedavg], [targets.parse_target(f"train_loss={limit}")])

@@ -20,7 +20,7 @@ from tffcl.lab.batches import newcomers, sweep
 from tffcl.lab.batches.batch import Options
 from tffcl.lab.batches.run import run
 from tffcl.lab.cli.main import main
-from tffcl.lab.reporting.files import find_runs
+from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.exports import check_export, export_run
 

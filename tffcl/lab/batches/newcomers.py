@@ -15,10 +15,9 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.example_types import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
-from tffcl.csv_files import csv_text
 from tffcl.errors import UserError
-from tffcl.json_files import finite
-from tffcl.lab.reporting.files import find_runs
+from tffcl.files import check_replaceable, csv_text, finite, write_text
+from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.load_run import TrainedRun, load_run
@@ -26,7 +25,6 @@ from tffcl.lab.tasks.populations import build_population, held_out
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.metrics import better_of
 from tffcl.models.model_rows import assigned
-from tffcl.regular_files import check_replaceable, write_text
 from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
 from tffcl.runs.evaluator import Evaluator, own_metrics

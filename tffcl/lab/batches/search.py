@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tffcl.errors import Option, UserError, argument
-from tffcl.json_files import finite
+from tffcl.files import finite
 from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource

@@ -20,13 +20,13 @@ from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project
 from tffcl.display import Shown
 from tffcl.errors import UserError, unknown
+from tffcl.files import replacing
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, Seed
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
-from tffcl.regular_files import replacing
 from tffcl.runs.progress import progress_bar, waiting
 from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind, check_value

@@ -15,7 +15,7 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import UserError, tell
-from tffcl.json_files import read_json, write_json
+from tffcl.files import read_bytes, read_json, write_bytes, write_json
 from tffcl.lab.batches import study_tuning
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.batches.study_plan import StudyPlan, plan
@@ -24,7 +24,6 @@ from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
-from tffcl.regular_files import read_bytes, write_bytes
 from tffcl.runs.interrupts import Interrupted
 from tffcl.runs.run_directory import CHECKPOINTS, FAILED, KEPT, RunDirectory
 

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 import msgspec
 
 from tffcl.errors import UserError, unknown
-from tffcl.json_files import MOST_TOML
+from tffcl.files import MOST_TOML, read_text
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
-from tffcl.regular_files import read_text
 from tffcl.runs.metrics import on_validation
 from tffcl.validation import Whole, check_value, types_of
 

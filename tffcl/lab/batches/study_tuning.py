@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 
 from tffcl.errors import UserError
-from tffcl.json_files import finite
+from tffcl.files import finite
 from tffcl.lab.batches import search, sweep
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.batches.study_file import Cell, slug

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tffcl.errors import UserError
 from tffcl.lab.batches.batch import Batch, Job
-from tffcl.lab.reporting import batch_index, comparison_table, files, report, sweeps
+from tffcl.lab.reporting import batch_index, comparison_table, report, sweeps
 from tffcl.lab.reporting.verdict import verdict
 from tffcl.runs.metrics import BY_KEY, of_column, on_validation
 from tffcl.runs.result import Result
@@ -114,7 +114,7 @@ class Summaries(list):
         return ("algorithm",), (*comparison_table.COLUMNS, *comparison_table.further_columns(runs)), found
 
     def _read_runs(self) -> Sequence[RunFiles]:
-        return files.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
+        return batch_index.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
 
 
 class Found(Summaries):

@@ -98,13 +98,13 @@ def _add_newcomers(parser):
 
 
 def _newcomers(options):
-    from tffcl.lab.reporting import files
+    from tffcl.lab.reporting import batch_index
     from tffcl.runs.run_directory import RunDirectory
 
     one = RunDirectory(options.out).is_run
     given = {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
     if not one:
-        files.find_runs(options.out)
+        batch_index.find_runs(options.out)
     from tffcl.lab.batches import newcomers
     from tffcl.lab.reporting import newcomers_table
 

@@ -4,8 +4,8 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError, printable
+from tffcl.files import write_text
 from tffcl.lab.cli import command_options as shared
-from tffcl.regular_files import write_text
 
 
 def add_study(parser):

@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tffcl.lab.reporting import batch_index, files
+from tffcl.lab.reporting import batch_index
 from tffcl.lab.reporting.batch_index import Failure
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.table import Cell, Column, Table
@@ -161,7 +161,7 @@ def directory_rows(path: str | pathlib.Path) -> list[Row]:
     """
     failures = [] if RunDirectory(path).is_run else batch_index.find_failures(path)
     finished = not failures or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
-    rows = comparison_rows(files.find_runs(path) if finished else [], failures)
+    rows = comparison_rows(batch_index.find_runs(path) if finished else [], failures)
     order = batch_index.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
     return sorted(rows, key=lambda row: order.index(row.algorithm)) if order else rows
 

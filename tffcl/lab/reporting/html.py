@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from tffcl.errors import printable
+from tffcl.files import digest_of_file
 from tffcl.lab.reporting import (
     comparison_table,
     newcomers_table,
@@ -32,7 +33,6 @@ from tffcl.lab.reporting.page import cluster_tables, panels
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.lab.reporting.table import Table
-from tffcl.regular_files import digest_of_file
 from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, REPORT, ROUNDS, SAMPLES, SUMMARY
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 

@@ -5,14 +5,13 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tffcl import csv_files
+from tffcl import files
 from tffcl.errors import UserError
-from tffcl.json_files import read_json, telling_damage
-from tffcl.lab.reporting import comparison_table, files
+from tffcl.files import read_json, telling_damage, write_text
+from tffcl.lab.reporting import batch_index, comparison_table
 from tffcl.lab.reporting.comparison_table import Row
 from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.reporting.table import Column, Table, percent
-from tffcl.regular_files import write_text
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles
 
@@ -38,7 +37,7 @@ def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
     Raises:
       UserError: If no run has newcomers that joined, or a file is damaged.
     """
-    rows = _rows(files.find_runs(path))
+    rows = _rows(batch_index.find_runs(path))
     if not rows:
         raise UserError(f"no newcomers have joined a run in {path}")
     return rows
@@ -53,9 +52,7 @@ def _rows(runs: Sequence[RunFiles]) -> list[Row]:
 def _with_newcomers(run: RunFiles) -> RunFiles:
     found = read_json(run.path / NEWCOMERS)
     if found.get("seed") != run.seed:
-        raise csv_files.damaged(
-            run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}"
-        )
+        raise files.damaged(run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}")
     return dataclasses.replace(run, summary=found)
 
 

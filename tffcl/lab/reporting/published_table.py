@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from tffcl import csv_files
-from tffcl.json_files import read_json, telling_damage
+from tffcl import files
+from tffcl.files import read_json, telling_damage
 from tffcl.lab.reporting import study_results, study_table
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.table import Cell, Table
@@ -48,7 +48,7 @@ def read_published(run: RunFiles) -> list[dict]:
         found = noted["cells"]
         missing = [name for each in found for name in sorted(_KEYS - set(each))]
     if missing:
-        raise csv_files.damaged(file, f"there is no {missing[0]}")
+        raise files.damaged(file, f"there is no {missing[0]}")
     return found
 
 

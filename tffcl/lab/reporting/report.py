@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from tffcl.errors import UserError, printable
-from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets, verdict
+from tffcl.files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
+from tffcl.lab.reporting import batch_index, comparison_table, html, report_figures, sweeps, targets, verdict
 from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
-from tffcl.regular_files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
@@ -41,7 +41,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     check_no_link(path / FIGURES)  # before anything is drawn
     check_replaceable(path / REPORT)
     if not RunDirectory(path).is_run and not (path / INDEX).is_file():
-        files.check_ours(path)
+        batch_index.check_ours(path)
     pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
     try:
         drawn = {}
@@ -97,7 +97,7 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     wanted = targets.read_targets(out)
     if wanted and runs:
         print(f"\n{targets.to_table(targets.reached(runs, wanted)).to_text(left=2)}")
-    for each in files.unfinished_runs(out):
+    for each in batch_index.unfinished_runs(out):
         print(f"\nnot finished, and left out: {printable(str(each))}", file=sys.stderr)
     if page:
         print(f"\nreport: {printable(str(page))}")
@@ -118,7 +118,7 @@ def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], Sequence[Ru
         notes = comparison_table.cost_together(found.runs)
         return sweeps.to_table(found), [f"note: {each}" for each in notes], found.runs
     rows = comparison_table.directory_rows(path)
-    runs = files.find_runs(path) if any(row.seeds for row in rows) else []
+    runs = batch_index.find_runs(path) if any(row.seeds for row in rows) else []
     notes = [f"note: {each}" for each in comparison_table.notes_of(runs)]
     return comparison_table.to_table(rows), [*verdict.verdict(runs), *notes], runs
 
@@ -142,7 +142,7 @@ def write_table(path: str | pathlib.Path):
 
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
-    runs = files.find_runs(path)
+    runs = batch_index.find_runs(path)
     alone = RunDirectory(path).is_run
     draw = report_figures.run_pictures if alone else report_figures.comparison_pictures
     pictures = draw(runs[0] if alone else runs, formats)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 import jinja2
 
-from tffcl import csv_files
+from tffcl import files
 from tffcl.errors import UserError
+from tffcl.files import write_bytes, write_text
 from tffcl.lab.reporting import league_figure, league_table, study_table, style
 from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.number_format import MISSING, human_time
 from tffcl.lab.reporting.study_results import StudyResults
 from tffcl.lab.reporting.table import Table
-from tffcl.regular_files import write_bytes, write_text
 
 NOTES = "NOTES.md"
 _HEAD = """# What the studies give, next to the papers
@@ -63,7 +63,7 @@ def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str,
     parts += [_NO_STUDIES] if planned else []
     parts += [_section(each, directory) for each in studies]
     if notes.is_file():
-        parts.append(csv_files.read_text(notes))
+        parts.append(files.text_of_file(notes))
     return "\n".join(parts)
 
 

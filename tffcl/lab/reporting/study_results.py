@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tffcl import csv_files as columns
+from tffcl import files
 from tffcl.errors import UserError
-from tffcl.json_files import inside, read_json, telling_damage
+from tffcl.files import inside, read_json, telling_damage
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.number_format import Stat, human_time, show_settings
 from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel, rows_of
@@ -130,7 +130,7 @@ class StudyResults:
         file = self.path / FINDINGS
         if not file.is_file():
             return []
-        return [" ".join(each.split()) for each in columns.read_text(file).split("\n\n") if each.strip()]
+        return [" ".join(each.split()) for each in files.text_of_file(file).split("\n\n") if each.strip()]
 
     @property
     def seeds(self) -> str:

@@ -18,7 +18,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from tffcl.errors import printable
-from tffcl.regular_files import write_bytes
+from tffcl.files import write_bytes
 
 DPI = 120
 WIDTH = 4.4  # of a panel, inches: its letters can be read on a phone

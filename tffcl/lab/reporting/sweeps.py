@@ -5,9 +5,9 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tffcl import csv_files
+from tffcl import files
 from tffcl.errors import RESUME, UserError
-from tffcl.json_files import inside, telling_damage
+from tffcl.files import inside, telling_damage
 from tffcl.lab.reporting import comparison_table
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.comparison_table import LEGEND, Row
@@ -106,12 +106,12 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
         keys, labels = tuple(noted["keys"]), tuple(noted["labels"])
         points = [_read_point(path, each, noted["seeds"], len(keys)) for each in noted["points"]]
         if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
-            raise csv_files.damaged(file, "it must have one or two keys, a label for each, and points")
+            raise files.damaged(file, "it must have one or two keys, a label for each, and points")
         if not any(point.runs or point.failures for point in points):
             raise UserError(f"no run in {path} is finished; {RESUME} goes on with the sweep")
         return Sweep(path, str(noted["task"]), str(noted["algorithm"]), keys, labels, points)
     except ValueError as error:
-        raise csv_files.damaged(file, error) from error
+        raise files.damaged(file, error) from error
 
 
 def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings: int) -> Point:

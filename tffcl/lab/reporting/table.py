@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import tabulate
 
-from tffcl.csv_files import text_cell
 from tffcl.errors import printable
+from tffcl.files import text_cell
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_stat, show_value
 from tffcl.runs.metrics import Metric
 

@@ -10,8 +10,9 @@ import msgspec
 
 from tffcl.display import Shown
 from tffcl.errors import Option, UserError, unknown
+from tffcl.files import read_text
 from tffcl.lab.datasets.federated import check_settings
-from tffcl.lab.reporting.files import runs_below
+from tffcl.lab.reporting.batch_index import runs_below
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.attack_settings import AttackSettings
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
@@ -24,7 +25,6 @@ from tffcl.lab.tasks.settings import (
 )
 from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, find_in_table, given, noun, parameters_of
-from tffcl.regular_files import read_text
 from tffcl.runs.metrics import Metric, measured
 from tffcl.runs.privacy import PrivacySettings
 from tffcl.runs.run_directory import BUILT_FROM, CONFIG

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 from tffcl.display import Shown
 from tffcl.errors import UserError, unknown
-from tffcl.json_files import MOST_TOML, parse_toml
+from tffcl.files import MOST_TOML, parse_toml, read_text
 from tffcl.lab.datasets.catalog import NATURAL
 from tffcl.registry import Row, add
-from tffcl.regular_files import read_text
 from tffcl.validation import check_kind
 
 SECTIONS = (

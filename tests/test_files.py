@@ -10,10 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from tffcl import regular_files
+from tffcl import files
 from tffcl.clients.client_state import write_arrays
 from tffcl.errors import UserError
-from tffcl.regular_files import read_text, replacing, write_text
+from tffcl.files import read_text, replacing, write_text
 
 NO_FILES = {
     "a pipe": lambda path: os.mkfifo(path),
@@ -28,7 +28,7 @@ def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path, monkeypatch, mak
     monkeypatch.chdir(tmp_path)  # the name of a socket is short
     path = tmp_path / "a"
     make(path.relative_to(tmp_path))
-    for call in (read_text, regular_files.read_bytes, regular_files.digest_of_file):
+    for call in (read_text, files.read_bytes, files.digest_of_file):
         with pytest.raises(UserError, match="a is not a file$"):
             call(path)
     with pytest.raises(UserError, match="a is (not a file|a link)"):
@@ -44,7 +44,7 @@ def test_what_takes_a_files_place_while_it_is_opened_is_told(tmp_path, monkeypat
     os.mkfifo(file)
     monkeypatch.setattr(os, "stat", lambda path, **how: whole)
     with pytest.raises(UserError, match="is not a file"):
-        regular_files.opened(file)
+        files.opened(file)
 
 
 def test_a_file_that_is_too_large_is_told_by_its_size(tmp_path):

@@ -1,0 +1,349 @@
+"""Files as tffcl reads and writes them: regular ones alone, CSV as NumPy columns, small ones of JSON and TOML.
+
+No link is followed to be written, no pipe or device is read; a file is written whole or not at all, and one that cannot
+be read is one clear line.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from tffcl.errors import UserError
+
+MOST_TEXT = 2**28  # bytes of a text; the table of two million clients has as many
+
+
+def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
+    """Opens a file to read its bytes.
+
+    Args:
+      path: The file, or a link to it.
+      most: How many bytes it may have; default any number.
+
+    Raises:
+      UserError: If it is a directory, a pipe, a socket or a device, or has more bytes.
+      OSError: If it is not there, or may not be read.
+    """
+    # What is no file is not opened: that could wait for ever, or change a device.
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise UserError(f"{path} is not a file")
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    found = os.fstat(file.fileno())
+    regular = stat.S_ISREG(found.st_mode)  # it may be another one by now
+    if regular and (most is None or found.st_size <= most):
+        return file
+    file.close()
+    raise UserError(
+        f"{path} has {found.st_size:,} bytes; at most {most:,} can be of such a file"
+        if regular
+        else f"{path} is not a file"
+    )
+
+
+def read_text(path: str | pathlib.Path, most: int = MOST_TEXT, newline: str | None = None) -> str:
+    """Returns the text of a file in UTF-8; `newline` as of `open`.
+
+    Raises:
+      UserError, OSError: As `opened`.
+      UnicodeDecodeError: If it is no text.
+    """
+    with io.TextIOWrapper(opened(path, most), encoding="utf-8", newline=newline) as file:
+        return file.read()
+
+
+def read_bytes(path: str | pathlib.Path) -> bytes:
+    """Returns the contents of a file; errors as of `opened`."""
+    with opened(path, MOST_TEXT) as file:
+        return file.read()
+
+
+def digest_of_file(path: str | pathlib.Path) -> str:
+    """Returns the SHA-256 of a file's contents in hexadecimal; errors as of `opened`."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_no_link(path: pathlib.Path):
+    """Raises UserError if there is a link where something shall be written.
+
+    It could lead anywhere: whoever may write into a directory would choose which of the user's files is written over.
+    """
+    if path.is_symlink():
+        raise UserError(f"{path} is a link, and nothing is written through one: remove it, or give another directory")
+
+
+def check_replaceable(path: pathlib.Path):
+    """Raises UserError if there is something else than a regular file where one shall be written."""
+    check_no_link(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a file: move it, or give another directory")
+
+
+def make_directory(path: pathlib.Path):
+    """Makes a directory inside of another, if it is not there; UserError if it is a link."""
+    check_no_link(path)
+    path.mkdir(exist_ok=True)
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path, *, private: bool = False, durable: bool = False) -> Iterator[BinaryIO]:
+    """Gives a file to write to that takes the place of `path` when the block has ended: whole, or not at all.
+
+    Args:
+      path: What is written.
+      private: Whether its owner alone may read it, whatever the umask says: examples and values of clients.
+      durable: Whether it is on the disk when the block has ended, also if the machine loses its power then.
+
+    Raises:
+      UserError: As `check_replaceable`.
+      OSError: If it cannot be written; what was there stays.
+    """
+    check_replaceable(path)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)  # of a process that was killed, or somebody's link: not what it leads to
+    new = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
+    try:
+        with open(new, "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if durable:
+        with contextlib.suppress(OSError):  # some file systems do not sync a directory
+            place = os.open(path.parent, os.O_RDONLY)
+            os.fsync(place)
+            os.close(place)
+
+
+def write_bytes(path: pathlib.Path, contents: bytes, *, private: bool = False):
+    """Writes a file as `replacing` does."""
+    with replacing(path, private=private) as file:
+        file.write(contents)
+
+
+def write_text(path: pathlib.Path, text: str, *, private: bool = False):
+    """Writes a text in UTF-8 as `replacing` does."""
+    write_bytes(path, text.encode(), private=private)
+
+
+# How a cell begins that a spreadsheet would compute, or this module has marked.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+
+
+def damaged(path: pathlib.Path, why: object) -> UserError:
+    """Returns the error for a file that is there but cannot be used; always one line."""
+    return UserError(f"{path} is damaged: {' '.join(str(why).split())}")
+
+
+def text_of_file(path: pathlib.Path, newline: str | None = None) -> str:
+    """Returns the text of a file; `newline` as of `open`.
+
+    Raises:
+      UserError: If there is no such file, it is not text, or larger than a run's can be.
+    """
+    try:
+        return read_text(path, newline=newline)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; did the run finish?") from error
+    except UnicodeDecodeError as error:
+        raise damaged(path, "it is not UTF-8 text") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def csv_text(rows: Iterable[Iterable]) -> str:
+    """Returns rows of cells, the names of the columns first, as the text of a CSV file."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def text_cell(text: object) -> str:
+    """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -,
+    @ and tab."""
+    return f"'{text}" if _FORMULA.match(str(text)) else str(text)
+
+
+def cell_text(cell: str) -> str:
+    """The inverse of `text_cell`."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A CSV file.
+
+    Attributes:
+      path: Where it is, for messages.
+      names: Its header.
+      rows: Its other lines.
+    """
+
+    path: pathlib.Path
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def texts(self, name: str) -> np.ndarray:
+        """Returns a column of texts, as they were before `text_cell`."""
+        return np.array([cell_text(cell) for cell in self._cells(name)], dtype=str)
+
+    def floats(self, name: str) -> np.ndarray:
+        """Returns a column of numbers; NaN for an empty cell."""
+        return np.array([self._float(name, line, cell) for line, cell in enumerate(self._cells(name), 2)], float)
+
+    def integers(self, name: str, empty: int) -> np.ndarray:
+        """Returns a column of whole numbers, with `empty` for an empty cell."""
+        values = self.floats(name)
+        wrong = np.flatnonzero(np.isinf(values) | (~np.isnan(values) & (values != np.round(values))))
+        if wrong.size:
+            raise self._wrong(name, wrong[0] + 2, self._cells(name)[wrong[0]], "a whole number")
+        return np.where(np.isnan(values), empty, values).astype(np.int64)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Returns a column of numbers: whole ones if each cell is written as one, else floats with NaN for an empty
+        cell."""
+        whole = all(re.fullmatch(r"-?\d+", cell) for cell in self._cells(name))
+        return self.integers(name, empty=0) if whole else self.floats(name)
+
+    def numbered(self, name: str, empty: float = np.nan) -> np.ndarray:
+        """Returns the columns of numbers NAME_0, NAME_1, ..., `float [n, columns]`, with `empty` for empty cells."""
+        count = sum(re.fullmatch(rf"{name}_\d+", each) is not None for each in self.names)
+        missing = [f"{name}_{each}" for each in range(count) if f"{name}_{each}" not in self.names]
+        if missing:
+            raise damaged(self.path, f"there is no column {missing[0]}")
+        columns = [self.floats(f"{name}_{each}") for each in range(count)]
+        found = np.stack(columns, axis=1) if columns else np.zeros([len(self.rows), 0])
+        return np.where(np.isnan(found), empty, found)
+
+    def _cells(self, name: str) -> list[str]:
+        place = self.names.index(name)
+        return [row[place] for row in self.rows]
+
+    def _float(self, name: str, line: int, cell: str) -> float:
+        try:
+            return float(cell.strip() or "nan")
+        except ValueError as error:
+            raise self._wrong(name, line, cell, "a number") from error
+
+    def _wrong(self, name: str, line: int, cell: str, wanted: str) -> UserError:
+        return damaged(self.path, f"line {line}: {name} is {cell!r}, not {wanted}")
+
+
+def read_table(path: pathlib.Path, required: Sequence[str]) -> Table:
+    """Reads a CSV file with a header.
+
+    Args:
+      required: Names of columns that must be there; others may be.
+
+    Raises:
+      UserError: If the file is missing, lacks a column, or a line has too few or too many cells.
+    """
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text_of_file(path, newline=""), newline="")) if row]
+    except csv.Error as error:
+        raise damaged(path, error) from error
+    if not rows:
+        raise damaged(path, "it is empty")
+    names, *rows = rows
+    for name in required:
+        if name not in names:
+            raise damaged(path, f"there is no column {name}")
+    for line, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise damaged(path, f"line {line} has {len(row)} cells, the header {len(names)}")
+    return Table(path, tuple(names), rows)
+
+
+MOST_TOML = 2**22  # bytes; Python's reader takes seconds for so many
+_DEEPEST = 100  # names with dots between them
+_DOTTED = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+)++""")
+
+
+def write_json(path: pathlib.Path, contents: Mapping, *, indent: int = 1):
+    """Writes a file that a kill or a full disk leaves as it was before."""
+    write_text(path, json.dumps(contents, indent=indent) + "\n")
+
+
+def finite(number: float) -> float | None:
+    """Returns a number as JSON has it: None for NaN and infinity."""
+    return float(number) if math.isfinite(number) else None
+
+
+def read_json(path: pathlib.Path) -> dict:
+    """Reads a file of one table.
+
+    Raises:
+      UserError: If it is not there, or is damaged.
+    """
+    text = text_of_file(path)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+    if not isinstance(found, dict):
+        raise damaged(path, f"it holds a {type(found).__name__} where names and values should be")
+    return found
+
+
+def parse_toml(text: str) -> dict:
+    """Reads TOML as `tomllib.loads`, whose time grows with the square of the names in a key.
+
+    Raises:
+      ValueError: If it is no TOML, has more than four million letters or a number of thousands of digits.
+      RecursionError: If it is nested too deep.
+    """
+    if len(text) > MOST_TOML:
+        raise ValueError(f"it has more than {MOST_TOML:,} characters")
+    if any(found[0].count(".") > _DEEPEST for found in _DOTTED.finditer(text)):
+        raise RecursionError("it is nested too deep")
+    return tomllib.loads(text)
+
+
+def read_toml(path: pathlib.Path) -> dict:
+    """Reads a file of TOML.
+
+    Raises:
+      UserError: If it is not there, or is damaged.
+    """
+    text = text_of_file(path)
+    try:
+        return parse_toml(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+
+
+def inside(directory: str) -> pathlib.PurePath:
+    """Returns the name of a directory in another as a file says it; ValueError if it leads out of that."""
+    found = pathlib.PurePath(directory)
+    if found.is_absolute() or ".." in found.parts:
+        raise ValueError(f"directory is {str(found)[:100]!r}; it must be inside its own")
+    return found
+
+
+@contextlib.contextmanager
+def telling_damage(path: pathlib.Path):
+    """Inside the block, contents that are not what they should be are the damage of this file: a UserError that
+    names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
