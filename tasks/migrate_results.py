@@ -12,7 +12,7 @@ import tomllib
 
 import tomli_w
 
-from tffcl.lab.batches import study_file, study_plan, study_tuning
+from tffcl.lab.batches import study_file, study_plan
 from tffcl.lab.reporting.batch_index import INDEX, write_index
 from tffcl.lab.tasks.resolve import load_run_config
 
@@ -38,7 +38,7 @@ def one_index(results: pathlib.Path):
             cells = {cell.name: cell for cell in planned.cells}
             # A choice is of what the study says today, or its cell is gone.
             tuned = {
-                name: {"mark": study_tuning.mark(cells[name], planned), "points": each["points"]}
+                name: {"mark": study_plan.mark(cells[name], planned), "points": each["points"]}
                 for name, each in known.items()
                 if name in cells
             }

@@ -18,7 +18,7 @@ from tffcl.lab.datasets.core import Partition as Partition
 from tffcl.lab.reporting.batch_index import find_runs as find_runs
 from tffcl.lab.reporting.report import write_report as write_report
 from tffcl.lab.tasks.build import load_data as load_data
-from tffcl.lab.tasks.load_run import load_run as load_run
+from tffcl.lab.tasks.build import load_run as load_run
 from tffcl.lab.tasks.resolve import resolve as resolve
 from tffcl.lab.tasks.task_file import load_task as load_task
 from tffcl.models.flat import FlatModel as FlatModel

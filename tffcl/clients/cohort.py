@@ -16,7 +16,7 @@ from tffcl.errors import Option, UserError
 if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.population import Population
 
-KINDS = ("fixed", "poisson")  # how cohorts are drawn
+SAMPLINGS = ("fixed", "poisson")  # how cohorts are drawn
 
 
 def stream(seed: int, purpose: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tffcl.algorithms.method import Method, Views
-from tffcl.clients.cohort import KINDS
+from tffcl.clients.cohort import SAMPLINGS
 from tffcl.clients.population import Population
 from tffcl.runs.interrupts import Interrupts
 from tffcl.runs.population_changes import Stage, Stages
@@ -28,7 +28,7 @@ class Protocol(Parameters):
     rounds: Count
     clients_per_round: Count
     seed: Whole = 0
-    sampling: one_of(KINDS) = "fixed"
+    sampling: one_of(SAMPLINGS) = "fixed"
     evaluate_every: Count = 10
     place_unseen: bool = False
     checkpoint_every: Count = 10

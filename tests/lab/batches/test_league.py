@@ -10,7 +10,7 @@ import pytest
 from tests.lab.batches.test_small_tasks import missing
 from tests.lab.batches.test_study import SHORT
 from tests.lab.cli.test_cli import fails
-from tffcl.lab.batches import batch, search, study, study_file, study_plan, study_tuning
+from tffcl.lab.batches import batch, search, study, study_file, study_plan
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import league_figure, league_table, study_results
 from tffcl.lab.reporting.batch_index import read_index
@@ -154,7 +154,7 @@ def test_another_method_in_a_study_changes_no_choice_of_the_others(league):
 
     def mark(**algorithms):
         overrides = task_file.merged(cell.overrides, {"algorithms": algorithms})
-        return study_tuning.mark(dataclasses.replace(cell, overrides=overrides), planned)
+        return study_plan.mark(dataclasses.replace(cell, overrides=overrides), planned)
 
     assert mark(ifca={"num_clusters": 4}) == mark() != mark(fedavg={"momentum": 0.9})
 
@@ -393,9 +393,9 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
     planned = study.plan(found)
     kept = read_index(task_file.task_directory() / "results" / "league", "study")["tuned"]
     for cell in planned.cells:
-        assert len(study_tuning.points(cell)) == 3, cell.name
+        assert len(study_plan.points(cell)) == 3, cell.name
         if cell.name in kept:  # what was chosen is taken over, and not searched for again
-            assert kept[cell.name]["mark"] == study_tuning.mark(cell, planned), cell.name
+            assert kept[cell.name]["mark"] == study_plan.mark(cell, planned), cell.name
 
 
 @pytest.mark.slow

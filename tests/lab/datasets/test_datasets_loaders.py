@@ -10,7 +10,7 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets import storage
 from tffcl.lab.datasets.federated import load_dataset, load_federated
 from tffcl.lab.datasets.images import measured
-from tffcl.lab.datasets.loaders.digits import from_openml
+from tffcl.lab.datasets.loaders.scikit_learn import from_openml
 
 
 def write(path, **changes):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
 from tffcl.lab.datasets.partitions.by_label import dirichlet, iid, label_skew
-from tffcl.lab.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.lab.datasets.partitions.splitting import Domains, with_tests
 
 RUN = settings(deadline=None, max_examples=25)
 SEEDS = st.integers(0, 2**31)

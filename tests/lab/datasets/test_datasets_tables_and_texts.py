@@ -6,7 +6,7 @@ import pytest
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
-from tffcl.lab.datasets.loaders import tables, texts
+from tffcl.lab.datasets.loaders import scikit_learn, texts
 
 DEVICES = {"name": "devices", "clients": 12, "devices": 3, "shift": 1.0}
 
@@ -21,7 +21,8 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(
-    "load, sizes, features", [(tables.load_breast_cancer, (398, 171), 30), (tables.load_diabetes, (309, 133), 10)]
+    "load, sizes, features",
+    [(scikit_learn.load_breast_cancer, (398, 171), 30), (scikit_learn.load_diabetes, (309, 133), 10)],
 )
 def test_tables_are_standardised_by_their_training_rows_and_always_the_same(load, sizes, features):
     found, again = load(), load()
@@ -34,7 +35,7 @@ def test_tables_are_standardised_by_their_training_rows_and_always_the_same(load
 
 
 def test_classes_and_numbers_of_tables():
-    cancer, diabetes = tables.load_breast_cancer(), tables.load_diabetes()
+    cancer, diabetes = scikit_learn.load_breast_cancer(), scikit_learn.load_diabetes()
     assert cancer.class_names == ("benign", "malignant") and cancer.num_classes == 2
     shares = [each.y.mean() for each in (cancer.train, cancer.test)]
     np.testing.assert_allclose(shares, 212 / 569, atol=0.005)
@@ -43,7 +44,7 @@ def test_classes_and_numbers_of_tables():
 
 
 def test_devices_measure_in_their_own_way_and_nobody_shares_a_row(clinics):
-    plain = tables.load_breast_cancer()
+    plain = scikit_learn.load_breast_cancer()
     assert clinics.num_clients == 12 and clinics.true_groups.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     for pool, indices, whole in (
         (clinics.train, clinics.train_indices, plain.train),
@@ -69,7 +70,7 @@ def test_a_device_has_one_gain_and_one_offset_a_feature(clinics):
     for split in ("train", "test"):
         pool, indices = getattr(clinics, split), getattr(clinics, f"{split}_indices")
         measured = pool.take(np.concatenate(indices[8:])).x
-        plain = getattr(tables.load_breast_cancer(), split).x
+        plain = getattr(scikit_learn.load_breast_cancer(), split).x
         back = (measured - offsets) / gains
         near = np.abs(back[:, np.newaxis] - plain[np.newaxis]).max(axis=-1).min(axis=1)
         assert near.max() < 1e-4, "undone, these are rows of the table"

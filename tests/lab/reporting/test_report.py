@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import batch_index, comparison_table, settings
+from tffcl.lab.reporting import batch_index, comparison_table
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.html import render
@@ -204,16 +204,16 @@ def test_links_lead_to_the_reports_of_single_runs(comparison):
 
 def test_settings_are_shared_or_differ(comparison):
     runs = batch_index.find_runs(comparison)
-    methods, rows = settings.differing(runs)
+    methods, rows = comparison_table.differing_settings(runs)
     assert methods == ["fedavg", "pacfl"]
     assert rows == [["train.learning_rate", "0.1", "0.05"]]
-    assert settings.shared(runs) == [("dataset.name", "digits"), ("train.rounds", "5")]
-    assert settings.versions(runs) == [("numpy", np.__version__)]
+    assert comparison_table.shared_settings(runs) == [("dataset.name", "digits"), ("train.rounds", "5")]
+    assert comparison_table.versions_of(runs) == [("numpy", np.__version__)]
 
 
 def test_settings_are_flat_text():
     config = {"a": 1, "b": {"c": True, "d": {"e": [1, 2.5, "x"]}}}
-    assert settings.flatten(config) == {"a": "1", "b.c": "true", "b.d.e": "1, 2.5, x"}
+    assert comparison_table.flatten(config) == {"a": "1", "b.c": "true", "b.d.e": "1, 2.5, x"}
 
 
 def test_texts_are_escaped(tmp_path, make_run):

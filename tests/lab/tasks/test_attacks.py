@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tffcl
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.errors import UserError
-from tffcl.lab.tasks import attack_settings, resolve
+from tffcl.lab.tasks import resolve, settings
 
 SIZE = 400
 VALUE = tff.to_type(
@@ -115,7 +115,7 @@ def test_a_robust_rule_saves_what_the_mean_loses(task, tmp_path):
     benign = [each.summary["attack"]["benign_accuracy"] for each in (lost, saved)]
     assert benign[1]["mean"] > benign[0]["mean"] + 0.2
     told = json.loads((tmp_path / "median" / "summary.json").read_text())
-    assert told["attack"]["malicious"] == attack_settings.AttackSettings(share=0.2).malicious(10, 0).tolist()
+    assert told["attack"]["malicious"] == settings.AttackSettings(share=0.2).malicious(10, 0).tolist()
     assert len(told["attack"]["malicious"]) == 2 and set(benign[1]["clusters"]) == {"0", "1"}
     members = told["attack"]["members"].values()
     assert sum(each["malicious"] for each in members) == 2 and sum(each["benign"] for each in members) == 8

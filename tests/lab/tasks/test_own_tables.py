@@ -13,7 +13,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.datasets.loaders import digits as digits_set
+from tffcl.lab.datasets.loaders import scikit_learn
 from tffcl.lab.datasets.loaders.own import load_folders, load_table
 from tffcl.lab.datasets.partitions.mixed import mixture
 from tffcl.lab.tasks.populations import build_population
@@ -104,8 +104,8 @@ def test_folders_in_a_task_have_the_clients_and_labels_of_the_tree(tmp_path):
     unit = load_federated({**asked, "normalization": "unit"}, {"name": "by_owner"}, seed=0)
     assert unit.measured_noise is None
     own = load_folders(path=str(tmp_path / "scans"), image_size=8)
-    for others, noise in ((own, 0.0), (digits_set.load_digits(), None)):
-        assert mixture([digits_set.load_digits(), others], labels="apart").measured_noise == noise
+    for others, noise in ((own, 0.0), (scikit_learn.load_digits(), None)):
+        assert mixture([scikit_learn.load_digits(), others], labels="apart").measured_noise == noise
     held = tffcl.Population.from_folders(tmp_path / "scans", image_size=16)
     for client in range(2):
         np.testing.assert_array_equal(found.test.x[found.test_indices[client]], held.test(client).x)

@@ -16,12 +16,11 @@ from tffcl import runtime
 from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, tell
 from tffcl.files import parse_toml, read_json, read_text
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
-from tffcl.lab.batches.object_run import ObjectRun
-from tffcl.lab.batches.run import run
+from tffcl.lab.batches.run import ObjectRun, run
 from tffcl.lab.reporting.batch_index import INDEX, KINDS, check_ours, read_index, write_index
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
-from tffcl.lab.tasks.load_run import load_run
+from tffcl.lab.tasks.build import load_run
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints

@@ -8,7 +8,7 @@ from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
 from tffcl.errors import UserError, argument, short_path
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
-from tffcl.lab.batches.object_run import Clients, ObjectRun, built, check_seeds, protocols
+from tffcl.lab.batches.run import Clients, ObjectRun, built, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.batch_index import read_order

@@ -20,7 +20,7 @@ from tffcl.files import check_replaceable, csv_text, finite, write_text
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
-from tffcl.lab.tasks.load_run import TrainedRun, load_run
+from tffcl.lab.tasks.build import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.metrics import better_of
@@ -79,7 +79,7 @@ def join_newcomers(
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
       data_dir: Where data sets are; default as in `datasets`.
       show_progress: A progress bar on standard error while newcomers train.
-      trust_builders: As of `load_run.load_run`.
+      trust_builders: As of `load_run`.
 
     Returns:
       The contents of newcomers.json.
@@ -112,7 +112,7 @@ def join_all(
       out: The directory of the comparison.
       data_dir: Where data sets are; default as in `datasets`.
       show_progress: A line a run, and a progress bar while newcomers train, on standard error.
-      trust_builders: As of `load_run.load_run`.
+      trust_builders: As of `load_run`.
 
     Raises:
       UserError: As `join_newcomers` for a run, or if the directory holds no finished run.

@@ -1,24 +1,41 @@
-"""One run of a task: `runs.train` on what a task file builds, and the published numbers of its task and method."""
+"""One run: `runs.train` on what a task file builds, with the published numbers of its task and method, or on objects.
 
+Objects are a method and clients that were made in Python, in the place of a task's configuration.
+"""
+
+import dataclasses
+import functools
+import inspect
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from tffcl import runtime
 from tffcl.aggregators.upload_attacks import OF_DATA
+from tffcl.algorithms.method import Method
+from tffcl.clients.client_state import KeptStore
+from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
+from tffcl.errors import UserError, unknown
 from tffcl.lab.batches.study_file import Cell, Study, load_study, study_directory
+from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.published_table import PUBLISHED
-from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks import resolve as configs
-from tffcl.lab.tasks.attack_settings import note_of, outcome_of, with_imitators, with_wrong_labels
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
+from tffcl.lab.tasks.settings import note_of, outcome_of, with_imitators, with_wrong_labels
+from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback
+from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.metrics import Metric, measured
+from tffcl.runs.population_changes import Stages
 from tffcl.runs.progress import waiting
-from tffcl.runs.result import Result
+from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Protocol
-from tffcl.runs.run_directory import RunDirectory
-from tffcl.runs.train import train_by
+from tffcl.runs.run_directory import CHECKPOINTS, KEPT, RunDirectory
+from tffcl.runs.train import check_fits, check_given, default_settings, train_by
 from tffcl.runtime import RemoteWorkers, remote_workers
+from tffcl.validation import Whole, check_kind, check_value
 
 
 def run(
@@ -146,3 +163,212 @@ def _differences(wanted: Mapping, found: Mapping) -> list[str]:
         flatten({name: value for name, value in each.items() if name not in _NO_SETTINGS}) for each in (wanted, found)
     )
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
+
+
+PROTOCOL = tuple(field.name for field in dataclasses.fields(Protocol) if field.name != "seed")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clients:
+    """Who takes part in runs of objects.
+
+    Attributes:
+      population: The clients.
+      later: Round to the population from then on, as of `tffcl.train`.
+      task: What tables call clients and protocol together.
+      memory: As of `tffcl.train`.
+    """
+
+    population: Population
+    later: Mapping[int, Population] = dataclasses.field(default_factory=dict)
+    task: str = "train"
+    memory: str | int | None = None
+
+    def __post_init__(self):
+        check_kind("task", self.task, str, "text, what tables call these runs")
+        check_given(self.population, self.later)
+
+    @functools.cached_property
+    def data(self) -> dict[str, str]:
+        """The fingerprint of their data, which is taken once for all runs."""
+        return fingerprint.of_populations({0: self.population, **self.later})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ObjectRun:
+    """What a batch runs where objects were made in Python, as a `RunConfig` is what it runs of a task.
+
+    Attributes:
+      algorithm: What tables call the method.
+      method: The method.
+      train: The protocol, with the seed.
+      clients: Who takes part.
+      values: Of the settings that a sweep is over; else none.
+    """
+
+    algorithm: str
+    method: Method
+    train: Protocol
+    clients: Clients
+    values: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @property
+    def task(self) -> str:
+        """What tables call clients and protocol together."""
+        return self.clients.task
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self.train.seed
+
+    @property
+    def evaluate_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.train.evaluate_every
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether clients hold validation examples."""
+        return self.clients.population.validation_examples is not None
+
+    @property
+    def measured(self) -> Mapping[str, Metric]:
+        """What the run measures, by column of rounds.csv."""
+        model, validation = self.method.model, self.has_validation
+        names = [each.name for each in model.metrics]
+        return measured(names, has_accuracy=model.objective.has_accuracy, validation=validation)
+
+    @functools.cached_property
+    def _settings(self) -> dict:
+        named = {"task": self.task, "algorithm": self.algorithm}
+        values = {"method": dict(self.values)} if self.values else {}
+        return {**default_settings(self.method, self.train), **named, **values}
+
+    def as_dict(self) -> dict:
+        """Returns what config.toml has."""
+        return dict(self._settings)
+
+    def check(self) -> Stages:
+        """Returns who takes part when; UserError if the clients do not fit the method's model or the protocol."""
+        return check_fits(self.method, self.train, self.clients.population, self.clients.later)
+
+    def load(self, out: str | pathlib.Path) -> Trained:
+        """Returns the method with the state of the run that has finished in a directory; UserError if it is gone."""
+        directory, method = RunDirectory(out), self.method
+        self.check_same_data(directory)
+        checkpoints = Checkpoints(directory / CHECKPOINTS, run=(directory.marker() or {}).get("tffcl run", ""))
+        last = (directory.summary() or {})["rounds"]
+        population = self.check().at(last).population
+        runtime.use_local_worker()
+        with simulating(client_states=KeptStore(directory / KEPT)):
+            state, _ = checkpoints.load(last, method.state_class)
+        return Trained(method, method.choose(state, population), population, last)
+
+    def check_same_data(self, directory: RunDirectory):
+        """Raises UserError if the run in a directory was of other data."""
+        fingerprint.check_same_data(directory.path, (directory.marker() or {}).get("data"), self.clients.data)
+
+    def run(
+        self,
+        out: str | pathlib.Path,
+        *,
+        resume: bool = False,
+        until: int | None = None,
+        show_progress: bool = True,
+        workers: RemoteWorkers | None = None,
+        callbacks: Sequence[Callback] = (),
+        data_dir: str | None = None,
+    ) -> Result | None:
+        """Runs it; arguments and result as of `batches.run.run`."""
+        del data_dir
+        return train_by(
+            self.train, self.method, self.clients.population, later=self.clients.later, callbacks=callbacks, out=out,
+            resume=resume, until=until, workers=workers, memory=self.clients.memory, show_progress=show_progress,
+            settings=self.as_dict(), data=self.clients.data,
+        )  # fmt: skip
+
+
+def check_seeds(seeds: Iterable[int]) -> list[int]:
+    """Returns seeds as a list; UserError if they are no different whole numbers."""
+    if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
+        raise UserError(f"seeds is {str(seeds)[:100]!r}; it must be a list of whole numbers, e.g. [0, 1, 2]")
+    found = [check_value("one of seeds", each, Whole) for each in seeds]
+    if not found or len({*found}) < len(found):
+        raise UserError(f"seeds are {found}; give one or more, each once")
+    return found
+
+
+def protocols(seeds: Sequence[int], given: Mapping) -> list[Protocol]:
+    """Makes the protocol of each seed.
+
+    Args:
+      seeds: The seeds.
+      given: What a caller gave by the names of `Protocol`.
+
+    Raises:
+      UserError: If a name is not `Protocol`'s, or one that has no default lacks.
+    """
+    for name in given:
+        if name not in PROTOCOL:
+            raise unknown("argument", name, [*PROTOCOL, "seeds"])
+    for name in ("rounds", "clients_per_round"):
+        if name not in given:
+            raise UserError(f"{name} is missing; give it as to tffcl.train, e.g. {name}=10")
+    return [Protocol(seed=seed, **given) for seed in seeds]
+
+
+def built(what: str, build: object, values: Mapping, seeds: Sequence[int]) -> list[Method]:
+    """Returns a method for each seed.
+
+    Args:
+      what: Names it in messages.
+      build: A method, which serves all seeds; or a function that returns one. The function is called with the values
+        by name, and with `seed` if it has such a parameter: once for each seed, otherwise once for all.
+      values: Of the settings that a sweep is over.
+      seeds: The seeds.
+
+    Raises:
+      UserError: If it is neither, if its parameters are others, or if it returns something else.
+    """
+    if isinstance(build, Method) and not values:
+        return [build] * len(seeds)
+    if isinstance(build, type) or isinstance(build, Method) or not callable(build):
+        named = f"the class {build.__name__}" if isinstance(build, type) else f"of {type(build).__name__}"
+        wanted = f"a function of {', '.join(values)} that returns a method" if values else (
+            "a method, as tffcl.algorithms.build_pacfl(model, training) makes one, or a function of the seed that "
+            "returns one"
+        )  # fmt: skip
+        raise UserError(f"{what} is {named}; it must be {wanted}")
+    seeded = _check_parameters(what, build, values)
+    found = [build(**values, **({"seed": seed} if seeded else {})) for seed in (seeds if seeded else seeds[:1])]
+    for method in found:
+        if not isinstance(method, Method):
+            raise UserError(f"{what} returned {type(method).__name__}; it must return a tffcl.algorithms.Method")
+    return found if seeded else found * len(seeds)
+
+
+def _check_parameters(what: str, build: Callable, values: Mapping) -> bool:
+    """Whether a function has a parameter `seed`; UserError if it does not take the values, or needs more."""
+    parameters = inspect.signature(build).parameters.values()
+    named = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    any_name = any(each.kind == each.VAR_KEYWORD for each in parameters)
+    given = {*values, "seed"}
+    lacking = [] if any_name else [name for name in values if name not in named]
+    if lacking:
+        raise UserError(f"{what} has no parameter {lacking[0]}, which the sweep is over")
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty
+        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        and each.name not in given
+    ]
+    if needed:
+        function = getattr(build, "__name__", type(build).__name__)
+        arguments = ", ".join([*values, "seed"])
+        raise UserError(
+            f"{what} is the function {function}, which needs {', '.join(needed)}, and is called with {arguments} "
+            f"alone: lambda {arguments}: {function}(...), with seed or without"
+        )
+    return "seed" in named or any_name

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
     from tffcl.clients.population import Population
     from tffcl.lab.batches.batch import Batch, Job
-    from tffcl.lab.batches.object_run import ObjectRun
+    from tffcl.lab.batches.run import ObjectRun
     from tffcl.lab.batches.summaries import Found
     from tffcl.lab.tasks.resolve import RunConfig
     from tffcl.runs.callbacks import Callback

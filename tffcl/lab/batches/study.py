@@ -16,11 +16,11 @@ import tomli_w
 from tffcl import runtime
 from tffcl.errors import UserError, tell
 from tffcl.files import read_bytes, read_json, write_bytes, write_json
-from tffcl.lab.batches import study_tuning
+from tffcl.lab.batches import study_plan
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.batches.study_plan import StudyPlan, plan
+from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.number_format import show_settings
-from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
@@ -82,7 +82,7 @@ def run_study(
             chosen = planned
             if any(cell.tune for cell in planned.cells):
                 elsewhere = None if overwrite else known
-                chosen = study_tuning.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
+                chosen = study_plan.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
                 batch.check([_below(RUNS, job) for job in chosen.jobs])  # with what has been chosen
                 batch.note(_contents(chosen, batch.index))
             if overwrite:  # cells of one setting may have become those of several
@@ -105,7 +105,7 @@ def _lower(chosen: StudyPlan, batch: Batch) -> bool:
     diverged = {job.place.parent for job in chosen.jobs if _diverged(batch.place(_below(RESULTS, job)))}
     choices = dict(batch.index["tuned"])
     for cell, place in zip(chosen.cells, chosen.places, strict=True):
-        left = place in diverged and cell.tuned and study_tuning.gentler(choices[cell.name], cell.tuned)
+        left = place in diverged and cell.tuned and study_plan.gentler(choices[cell.name], cell.tuned)
         if left:
             choices[cell.name] = left
             batch.say(f"{cell.name} diverged with {show_settings(cell.tuned)}; it is run again with gentler settings")

@@ -1,17 +1,25 @@
-"""A study before it runs: the jobs of its cells."""
+"""A study before it runs: the jobs of its cells, and the trials by which cells choose their settings."""
 
 import dataclasses
+import functools
+import hashlib
+import itertools
 import json
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 
 from tffcl.errors import UserError
-from tffcl.lab.batches.batch import Job
+from tffcl.files import finite
+from tffcl.lab.batches import search, sweep
+from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.batches.study_file import Cell, Study, chosen, slug
+from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
-from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.lab.tasks.resolve import RunConfig, method_key
+from tffcl.runs.metrics import on_validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,3 +126,143 @@ def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConf
     fewer = int(rounds) if rounds >= 2 else max(1, math.ceil(config.train.rounds * rounds - 1e-9))
     # Where fewer rounds are run than lie between two evaluations there is one at the end.
     return dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=fewer))
+
+
+_TRIALS = pathlib.PurePath("runs", "trials")
+_RATE = "train.learning_rate"
+
+
+def tuned(
+    planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_trial: Callable[[Job], None]
+) -> StudyPlan:
+    """Chooses the settings of the cells that say over which values.
+
+    Each point of a cell is run once, with the seed and the share of the rounds of `Cell.tuning`; the best value on
+    validation examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's
+    accuracy, is kept in the index, so that nothing is run twice, also where another machine goes on.
+
+    Args:
+      planned: The study.
+      batch: Its runs.
+      elsewhere: A directory of results of this study whose choices are taken over; None for none.
+      run_trial: Runs a trial, and notes why it failed if it does.
+
+    Returns:
+      The study with the chosen values among the cells' own. A cell all of whose points diverge is missing, and says so.
+
+    Raises:
+      UserError: If a cell's runs hold no validation examples out, or a value is wrong.
+    """
+    cells = [cell for cell in planned.cells if cell.tune and not cell.missing]
+    jobs = {
+        cell.name: [_trial(cell, values, number, planned) for number, values in enumerate(points(cell))]
+        for cell in cells
+    }
+    marks = {cell.name: mark(cell, planned) for cell in cells}
+    known = dict(batch.index["tuned"])
+    there = elsewhere and read_index(elsewhere, "study") or {"tuned": {}}
+    for name, choice in there["tuned"].items():
+        if choice["mark"] == marks.get(name) != known.get(name, {}).get("mark"):
+            known[name] = choice
+    wanted = [cell for cell in cells if known.get(cell.name, {}).get("mark") != marks[cell.name]]
+    trials = [job for cell in wanted for job in jobs[cell.name]]
+    batch.check(trials)  # of another grid there may be some
+    batch.clear(trials)
+    to_do = [job for job in trials if not batch.done(job)]
+    if to_do:
+        batch.run(to_do, each=run_trial)
+    for cell in wanted:
+        scores = [search.validation(batch.place(job), cell.tuning.select) for job in jobs[cell.name]]
+        tried = [
+            {"values": values, "validation": finite(score)} for values, score in zip(points(cell), scores, strict=True)
+        ]
+        known[cell.name] = {"mark": marks[cell.name], "points": tried}
+    batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
+    # The index says what a reader wants to know of them.
+    shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
+    chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
+    changed = dataclasses.replace(
+        planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells)
+    )
+    names = [cell.name for cell in planned.cells]
+    return plan(changed, only=names, seeds=planned.seeds, rounds=planned.rounds, overrides=planned.overrides)
+
+
+def points(cell: Cell) -> list[dict]:
+    """Returns the settings among which a cell's are chosen: all combinations of its values, by their keys with section.
+
+    Raises:
+      UserError: For a key that is none of the method's or of [train].
+    """
+    keys = [method_key(key, cell.method) for key in cell.tune]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*cell.tune.values())]
+
+
+def mark(cell: Cell, planned: StudyPlan) -> str:
+    """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what
+    is default.
+    """
+    task = {
+        key: value
+        for key, value in task_file.load_task(cell.task).contents.items()
+        if key not in ("description", "source")
+    }
+    task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
+    tuning, rounds = dataclasses.asdict(cell.tuning), float(planned.rounds)
+    overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]
+    said = [task, cell.method, overrides[0], cell.tune, tuning, rounds, overrides[1]]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _of_method(overrides: Mapping, method: str) -> dict:
+    """What is set, without what is set for other methods: one more in a study changes no choice of the others."""
+    own = {name: table for name, table in overrides.get("algorithms", {}).items() if name == method}
+    return {**overrides, "algorithms": own}
+
+
+def gentler(choice: Mapping, diverged: Mapping) -> dict | None:
+    """Returns the choice of a cell whose runs diverged with values that a trial had not shown to: these are noted as
+    such, and `tuned` chooses them no more, nor those of a learning rate as high. None if nothing else is left.
+    """
+    tried = [{**point, "diverged": True} if point["values"] == diverged else point for point in choice["points"]]
+    return {**choice, "points": tried} if _able(tried) else None
+
+
+def _able(tried: Sequence[Mapping]) -> list[Mapping]:
+    """The points of a cell among which its settings are chosen."""
+    wild = [point["values"] for point in tried if point.get("diverged")]
+
+    def as_wild(values: Mapping) -> bool:
+        return any(values == each or _RATE in values and values[_RATE] >= each[_RATE] for each in wild)
+
+    return [point for point in tried if point["validation"] is not None and not as_wild(point["values"])]
+
+
+def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
+    """The run of one point of a cell."""
+    tuning = cell.tuning
+    config = resolve(cell, tuning.seed, planned.rounds, task_file.merged(planned.overrides, _nested(values)))
+    if not config.has_validation:
+        raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
+    search.check_select(tuning.select, config, f"select of [tuning], in {cell.name},")
+    rounds = max(1, math.ceil(config.train.rounds * tuning.rounds - 1e-9))
+    every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
+    title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in values.items())}"
+    return Job(config, _TRIALS / slug(cell.column) / slug(cell.row) / str(number) / f"seed-{tuning.seed}", title)
+
+
+def _nested(values: Mapping) -> Mapping:
+    return functools.reduce(task_file.merged, (sweep.nested(key, value) for key, value in values.items()), {})
+
+
+def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
+    able, metric = _able(tried), on_validation(cell.tuning.select)
+    if not able:
+        return dataclasses.replace(
+            cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged"
+        )
+    best = min(able, key=lambda point: search.worst_last(point["validation"], metric))
+    return dataclasses.replace(
+        cell, tune={}, tuned=best["values"], overrides=task_file.merged(cell.overrides, _nested(best["values"]))
+    )

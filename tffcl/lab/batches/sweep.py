@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
     from tffcl.clients.population import Population
     from tffcl.lab.batches.batch import Job, Options
-    from tffcl.lab.batches.object_run import ObjectRun
+    from tffcl.lab.batches.run import ObjectRun
     from tffcl.lab.batches.summaries import Summaries
     from tffcl.runs.callbacks import Callback
     from tffcl.runtime import RemoteWorkers
@@ -328,7 +328,7 @@ def plan_given(
     Raises:
       UserError: As `plan`, or if runs do not fit the clients.
     """
-    from tffcl.lab.batches.object_run import PROTOCOL, Clients, ObjectRun, built, check_seeds, protocols
+    from tffcl.lab.batches.run import PROTOCOL, Clients, ObjectRun, built, check_seeds, protocols
 
     check_kind("over", over, Mapping, 'a dict of settings to their values, {"num_clusters": [2, 3, 4]}')
     seeds = check_seeds(seeds)

@@ -15,7 +15,7 @@ def _rule(name: str, file: str, summary: str) -> tuple[str, Row]:
 
 # fmt: off
 DATASETS: Mapping[str, Row] = dict([
-    _set("digits", "digits", "8x8 grey digits that come with scikit-learn: 1,347 + 450, 10 classes; no network"),
+    _set("digits", "scikit_learn", "8x8 grey digits that come with scikit-learn: 1,347 + 450, 10 classes; no network"),
     _set("mnist", "tfds", "28x28 grey digits: 60,000 + 10,000, 10 classes"),
     _set("fashion_mnist", "tfds", "28x28 grey clothes: 60,000 + 10,000, 10 classes"),
     _set("cifar10", "tfds", "32x32 colour photos: 50,000 + 10,000, 10 classes"),
@@ -25,12 +25,12 @@ DATASETS: Mapping[str, Row] = dict([
     _set("emnist_letters", "tfds", "28x28 grey letters, upper and lower case as one: 88,800 + 14,800, 26 classes"),
     _set("femnist", "femnist", "LEAF FEMNIST, 28x28 grey, with its 3,400 writers as clients; 62 classes, or 10 with "
          "only_digits"),
-    _set("usps", "digits", "16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes"),
+    _set("usps", "scikit_learn", "16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes"),
     _set("celeba", "tfds", "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes"),
-    _set("breast_cancer", "tables", "30 numbers of a tumour, malignant or benign, that come with scikit-learn: 398 + "
-         "171; no network"),
-    _set("diabetes", "tables", "10 numbers of a patient and the course of diabetes, that come with scikit-learn: 309 + "
-         "133; no network"),
+    _set("breast_cancer", "scikit_learn", "30 numbers of a tumour, malignant or benign, that come with scikit-learn: "
+         "398 + 171; no network"),
+    _set("diabetes", "scikit_learn", "10 numbers of a patient and the course of diabetes, that come with scikit-learn: "
+         "309 + 133; no network"),
     _set("texts", "texts", "characters of prose, Python and C++ that are installed, to be predicted; documents as "
          "clients; no network"),
     _set("npz", "own", "your own file: x_train, y_train, x_test, y_test; with natural clients or not"),

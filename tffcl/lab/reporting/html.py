@@ -20,7 +20,6 @@ from tffcl.lab.reporting import (
     newcomers_table,
     published_table,
     report_figures,
-    settings,
     style,
     sweeps,
     targets,
@@ -109,7 +108,7 @@ def _parts() -> dict:
 def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[comparison_table.Row]) -> dict:
     """What the page says of the runs."""
     comparison = runs[0].path != root
-    methods, differing = settings.differing(runs)
+    methods, differing = comparison_table.differing_settings(runs)
     further = comparison_table.page_table(rows, comparison_table.FURTHER_GROUPS)
     return {
         "title": _title(runs, comparison),
@@ -126,9 +125,9 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[compar
         "caution": comparison_table.CAUTION,
         **_targets(runs, root),
         "failures": [str(each) for row in rows for each in row.failures],
-        "shared": Table.of(("setting", "value"), settings.shared(runs), numbers=False),
+        "shared": Table.of(("setting", "value"), comparison_table.shared_settings(runs), numbers=False),
         "differing": Table.of(("setting", *methods), differing, numbers=False),
-        "versions": Table.of(("software", "version"), settings.versions(runs), numbers=False),
+        "versions": Table.of(("software", "version"), comparison_table.versions_of(runs), numbers=False),
         "clients": cluster_tables.clients_compared(runs) if comparison else cluster_tables.clients_table(runs[0]),
         "clients_seed": runs[0].seed if comparison else None,
         "clients_left": max(0, len(runs[0].clients) - cluster_tables.MOST_CLIENTS),

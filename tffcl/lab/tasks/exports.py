@@ -23,7 +23,7 @@ from tffcl.export.manifest import NAME, read_manifest
 from tffcl.export.values_check import check_learned, check_trained, check_values, compared, loaded
 from tffcl.export.writer import MODELS, SAVED_MODEL, STATE, check_free, write_export
 from tffcl.lab.tasks import build
-from tffcl.lab.tasks.load_run import load_run
+from tffcl.lab.tasks.build import load_run
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
@@ -46,7 +46,7 @@ def check_export(
     Args:
       directory: What `export_run` wrote.
       data_dir: Where data sets are; default as in `datasets`.
-      trust_builders: As of `load_run.load_run`.
+      trust_builders: As of `load_run`.
 
     Returns:
       A line for each file that was run or compared, and one for the others.
@@ -204,7 +204,7 @@ def export_run(
       out: The directory of one run, with a checkpoint.
       to: The directory to write; it must not exist, or be empty.
       data_dir: Where data sets are; default as in `datasets`.
-      trust_builders: As of `load_run.load_run`.
+      trust_builders: As of `load_run`.
 
     Returns:
       The contents of manifest.json.

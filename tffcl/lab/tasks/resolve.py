@@ -14,9 +14,9 @@ from tffcl.files import read_text
 from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.batch_index import runs_below
 from tffcl.lab.tasks import task_file
-from tffcl.lab.tasks.attack_settings import AttackSettings
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
 from tffcl.lab.tasks.settings import (
+    AttackSettings,
     CheckpointSettings,
     DriftSettings,
     EvaluationSettings,

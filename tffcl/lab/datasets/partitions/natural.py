@@ -9,8 +9,16 @@ import numpy as np
 
 from tffcl.errors import UserError, unknown
 from tffcl.lab.datasets.core import Dataset, Partition
-from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
-from tffcl.lab.datasets.partitions.splitting import block_groups, by_class, enough, equal_parts, joined
+from tffcl.lab.datasets.partitions.splitting import (
+    Domains,
+    Rule,
+    block_groups,
+    by_class,
+    enough,
+    equal_parts,
+    joined,
+    with_tests,
+)
 from tffcl.validation import Count, Whole, validated
 
 _Attributes = Annotated[Sequence[str], msgspec.Meta(min_length=2, description="two or more names")]

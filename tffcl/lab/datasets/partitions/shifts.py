@@ -36,8 +36,17 @@ import numpy as np
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import COLOUR_TONES, GREY_TONES, Transform
-from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
-from tffcl.lab.datasets.partitions.splitting import by_class, enough, equal_parts, joined, near_blocks, share_classes
+from tffcl.lab.datasets.partitions.splitting import (
+    Domains,
+    Rule,
+    by_class,
+    enough,
+    equal_parts,
+    joined,
+    near_blocks,
+    share_classes,
+    with_tests,
+)
 from tffcl.validation import Count, Whole, validated, wrong
 
 LEVELS = 8

@@ -11,8 +11,16 @@ import numpy as np
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
-from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
-from tffcl.lab.datasets.partitions.splitting import block_groups, enough, equal_parts, joined, power_parts
+from tffcl.lab.datasets.partitions.splitting import (
+    Domains,
+    Rule,
+    block_groups,
+    enough,
+    equal_parts,
+    joined,
+    power_parts,
+    with_tests,
+)
 from tffcl.validation import Count, NonNegative, Whole, check_value, validated, wrong
 
 _OF_DEVICES = 0xDE71CE  # their own stream of random numbers: who gets what does not depend on them
