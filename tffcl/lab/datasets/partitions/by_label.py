@@ -16,7 +16,18 @@ import numpy as np
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
-from tffcl.lab.datasets.partitions.splitting import Domains, Rule, The, a, again, and, are, block_groups, by_class, data, datasets, enough, equal_parts, from, import, its, join, joined, lab, of, one, partitions, power_parts, s, share_classes, tffcl, their, with_tests
+from tffcl.lab.datasets.partitions.splitting import (
+    Domains,
+    Rule,
+    block_groups,
+    by_class,
+    enough,
+    equal_parts,
+    joined,
+    power_parts,
+    share_classes,
+    with_tests,
+)
 from tffcl.lab.datasets.partitions.transformed import Rotations, turned
 from tffcl.validation import Count, Positive, Whole, check_value, one_of, validated
 
