@@ -1,6 +1,6 @@
 """Rounds of FedAvg by Flower's simulation over all clients. Run by `rounds.py --flower-python`.
 
-    PYTHON flower_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
+    PYTHON flower_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS MODEL
 
 PYTHON needs `flwr[simulation]` and torch. As many clients train at a time as there are processes, each with one core
 and one thread. A round lasts from the server's choice of its clients to the end of its aggregation; the first, in which
@@ -21,7 +21,7 @@ from flwr.client import NumPyClient
 from flwr.server import ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import start_simulation
-from torch_clients import lenet5_layers, load_clients, parse_arguments, print_rounds, train
+from torch_clients import LAYERS, load_clients, parse_arguments, print_rounds, train
 
 
 def parameters_of(model):
@@ -37,7 +37,7 @@ class Client(NumPyClient):
     def fit(self, parameters, config):
         torch.set_num_threads(1)
         x, y = load_clients(self.options.clients)[self.number]
-        model = torch.nn.Sequential(*lenet5_layers())
+        model = torch.nn.Sequential(*LAYERS[self.options.model]())
         with torch.no_grad():
             for variable, value in zip(model.parameters(), parameters):
                 variable.copy_(torch.from_numpy(value))
@@ -75,7 +75,7 @@ class TimedFedAvg(FedAvg):
 def main():
     options = parse_arguments(__doc__.splitlines()[0])
     clients = len(load_clients(options.clients))
-    strategy = TimedFedAvg(clients, torch.nn.Sequential(*lenet5_layers()))
+    strategy = TimedFedAvg(clients, torch.nn.Sequential(*LAYERS[options.model]()))
     start_simulation(
         client_fn=lambda context: Client(options, int(context.node_config["partition-id"])).to_client(),
         num_clients=clients,

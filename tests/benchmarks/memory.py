@@ -1,7 +1,7 @@
 """Seconds and memory of rounds of a task: resident and at most, of this process and its worker.
 
-    uv run python tests/benchmarks/memory.py [TASK] [METHOD] [--rounds 50] [--memory 1GB] [--set KEY=VALUE ...]
-    [--data-dir D]
+    uv run python tests/benchmarks/memory.py [TASK] [METHOD] [--rounds 50] [--every 10] [--memory 1GB]
+    [--set KEY=VALUE ...] [--data-dir D]
 
 Without arguments FedAvg on FLT's scenario 4 on EMNIST letters: 2,400 clients, 480 a round, MLP-200. One local epoch
 instead of the task's: what stays in memory does not depend on it.
@@ -9,6 +9,7 @@ instead of the task's: what stays in memory does not depend on it.
 
 import argparse
 import os
+import statistics
 import time
 
 from process_memory import peak, resident
@@ -22,6 +23,7 @@ def main():
     parser.add_argument("method", nargs="?", default="fedavg")
     parser.add_argument("--data-dir")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--every", type=int, default=10, help="rounds between two lines")
     parser.add_argument("--memory")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--evaluate", action="store_true", help="and the accuracies after the last round")
@@ -56,21 +58,23 @@ def main():
         start = time.perf_counter()
         state = method.initialize(population)
         print(f"initialised in {time.perf_counter() - start:.1f} s")
-        print("round  seconds  process MB  at most  worker MB  at most")
+        print("\n| rounds | s a round | process MB | at most | worker MB | at most |\n|---|---|---|---|---|---|")
         held = []
         for number in range(1, options.rounds + 1):
             clients = cohort.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
             start = time.perf_counter()
             state, _ = method.next(state, Cohort(population, clients, (0, number)))
-            held.append((resident(), resident(worker.pid)))
-            if number in (1, 2, 3, 5) or number % 10 == 0:
-                used = resident(), peak(), resident(worker.pid), peak(worker.pid)
+            held.append((time.perf_counter() - start, resident(), resident(worker.pid)))
+            if number == 1 or number % options.every == 0:
+                # Single rounds' numbers lie some percent beside each other.
+                seconds, process, of_worker = (statistics.median(each) for each in zip(*held))
+                first = number - len(held) + 1
                 print(
-                    f"{number:5}  {time.perf_counter() - start:7.2f}  {used[0]:10.0f}  {used[1]:7.0f}  {used[2]:9.0f} "
-                    f" {used[3]:7.0f}",
+                    f"| {first} to {number} | {seconds:.3f} | {process:.0f} | {peak():.0f} | {of_worker:.0f} | "
+                    f"{peak(worker.pid):.0f} |",
                     flush=True,
                 )
-        _print_growth(held)
+                held = []
         if options.evaluate:
             start = time.perf_counter()
             found = Evaluator(method.model, population).cluster_accuracy(
@@ -80,20 +84,6 @@ def main():
                 f"evaluated in {time.perf_counter() - start:.1f} s: {100 * found.mean():.2f} %, process {peak():.0f} "
                 "MB at most"
             )
-
-
-def _print_growth(held: list[tuple[float, float]]):
-    """Prints how much is held after rounds 51 to 100 and after the last 50: one round's number lies some percent
-    beside the next one's.
-    """
-    if len(held) < 150:
-        return
-    for place, who in enumerate(("process", "worker")):
-        early, late = (sum(each[place] for each in part) / 50 for part in (held[50:100], held[-50:]))
-        print(
-            f"{who}: {early:.1f} MB on average after rounds 51 to 100, {late:.1f} after the last 50, ratio "
-            f"{late / early:.3f}"
-        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 
 
-def peer(python, script, clients, training, processes, rounds=1):
+def peer(python, script, clients, training, processes, rounds=1, model="lenet5"):
     """A timer of a peer's round over all `clients`.
 
     Args:
@@ -19,6 +19,7 @@ def peer(python, script, clients, training, processes, rounds=1):
       training: The `LocalTraining` of every client.
       processes: How many processes of one thread the peer trains in.
       rounds: How many rounds a call measures, after one of warming up.
+      model: Its name in `torch_clients.LAYERS`.
 
     Returns:
       A function without arguments that starts the peer anew and returns the medians of its rounds' seconds and CPU
@@ -27,8 +28,8 @@ def peer(python, script, clients, training, processes, rounds=1):
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / "clients.npz"
     np.savez(path, **{f"{name}{i}": array for i, pair in enumerate(clients) for name, array in zip("xy", pair)})
-    numbers = [processes, training.epochs, training.batch_size, training.learning_rate, training.momentum, rounds]
-    command = [python, str(pathlib.Path(__file__).with_name(script)), str(path), *map(str, numbers)]
+    given = [training.epochs, training.batch_size, training.learning_rate, training.momentum, rounds, model]
+    command = [python, str(pathlib.Path(__file__).with_name(script)), str(path), str(processes), *map(str, given)]
 
     def run(_keep=folder):
         told = subprocess.run(command, capture_output=True, text=True, check=False)

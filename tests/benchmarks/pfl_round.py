@@ -1,6 +1,6 @@
 """Rounds of FedAvg by pfl-research over all clients. Run by `small_clients.py` and `rounds.py` with `--pfl-python`.
 
-    PYTHON pfl_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
+    PYTHON pfl_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS MODEL
 
 PYTHON needs `pfl[pytorch]`. The processes are what pfl gets from torchrun, joined by torch.distributed's gloo on
 loopback; each has one thread. Central evaluation is off. As pfl does by itself, examples stay tensors and batches stay
@@ -15,7 +15,7 @@ import sys
 import time
 
 import torch
-from torch_clients import lenet5_layers, load_clients, parse_arguments, print_rounds
+from torch_clients import LAYERS, load_clients, parse_arguments, print_rounds
 
 RANK = "RANK"  # torchrun's variable, set in the processes that train
 
@@ -62,7 +62,7 @@ def environment(rank, processes, port):
 
 
 class Model(torch.nn.Sequential):
-    """LeNet-5 with the two methods that pfl asks of a model."""
+    """Layers with the two methods that pfl asks of a model."""
 
     def loss(self, x, y):
         return torch.nn.functional.cross_entropy(self(x), y)
@@ -102,7 +102,7 @@ def run_rounds(options):
     torch.manual_seed(0)
     clients = [PyTorchTensorDataset(each) for each in load_clients(options.clients)]
     data = FederatedDataset(clients.__getitem__, MinimizeReuseUserSampler(range(len(clients))))
-    torch_model = Model(*lenet5_layers())
+    torch_model = Model(*LAYERS[options.model]())
     model = PyTorchModel(
         torch_model,
         lambda parameters, lr: torch.optim.SGD(parameters, lr, options.momentum),

@@ -176,7 +176,7 @@ def main():
     pacfl = build_pacfl(setting.model, setting.training, PACFLParameters(num_clusters=4))
     state = pacfl.initialize(setting.population)
     pacfl.next(state, setting.cohort)
-    step = bare_step(setting)
+    bare_one = bare_step(setting)
     contestants = collections.OrderedDict(
         {
             "tffcl FedAvg, round": ours(setting, build_fedavg(setting.model, setting.training)),
@@ -189,27 +189,26 @@ def main():
     others = peers(setting, options)
     seconds, bare = collections.defaultdict(list), []
     for _ in range(options.repeats):
-        bare.append(step() * setting.steps / CORES)
+        bare.append(bare_one() * setting.steps / CORES)
         for name, function in contestants.items():
             seconds[name].append(timed(function))
         for name, function in others.items():
             seconds[name].append(function()[0])
-    print(f"{CORES} cores; {setting.steps} steps a round; medians of {options.repeats}, interleaved")
     ideal = statistics.median(bare)
-    print(f"{'bare tf.function on one core, ms a step':<48}{1e3 * ideal * CORES / setting.steps:10.3f}")
-    print(f"{'bare step x steps / cores, s':<48}{ideal:10.2f}")
-    for name, times in seconds.items():
-        print(f"{name + ', s':<48}{statistics.median(times):10.2f}   {statistics.median(times) / ideal:6.2f} x bare")
-    for other in ("tff.learning FedAvg, round", *others):
-        base = statistics.median(seconds[other])
-        for name in ("tffcl FedAvg, round", "tffcl PACFL, round"):
-            label = f"{name} / {other.removesuffix(', round')}"
-            print(f"{label:<60}{statistics.median(seconds[name]) / base:10.2f}")
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    own = medians["tffcl FedAvg, round"]
+    print(f"{CORES} cores; {setting.steps} steps a round; medians of {options.repeats}, in turns\n")
+    print("| what | s | to the bare step | tffcl FedAvg to it |\n|---|---|---|---|")
+    step = f"{1e3 * ideal * CORES / setting.steps:.3f} ms a step"
+    print(f"| bare tf.function on one core, {step}, x steps / cores | {ideal:.2f} | 1 | {own / ideal:.2f} |")
+    for name, took in medians.items():
+        ratio = f"{own / took:.2f}" if name == "tff.learning FedAvg, round" or name in others else ""
+        print(f"| {name} | {took:.2f} | {took / ideal:.2f} | {ratio} |")
     sign = build_signing(build_subspace(setting.model.example_spec, 3))
     sign(setting.population)
-    print(f"{'signatures of 100 clients (p = 3), s':<48}{timed(lambda: sign(setting.population)):10.2f}")
+    print(f"| signatures of 100 clients (p = 3) | {timed(lambda: sign(setting.population)):.2f} | | |")
     for name, took in clustering_times(options.clients):
-        print(f"{name + ', s':<48}{took:10.2f}")
+        print(f"| {name} | {took:.2f} | | |")
 
 
 if __name__ == "__main__":

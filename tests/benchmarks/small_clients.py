@@ -4,15 +4,16 @@
     [--repeats 3] [--apart]
     uv run python tests/benchmarks/small_clients.py --clients 50 500 5000 50000
     uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON
+    uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON --clients 50 --examples 2000 --model mlp
     uv run python tests/benchmarks/small_clients.py --against OTHER_CHECKOUT
 
 Prints the medians of seconds, of CPU seconds (the process and its worker together) and of CPU milliseconds a client as
 a table in Markdown; the methods take turns. With `--apart`, rounds whose clients are not put into shards (see
-`rounds.shards`) take their turns too. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`,
-pfl-research's FedAvg takes its turn too, in as many processes as cores, and ratios to it are printed. With `--against`,
+`rounds.shards`) take their turns too. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-
+research's FedAvg takes its turn too, in as many processes as cores, and ratios to it are printed. With `--against`,
 this checkout and another one, each by the Python of its own `.venv`, take turns, and the ratios of the least CPU
-seconds are printed. LeNet-5, one epoch of batches of 10, SGD of rate 0.01 and momentum 0.5, as in Fashion-MNIST's label
-skew; examples are random numbers.
+seconds are printed. LeNet-5, or an MLP with 200 hidden units, one epoch of batches of 10, SGD of rate 0.01 and momentum
+0.5, as in Fashion-MNIST's label skew; examples are random numbers.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def local_training():
     return LocalTraining(epochs=1, batch_size=10, learning_rate=0.01, momentum=0.5)
 
 
-def contestants(data: dict, methods: list[str], apart: bool = False):
+def contestants(data: dict, methods: list[str], apart: bool = False, model: str = "lenet5"):
     """Returns timers of a method's round, which give seconds and CPU seconds, and what the models of each add up to."""
     import numpy as np
 
@@ -69,10 +70,11 @@ def contestants(data: dict, methods: list[str], apart: bool = False):
     from tffcl.algorithms.presets import build_pacfl
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.population import Population
-    from tffcl.models.classifiers import build_lenet5
+    from tffcl.models.classifiers import build_lenet5, build_mlp
 
     population = Population.from_arrays(data)
-    model = build_lenet5((28, 28, 1), 10, normalization=((0.28,), (0.35,)), seed=0)
+    build = {"lenet5": build_lenet5, "mlp": build_mlp}[model]
+    model = build((28, 28, 1), 10, normalization=((0.28,), (0.35,)), seed=0)
     training = local_training()
     builders = {
         "fedavg": lambda: build_fedavg(model, training),
@@ -120,13 +122,14 @@ def measure(options) -> dict[int, dict]:
     found = {}
     for clients in options.clients:
         data = build_clients(clients, options.examples)
-        runs, models = contestants(data, options.methods, options.apart)
+        runs, models = contestants(data, options.methods, options.apart, options.model)
         if options.pfl_python:
             from peers import peer
 
             processes = len(os.sched_getaffinity(0))
+            clients_data = list(data.values())
             runs[PFL] = peer(
-                options.pfl_python, "pfl_round.py", list(data.values()), local_training(), processes, rounds=3
+                options.pfl_python, "pfl_round.py", clients_data, local_training(), processes, 3, options.model
             )
         spent = {name: [] for name in runs}
         for _ in range(options.repeats):
@@ -150,7 +153,7 @@ def print_table(clients: int, spent: dict):
 def compare(options):
     """Prints the ratios of this checkout's CPU seconds to another one's."""
     arguments = ["--json", "--clients", *options.clients, "--examples", options.examples, "--repeats", options.repeats]
-    arguments += ["--methods", *options.methods]
+    arguments += ["--methods", *options.methods, "--model", options.model]
     runs = {"this": [], "other": []}
     for _ in range(TURNS):
         for name, checkout in (("other", options.against.resolve()), ("this", HERE.parents[2])):
@@ -199,6 +202,7 @@ def main():
     parser.add_argument(
         "--methods", nargs="+", default=["fedavg", "pacfl", "ifca"], choices=["fedavg", "pacfl", "ifca"]
     )
+    parser.add_argument("--model", default="lenet5", choices=["lenet5", "mlp"])
     parser.add_argument("--repeats", type=int, default=3)
     other = parser.add_mutually_exclusive_group()
     other.add_argument(

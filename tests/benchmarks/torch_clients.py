@@ -1,4 +1,4 @@
-"""What the peers on PyTorch share: their command line, the clients' examples, LeNet-5 and local training.
+"""What the peers on PyTorch share: their command line, the clients' examples, models and local training.
 
 TFF's pins exclude PyTorch from this project's environment, so the scripts that import this file (`torch_round.py`,
 `pfl_round.py`, `flower_round.py`) are run by the Python of an environment of their own, and import nothing of tffcl.
@@ -24,6 +24,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument("learning_rate", type=float)
     parser.add_argument("momentum", type=float)
     parser.add_argument("rounds", type=int, help="rounds to measure, after one that is not")
+    parser.add_argument("model", choices=LAYERS)
     return parser.parse_args()
 
 
@@ -52,6 +53,14 @@ def lenet5_layers():
         nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
     ]  # fmt: skip
+
+
+def mlp_layers():
+    """The layers of the MLP with 200 hidden units as in `classifiers.build_mlp`."""
+    return [nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10)]
+
+
+LAYERS = {"lenet5": lenet5_layers, "mlp": mlp_layers}
 
 
 def train(model, x, y, options):

@@ -1,6 +1,6 @@
 """A round of the clients' training as a plain PyTorch loop, without a server. Run by `rounds.py --torch-python`.
 
-    PYTHON torch_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
+    PYTHON torch_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS MODEL
 
 PYTHON needs torch. Clients are shared out over a pool of processes of one thread each, the largest first.
 """
@@ -9,13 +9,13 @@ import multiprocessing
 import time
 
 import torch
-from torch_clients import lenet5_layers, load_clients, parse_arguments, print_rounds, train
+from torch_clients import LAYERS, load_clients, parse_arguments, print_rounds, train
 
 
 def train_client(options, client):
     """Trains one client; returns its parameters."""
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(*lenet5_layers())
+    model = torch.nn.Sequential(*LAYERS[options.model]())
     train(model, *load_clients(options.clients)[client], options)
     return [parameter.detach().numpy() for parameter in model.parameters()]
 

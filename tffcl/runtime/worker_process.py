@@ -81,6 +81,8 @@ class WorkerSettings:
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": str(self.cores),
             "TF_CPP_MIN_LOG_LEVEL": "3",
+            # By default TensorFlow builds the gradients of convolutions anew in every step.
+            "TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE": os.environ.get("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false"),
             # Threads that compute clients wait for each other's memory where they share an arena, of which glibc gives
             # one to each in turn. Of as many as cores two threads share one in a quarter of all workers, which then
             # take twice as long; glibc's own number, eight a core, keeps what many threads freed.
