@@ -58,7 +58,7 @@ def test_what_the_table_of_methods_says_is_what_the_league_found():
     settings = {
         "P(X):": ("FMNIST, P(X)", "MNIST, four rotations, 400 clients"),
         "P(Y) |": ("FMNIST, P(Y)", "FMNIST, two labels a client"),
-        "P(Y\\|X)": ("FMNIST, P(Y|X)",),
+        "P(Y\\|X)": ("FMNIST, P(Y|X)", "Clinics that name opposite"),
         "P(X\\|Y)": ("FMNIST, P(X|Y)",),
     }
     league = league_table.league_rows(study_results.read_study(ROOT / "tasks" / "results" / "league"))
