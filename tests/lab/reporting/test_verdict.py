@@ -39,6 +39,20 @@ def test_seeds_that_disagree_tell_nothing(runs):
     assert verdict.paired_test([dataclasses.replace(one, clients=worse), two], runs[:2], CLUSTER)[1] == 1
 
 
+def test_a_difference_is_of_the_seeds_that_both_have(runs):
+    """Three seeds of one method beside one of another, with which it is worse."""
+    found = []
+    right = np.ones(len(runs[0].clients))
+    for seed, accuracies in enumerate((runs[0].clients.cluster_accuracy - 0.1, right, right)):
+        accuracy = runs[2].summary["accuracy"] | {"cluster": {"mean": float(np.nanmean(accuracies))}}
+        clients = dataclasses.replace(runs[2].clients, cluster_accuracy=accuracies)
+        summary = runs[2].summary | {"accuracy": accuracy, "seed": seed}
+        found.append(dataclasses.replace(runs[2], clients=clients, summary=summary))
+    _, best, _ = verdict.verdict([runs[0], *found])
+    assert best.startswith("Best by cluster accuracy is pacfl with ")
+    assert "10.0 points below fedavg with the seeds that both have" in best
+
+
 def test_a_comparison_has_three_sentences(runs):
     groups, best, cost = verdict.verdict(runs)
     assert groups.startswith("There are groups: pacfl finds 3 clusters (adjusted Rand index with the true groups 1.00)")

@@ -138,7 +138,7 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
     if not others:
         return f"The {what} of {best} is {value}; what it gains is known beside another method (tffcl compare)."
     rivals = list(dict.fromkeys([others[0], *(name for name in others if _is_plain(methods[name]))]))
-    seeds = len({run.seed for run in methods[best]})
+    seeds = {run.seed for run in methods[best]}
     said, pairs = [], 0
     for rival in rivals:
         apart, chance, pairs = paired_test(methods[best], methods[rival], measured)
@@ -147,10 +147,13 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
             continue
         chance = min(1.0, chance * len(others))
         words = "beyond chance" if chance < _CHANCE else "not beyond chance"
-        side = "below" if measured.better == DOWN else "above"
-        said.append(f"{_shown(abs(apart), measured, ' points')} {side} {rival}, {words} (p {_probability(chance)})")
-    test = f"paired t tests over {pairs:,} {'clients' if seeds == 1 else 'pairs of client and seed'}"
-    alone = "" if seeds > 1 else "; other seeds may say otherwise"
+        # The means are of all seeds of a method: with those that both have, the difference may be the other way round.
+        both = "" if {run.seed for run in methods[rival]} == seeds else " with the seeds that both have"
+        side = "below" if apart < 0 or (not apart and measured.better == DOWN) else "above"
+        points = _shown(abs(apart), measured, " points")
+        said.append(f"{points} {side} {rival}{both}, {words} (p {_probability(chance)})")
+    test = f"paired t tests over {pairs:,} {'clients' if len(seeds) == 1 else 'pairs of client and seed'}"
+    alone = "" if len(seeds) > 1 else "; other seeds may say otherwise"
     corrected = f", for the best of {len(others) + 1}" if len(others) > 1 else ""
     return f"Best by {what} is {best} with {value}: {' and '.join(said)}; {test}{corrected}{alone}."
 
