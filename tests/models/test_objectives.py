@@ -96,6 +96,23 @@ def test_one_output_is_two_with_the_first_at_zero():
     np.testing.assert_allclose(*(in_graph(build_losses(each), each.initial, x, y) for each in (one, two)), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "outputs, loss, label, objective",
+    [
+        (3, losses.CategoricalFocalCrossentropy(from_logits=True), labels_of((3,), tf.float32), "classes"),
+        (3, losses.CategoricalHinge(), labels_of(), "classes"),
+        (1, losses.Hinge(), labels_of((), tf.float32), "binary"),
+    ],
+)
+def test_other_losses_of_classes_are_no_losses_of_numbers(outputs, loss, label, objective):
+    keras = own_objectives.keras(outputs)
+    found = tffcl.FlatModel.from_keras(keras, loss, (X, label)).objective
+    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) % found.num_classes
+    as_fit_has_them = np.eye(3)[y] if objective == "classes" else y[:, np.newaxis].astype(np.float32)
+    assert found.name == objective
+    np.testing.assert_allclose(found.loss(keras(x), y.astype(np.int32)), loss(as_fit_has_them, keras(x)), rtol=1e-6)
+
+
 def test_a_functional_models_own_loss_gets_labels_as_it_declares_them():
     declared = []
 

@@ -25,8 +25,18 @@ OBJECTIVES = {
 }
 
 # The Keras losses that tell the objective; of all others the shapes of outputs and labels do.
-_OF_CLASSES = (tf.keras.losses.SparseCategoricalCrossentropy, tf.keras.losses.CategoricalCrossentropy)
-_OF_ZEROS_AND_ONES = (tf.keras.losses.BinaryCrossentropy, tf.keras.losses.BinaryFocalCrossentropy)
+OF_ONE_HOT = (
+    tf.keras.losses.CategoricalCrossentropy,
+    tf.keras.losses.CategoricalFocalCrossentropy,
+    tf.keras.losses.CategoricalHinge,
+)
+_OF_CLASSES = (tf.keras.losses.SparseCategoricalCrossentropy, *OF_ONE_HOT)
+_OF_ZEROS_AND_ONES = (
+    tf.keras.losses.BinaryCrossentropy,
+    tf.keras.losses.BinaryFocalCrossentropy,
+    tf.keras.losses.Hinge,
+    tf.keras.losses.SquaredHinge,
+)
 _OF_NUMBERS = (
     tf.keras.losses.MeanSquaredError,
     tf.keras.losses.MeanAbsoluteError,
