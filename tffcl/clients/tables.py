@@ -63,6 +63,20 @@ class TableRules:
         }
         return names.get("", names)
 
+    def described(self) -> list[dict] | dict[str, list[dict]]:
+        """Returns plain values that say how each column of numbers, `(value - mean) / std`, and of texts, 1 for the own
+        one of the categories, becomes features, in their order; by input where there are several."""
+
+        def of(name: str) -> dict:
+            column, filled = self.columns[name], self.missing == "mean"
+            if column.categories is not None:
+                return {"column": name, "categories": list(column.categories)}
+            missing = {"missing": column.fill} if filled else {}
+            return {"column": name, "mean": column.mean, "std": column.std, **missing}
+
+        found = {key: [of(name) for name in own] for key, own in self.inputs.items()}
+        return found.get("", found)
+
     def features(self, values: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples, float32 `[n, features]`, by input where there are several; whole numbers of columns
         that are not standardised stay these.

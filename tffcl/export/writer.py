@@ -239,11 +239,11 @@ def _write_models(directory: pathlib.Path, trained: Trained):
 
 
 def _describe_model(trained: Trained) -> dict:
-    model, start, tensors = trained.method.model.whole, 0, []
+    model, who, start, tensors = trained.method.model.whole, trained.population, 0, []
     for weight in model.weights:
         tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
         start += weight.size
-    rows, _ = trained.method.used_models(trained.state, trained.population.client_ids)
+    rows, _ = trained.method.used_models(trained.state, who.client_ids)
     return {
         "name": model.name,
         "parameters": model.size,
@@ -251,6 +251,8 @@ def _describe_model(trained: Trained) -> dict:
         "input": str(tff.types.tensorflow_to_type(model.x_spec)),
         "labels": model.objective.name,
         "classes": model.num_classes,
+        **({"label_names": list(who.label_names)} if who.label_names else {}),
+        **({"features": who.table.described()} if who.table else {}),
         "saved_model": SAVED_MODEL,
         "tensors": tensors,
     }
@@ -305,6 +307,10 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
         if missing:
             lines.append(f"    operations of clients that TFLite's select ops lack: {', '.join(missing)}")
     lines.append(f"  saved_model: {manifest['model']['models']} models of {manifest['model']['parameters']} parameters")
+    if "features" in manifest["model"]:
+        lines.append(
+            "  it takes features, not rows of the table: model.features of manifest.json says how they are made"
+        )
     lines.append(f"prove that they run: tffcl export --check {to}")
     if "run_one_round.py" in manifest["files"]:
         lines.append(f"a round with TFF alone: python {to}/run_one_round.py")

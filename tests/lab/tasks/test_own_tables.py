@@ -1,9 +1,12 @@
 """A table and folders of pictures in a task file: natural clients by name, no partition, every command."""
 
+import json
 import re
 
 import numpy as np
+import pandas
 import pytest
+import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_wine
 
@@ -16,6 +19,7 @@ from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.loaders import scikit_learn
 from tffcl.lab.datasets.loaders.own import load_folders, load_table
 from tffcl.lab.datasets.partitions.mixed import mixture
+from tffcl.lab.tasks.build import load_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.task_file import load_task
 
@@ -66,7 +70,10 @@ def test_a_comparison_on_a_table_has_the_clinics_by_name(compared):
     assert len(rows) == 6 and {row.split(",")[0] for row in rows} < {f"clinic {each}" for each in range(8)}
     summary = tffcl.find_runs(compared)[1].summary
     assert summary["label_names"] == ["benign", "malignant"] and summary["clusters"]["ari"] == 1
-    assert "label benign" in (compared / "report.html").read_text()
+    page = (compared / "report.html").read_text()
+    assert "label benign" in page and "features furthest from the mean of all" in page
+    described = [name for each in summary["clusters"]["features"].values() for name in each]
+    assert len(described) == 6 and set(described) < set(load_breast_cancer().feature_names)
 
 
 def test_newcomers_of_a_table_are_told_by_name(compared):
@@ -77,7 +84,19 @@ def test_newcomers_of_a_table_are_told_by_name(compared):
 def test_show_and_export_take_a_table(table, compared, capsys):
     assert main(["show", str(table), "--out", str(table.parent / "shown")]) == 0
     assert "8 clients, 2 true groups" in capsys.readouterr().out
-    assert main(["export", str(compared / "fedavg" / "seed-0"), "--to", str(table.parent / "exported")]) == 0
+    run, exported = compared / "fedavg" / "seed-0", table.parent / "exported"
+    assert main(["export", str(run), "--to", str(exported)]) == 0
+    assert "it takes features, not rows of the table: model.features of manifest.json" in capsys.readouterr().out
+    told = json.loads((exported / "manifest.json").read_text())["model"]
+    assert told["label_names"] == ["benign", "malignant"]
+    frame = pandas.read_csv(table.with_suffix(".csv"))[:40]
+    x = np.stack([(frame[each["column"]] - each["mean"]) / each["std"] for each in told["features"]], axis=1)
+    serve = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"]
+    served = serve(images=tf.constant(x, tf.float32), cluster=tf.constant(0))["labels"]
+    trained = load_run(run)
+    answers = trained.predict(trained.population.names[0], trained.population.features_of(frame))
+    np.testing.assert_array_equal(served, answers)
+    assert 0 < answers.mean() < 1
 
 
 def test_what_a_task_measures_of_its_clients_reaches_the_population_of_its_runs(table):
@@ -88,6 +107,8 @@ def test_what_a_task_measures_of_its_clients_reaches_the_population_of_its_runs(
     for options, noise in (({}, 0.0), (noised, 0.5), ({"standardize": False}, None)):
         found = load_federated({**asked, **options}, {"name": "by_owner"}, seed=0)
         assert build_population(found).measured_noise == noise
+    dealt = load_federated({**asked, **noised}, {"name": "iid", "clients": 4}, seed=0)
+    assert build_population(dealt).measured_noise == 0  # its noise is for a clinic, and clients have rows of several
 
 
 def test_folders_in_a_task_have_the_clients_and_labels_of_the_tree(tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.clients import arrays
+from tffcl.clients.tables import TableRules
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, measured
@@ -31,6 +32,7 @@ class Dataset(Shown):
       owner_names: What each natural client is called, to which `Images.owner` are indices; empty for numbers.
       owner_groups: int32, the true group of each natural client, or None.
       measured_noise: As of `clients.population.Population`: None for sets whose constants are public.
+      table: How the columns of a table became features; else None.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Dataset(Shown):
     owner_names: tuple[str, ...] = ()
     owner_groups: np.ndarray | None = None
     measured_noise: float | None = None
+    table: TableRules | None = None
 
     def facts(self):
         """How much of what."""

@@ -170,11 +170,15 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
             raise UserError(f"client {client} has no training examples under {where}")
     train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_strata)
     test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_strata)
+    noise = dataset.measured_noise
+    if noise and partition.names is None:  # it hides an owner of the table, and clients hold rows of several
+        noise = 0.0
     return FederatedDataset(
         name=f"{dataset.name}/{name}", train=train, test=test, num_classes=dataset.num_classes, mean=dataset.mean,
         std=dataset.std, train_indices=train_indices, test_indices=test_indices, true_groups=groups,
-        class_names=dataset.class_names, note=dataset.note, measured_noise=dataset.measured_noise, server=server,
+        class_names=dataset.class_names, note=dataset.note, measured_noise=noise, server=server,
         transforms=partition.transforms, client_names=partition.names,
+        table=None if partition.transforms else dataset.table,
     )  # fmt: skip
 
 

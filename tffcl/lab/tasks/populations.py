@@ -39,6 +39,7 @@ def build_population(federated: FederatedDataset, clients=None, *, versions: np.
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
         measured_noise=federated.measured_noise,
+        table=federated.table,
         label_names=federated.class_names,
         names=None if federated.client_names is None else np.array(federated.client_names)[ids],
     )

@@ -100,7 +100,7 @@ def _dataset(name: str, table: Table) -> Dataset:
         name, train, test, len(names) if names else class_count(y), *normal, names, table.note,
         owner_names=tuple(map(str, owners)),
         measured_noise=0.0 if are_images else table.rules and table.rules.measured_noise,
-        owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32),
+        owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32), table=table.rules,
     )  # fmt: skip
 
 
