@@ -25,27 +25,14 @@ OBJECTIVES = {
 }
 
 # The Keras losses that tell the objective; of all others the shapes of outputs and labels do.
-OF_ONE_HOT = (
-    tf.keras.losses.CategoricalCrossentropy,
-    tf.keras.losses.CategoricalFocalCrossentropy,
-    tf.keras.losses.CategoricalHinge,
-)
-_OF_CLASSES = (tf.keras.losses.SparseCategoricalCrossentropy, *OF_ONE_HOT)
-_OF_ZEROS_AND_ONES = (
-    tf.keras.losses.BinaryCrossentropy,
-    tf.keras.losses.BinaryFocalCrossentropy,
-    tf.keras.losses.Hinge,
-    tf.keras.losses.SquaredHinge,
-)
+_losses = tf.keras.losses
+OF_ONE_HOT = _losses.CategoricalCrossentropy, _losses.CategoricalFocalCrossentropy, _losses.CategoricalHinge
+_OF_CLASSES = (_losses.SparseCategoricalCrossentropy, *OF_ONE_HOT)
+_OF_ZEROS_AND_ONES = _losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy, _losses.Hinge, _losses.SquaredHinge
 _OF_NUMBERS = (
-    tf.keras.losses.MeanSquaredError,
-    tf.keras.losses.MeanAbsoluteError,
-    tf.keras.losses.MeanAbsolutePercentageError,
-    tf.keras.losses.MeanSquaredLogarithmicError,
-    tf.keras.losses.Huber,
-    tf.keras.losses.LogCosh,
-    tf.keras.losses.Poisson,
-)
+    _losses.MeanSquaredError, _losses.MeanAbsoluteError, _losses.MeanAbsolutePercentageError,
+    _losses.MeanSquaredLogarithmicError, _losses.Huber, _losses.LogCosh, _losses.Poisson,
+)  # fmt: skip
 
 
 def _logarithm(probabilities):
