@@ -10,7 +10,7 @@ from tests.algorithms.conftest import OWNERS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl import FlatModel, LocalTraining, Population
 from tffcl.algorithms.cfl import build_cfl
-from tffcl.algorithms.collected_training import build_collected_round
+from tffcl.algorithms.clustered_training import build_collected_round
 from tffcl.algorithms.each_round_parameters import CFLParameters, FedSEMParameters
 from tffcl.algorithms.fedsem import build_fedsem
 from tffcl.algorithms.solo import build_solo

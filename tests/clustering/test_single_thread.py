@@ -5,7 +5,7 @@ import pytest
 import threadpoolctl
 
 from tffcl.clustering import groupings, projection
-from tffcl.clustering.threads import single_thread
+from tffcl.clustering.groupings import single_thread
 
 VECTORS = np.random.default_rng(0).normal(size=(60, 20)).astype(np.float32)
 STEPS = {

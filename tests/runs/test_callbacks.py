@@ -11,7 +11,7 @@ from tests.short_runs import TRAINING
 from tffcl.errors import UserError
 from tffcl.runs.callbacks import EarlyStopping
 from tffcl.runs.checkpoints import Checkpoints
-from tffcl.runs.interrupts import Interrupted
+from tffcl.runs.run import Interrupted
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import tffcl
 from tests import own_data
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.lab.cli.main import main
-from tffcl.runs import interrupts, loop, train
+from tffcl.runs import loop, train
+from tffcl.runs.run import Interrupted, watch_for_interrupts
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def send():
 
 
 def test_it_is_raised_at_once_and_remembered(pythons_own_handler):
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         watched.check()
         with pytest.raises(KeyboardInterrupt):
             send()
@@ -44,7 +45,7 @@ def test_one_that_a_callback_loses_is_found(pythons_own_handler):
         gc.callbacks.remove(callback)
         send()
 
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         gc.callbacks.append(callback)
         gc.collect()
         with pytest.raises(KeyboardInterrupt):
@@ -64,7 +65,7 @@ class Destroyed:
 def test_one_that_a_destructor_loses_is_found_and_nothing_is_printed(pythons_own_handler, monkeypatch, capsys):
     """TensorFlow's objects have destructors in Python."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         Destroyed(send)
         assert watched.asked and capsys.readouterr().err == ""
         Destroyed(lambda: 1 / 0)  # every other mistake is told
@@ -83,7 +84,7 @@ def ending(request):
 
 
 def test_other_signals_that_ask_for_the_end_are_as_ctrl_c(pythons_own_handler, ending):
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), ending)
         assert watched.asked
@@ -96,13 +97,13 @@ def test_other_signals_that_ask_for_the_end_are_as_ctrl_c(pythons_own_handler, e
 def test_they_stay_ignored_and_are_heard_where_ctrl_c_is_ignored(pythons_own_handler, ending):
     """Under nohup, and in the background of a script."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         send()
         assert not watched.asked and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), ending)
     signal.signal(ending, signal.SIG_IGN)
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         os.kill(os.getpid(), ending)
         assert not watched.asked and signal.getsignal(ending) is signal.SIG_IGN
 
@@ -110,7 +111,7 @@ def test_they_stay_ignored_and_are_heard_where_ctrl_c_is_ignored(pythons_own_han
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])
 def test_another_handler_stays(pythons_own_handler, handler):
     signal.signal(signal.SIGINT, handler)
-    with interrupts.watch_for_interrupts() as watched:
+    with watch_for_interrupts() as watched:
         assert signal.getsignal(signal.SIGINT) is handler
         send()
         watched.check()
@@ -120,7 +121,7 @@ def test_outside_the_main_thread_nothing_is_set(pythons_own_handler):
     found = []
 
     def block():
-        with interrupts.watch_for_interrupts() as watched:
+        with watch_for_interrupts() as watched:
             found.append((signal.getsignal(signal.SIGINT), watched.asked))
 
     thread = threading.Thread(target=block)
@@ -165,7 +166,7 @@ def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_
         return real(*given)
 
     monkeypatch.setattr(where, when, interrupted)
-    with pytest.raises(interrupts.Interrupted, match=rf"stopped {place}; resume=True goes on"):
+    with pytest.raises(Interrupted, match=rf"stopped {place}; resume=True goes on"):
         tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)
     monkeypatch.undo()
     assert tffcl.train(

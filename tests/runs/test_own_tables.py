@@ -16,7 +16,7 @@ from tests.runs.finished_runs import unfinished_copy
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import UserError
-from tffcl.runs.composition import epsilon_of
+from tffcl.runs.privacy import epsilon_of
 
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 PROTOCOL = {"rounds": 2, "clients_per_round": 3, "seed": 1, "evaluate_every": 1, "checkpoint_every": 1}

@@ -32,9 +32,9 @@ from tffcl.errors import UserError
 from tffcl.registry import TRAININGS
 from tffcl.rounds import privacy_releases as releases
 from tffcl.rounds.privacy_releases import Release
-from tffcl.runs.interrupts import Interrupted
 from tffcl.runs.loop import accounted
 from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
+from tffcl.runs.run import Interrupted
 from tffcl.runs.run_directory import RunDirectory
 
 DELTA = 1e-3

@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from tffcl.runs.progress import Progress
+from tffcl.runs.callbacks import Progress
 
 
 def test_what_was_done_before_is_no_part_of_the_rate(capsys):

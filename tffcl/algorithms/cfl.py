@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.collected_training import BYTES_AT_A_TIME, CollectedTraining
+from tffcl.algorithms.clustered_training import BYTES_AT_A_TIME, CollectedTraining
 from tffcl.algorithms.each_round_parameters import CFLParameters
 from tffcl.algorithms.method import ClusteredState, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining

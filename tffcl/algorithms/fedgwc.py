@@ -21,7 +21,7 @@ from tffcl.algorithms.method import ClusteredState, Method, Views, method_builde
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
-from tffcl.clustering.threads import single_thread
+from tffcl.clustering.groupings import single_thread
 from tffcl.models.flat import FlatModel
 
 

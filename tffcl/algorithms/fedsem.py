@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
+from tffcl.algorithms.clustered_training import CollectedTraining, build_collected_round
 from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining

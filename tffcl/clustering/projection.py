@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from tffcl.clustering import hierarchical, stochastic
-from tffcl.clustering.threads import single_thread
+from tffcl.clustering.groupings import single_thread
 from tffcl.errors import UserError
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer

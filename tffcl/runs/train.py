@@ -15,18 +15,16 @@ from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
 from tffcl.runs import checks, fingerprint
-from tffcl.runs.callbacks import Callback, EarlyStopping, UsersCallback
+from tffcl.runs.callbacks import Callback, EarlyStopping, Progress, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.cluster_history import ClusterHistory
 from tffcl.runs.evaluator import check_metrics
-from tffcl.runs.interrupts import stopped, watch_for_interrupts
 from tffcl.runs.loop import SaveCheckpoints, restore_or_initialize, run_rounds
 from tffcl.runs.population_changes import Stages, taken_by
 from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
-from tffcl.runs.progress import Progress
 from tffcl.runs.result import Result
 from tffcl.runs.round_files import RoundsTable, TensorBoard
-from tffcl.runs.run import Protocol, Run
+from tffcl.runs.run import Protocol, Run, stopped, watch_for_interrupts
 from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory, locked
 from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers

@@ -12,7 +12,7 @@ from tests.lab.batches.test_study import SHORT
 from tests.lab.cli.test_cli import fails
 from tffcl.lab.batches import batch, search, study, study_file, study_plan
 from tffcl.lab.cli.main import main
-from tffcl.lab.reporting import league_figure, league_table, study_results
+from tffcl.lab.reporting import league_table, study_results
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import Stat, human_time
 from tffcl.lab.reporting.results_page import results_page, write_leagues
@@ -213,13 +213,13 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
 
 
 def test_the_picture_is_of_all_that_has_been_run(read):
-    methods, settings, grid = league_figure.accuracy_grid(read, "cluster")
+    methods, settings, grid = league_table.accuracy_grid(read, "cluster")
     assert methods == ["FedAvg", "SOLO", "Wild"] and settings == ["digits"]
     assert np.isfinite(grid[:2]).all() and np.isnan(grid[2]).all()
-    assert league_figure.groups_grid(read)[0] == []  # neither has clusters
+    assert league_table.groups_grid(read)[0] == []  # neither has clusters
     # Means of the ranks: 1 and 1.5, 2 and 1.5, 3, and none.
     grid = np.array([[80.0, 70.0], [90.0, 70.0], [10.0, np.nan], [np.nan, np.nan]])
-    assert league_figure.ranked(grid).tolist() == [1, 0, 2, 3]
+    assert league_table.ranked(grid).tolist() == [1, 0, 2, 3]
 
 
 def test_the_picture_tells_which_groups_were_found(read):
@@ -234,18 +234,18 @@ def test_the_picture_tells_which_groups_were_found(read):
         for result, index in zip(read.results, own, strict=True)
     ]
     study = dataclasses.replace(read, results=results)
-    settings, grid = league_figure.groups_grid(study)
+    settings, grid = league_table.groups_grid(study)
     assert settings == ["turned", "swapped"]
     # FedAvg's single model is no cluster; the second row forms some; of the third nothing is known.
     np.testing.assert_array_equal(grid, [[np.nan, np.nan], [-0.25, 1.0], [np.nan, np.nan]])
-    assert titles_of(league_figure.league_figure(study)) == ["cluster %", "local %", "adjusted Rand index"]
+    assert titles_of(league_table.league_figure(study)) == ["cluster %", "local %", "adjusted Rand index"]
     # On a page its heading stands above it, and who forms no clusters is left out.
-    alone = league_figure.league_figure(study, ["groups"])
+    alone = league_table.league_figure(study, ["groups"])
     assert titles_of(alone) == [] and [each.get_text() for each in alone.axes[0].get_yticklabels()] == [
         results[1].noted["row"]
     ]
-    assert titles_of(league_figure.league_figure(read)) == ["cluster %", "local %"]
-    assert not league_figure.league_figure(read, ["groups"]).axes
+    assert titles_of(league_table.league_figure(read)) == ["cluster %", "local %"]
+    assert not league_table.league_figure(read, ["groups"]).axes
 
 
 def titles_of(figure):
@@ -254,17 +254,17 @@ def titles_of(figure):
 
 def test_colours_are_by_the_same_accuracy_of_fedavg(read):
     """After local training most methods are far above FedAvg's model before it, which tells nothing of the method."""
-    panels = [axes for axes in league_figure.league_figure(read).axes if axes.get_title()]
+    panels = [axes for axes in league_table.league_figure(read).axes if axes.get_title()]
     for kind, axes in zip(("cluster", "local"), panels, strict=True):
-        methods, _, grid = league_figure.accuracy_grid(read, kind)
-        order = league_figure.ranked(league_figure.accuracy_grid(read, "cluster")[2])
+        methods, _, grid = league_table.accuracy_grid(read, kind)
+        order = league_table.ranked(league_table.accuracy_grid(read, "cluster")[2])
         above = (grid - grid[methods.index("FedAvg")])[order] / 30
         np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), above)
 
 
 def test_a_league_without_fedavg_is_coloured_by_its_mean(read):
     others = dataclasses.replace(read, results=[each for each in read.results if each.noted["method"] != "fedavg"])
-    axes = league_figure.league_figure(others).axes[0]
+    axes = league_table.league_figure(others).axes[0]
     assert axes.images[0].get_array().tolist() == [[0.0]]  # one method is its own mean
     assert [row.above_baseline.count for row in league_table.league_rows(others)["digits"]] == [0]
 
@@ -360,9 +360,9 @@ def test_marks_are_corrected_for_how_many_differences_are_tested(read, tmp_path)
 
 def test_the_picture_tells_means_over_fewer_seeds(read):
     def numbers(study):
-        return {text.get_text() for axes in league_figure.league_figure(study).axes for text in axes.texts}
+        return {text.get_text() for axes in league_table.league_figure(study).axes for text in axes.texts}
 
-    assert league_figure.seeds_grid(read).tolist() == [[1], [1], [0]]
+    assert league_table.seeds_grid(read).tolist() == [[1], [1], [0]]
     asked = dataclasses.replace(read, noted={**read.noted, "seeds": [0, 1, 2]})
     assert numbers(asked) == {f"{number}¹" for number in numbers(read)}  # one seed of three
 

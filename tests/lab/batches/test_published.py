@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tffcl.lab.batches.run import write_published
-from tffcl.lab.reporting import batch_index, published_table
+from tffcl.lab.reporting import batch_index, study_table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.runs.run_directory import RunDirectory
 
@@ -39,7 +39,7 @@ def test_a_task_without_published_numbers_has_no_file(tmp_path):
 
 def test_the_report_compares(tmp_path, finished_runs):
     runs = batch_index.find_runs(finished_runs)
-    table = published_table.to_page(runs)
+    table = study_table.published_to_page(runs)
     (row,) = [[getattr(cell, "text", cell) for cell in row] for row in table.rows]
     mean = 100 * sum(run.number("accuracy", "global", "mean") for run in runs[:2]) / 2
     method, compared, here, paper, difference, where = row
@@ -54,7 +54,7 @@ def test_what_was_set_otherwise_is_not_compared(tmp_path, finished_runs):
         for cell in contents["cells"]:
             cell["differs"] = ["train.learning_rate"]
         file.write_text(json.dumps(contents))
-    assert published_table.to_page(batch_index.find_runs(finished_runs)) is None
+    assert study_table.published_to_page(batch_index.find_runs(finished_runs)) is None
 
 
 @pytest.fixture

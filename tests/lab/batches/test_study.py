@@ -375,7 +375,7 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
     more = ["study", own_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", "--out", str(out)]
     assert main(more) == 0
     capsys.readouterr()
-    read = study_table.read_study(out / "results")
+    read = study_results.read_study(out / "results")
     assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2, 1]
     assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
 
@@ -389,17 +389,17 @@ def test_the_damaged_file_of_a_run_is_named(done, tmp_path, name, damage):
     ]
     (place / name).write_text(damage)
     with pytest.raises(UserError, match=rf"{place / name} is damaged: [^\n]*$"):
-        study_table.read_study(results)
+        study_results.read_study(results)
 
 
 def test_runs_with_fewer_rounds_are_told_beside_those_with_all(tmp_path):
     from tffcl.lab.tasks.task_file import task_directory
 
     results = shutil.copytree(task_directory() / "results" / "demo_digits", tmp_path / "results")
-    assert study_table.read_study(results).share == "all rounds"
+    assert study_results.read_study(results).share == "all rounds"
     summary = results / "digits" / "fedavg" / "seed-0" / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "rounds": 7}))
-    read = study_table.read_study(results)
+    read = study_results.read_study(results)
     assert read.share == "all rounds, 1 of 4 numbers with fewer"
     assert [each.difference is None for each in read.results] == [True, False, False, False]
     assert re.search(r"FedAvg +global +87\.5\d +87\.56 +– .* 7 of 30", study_table.to_text(read))
@@ -574,7 +574,7 @@ def test_a_damaged_index_is_told_by_the_table_and_before_anything_runs(tmp_path,
     (file := tmp_path / "results" / "batch.json").parent.mkdir()
     file.write_text(json.dumps(noted))
     with pytest.raises(UserError, match=rf"{file} is damaged: [^\n]*$"):
-        study_table.read_study(file.parent)
+        study_results.read_study(file.parent)
     if keys[-1] not in ("directory", "published"):  # which a run puts in order
         with pytest.raises(UserError, match=rf"{file} is damaged: [^\n]*$"):
             study.run_study(study.plan(study_file.load_study("demo_digits")), tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import published_table, report, sweeps
+from tffcl.lab.reporting import report, study_table, sweeps
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.runs import run_files
 
@@ -138,5 +138,5 @@ def test_damaged_arrays(run_path, name, arrays, why):
 def test_damaged_published_numbers(run_path, contents):
     (run_path / "published.json").write_text(contents)
     assert "published.json is damaged" in refused(
-        lambda path: published_table.to_page([run_files.read_run(path)]), run_path
+        lambda path: study_table.published_to_page([run_files.read_run(path)]), run_path
     )

@@ -72,7 +72,7 @@ def study(tmp_path):
 
 
 def test_epsilon_is_that_of_all_or_of_what_has_noise(study):
-    read = study_table.read_study(study)
+    read = study_results.read_study(study)
     found = {(each.noted["column"], each.noted["row"]): each.here.mean for each in read.results}
     assert found == {
         ("whole", "none"): math.inf,
@@ -87,7 +87,7 @@ def test_epsilon_is_that_of_all_or_of_what_has_noise(study):
 
 
 def test_the_picture_has_a_line_for_each_column_and_a_place_without_noise(study):
-    figure = figures.privacy_figure(study_table.read_study(study))
+    figure = figures.privacy_figure(study_results.read_study(study))
     accuracy, clusters = figure.axes
     assert (accuracy.get_ylabel(), clusters.get_ylabel()) == ("cluster accuracy (%)", "adjusted Rand index")
     lines = [container.lines[0] for container in clusters.containers]

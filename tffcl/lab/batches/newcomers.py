@@ -27,9 +27,9 @@ from tffcl.models.metrics import better_of
 from tffcl.models.model_rows import assigned
 from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
+from tffcl.runs.callbacks import progress_bar
 from tffcl.runs.evaluator import Evaluator, own_metrics
 from tffcl.runs.privacy import privacy_notes
-from tffcl.runs.progress import progress_bar
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
 
 _AT_A_TIME = 20  # bounds the models in flight

@@ -18,18 +18,17 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, unknown
 from tffcl.lab.batches.study_file import Cell, Study, load_study, study_directory
 from tffcl.lab.reporting.comparison_table import flatten
-from tffcl.lab.reporting.published_table import PUBLISHED
+from tffcl.lab.reporting.study_table import PUBLISHED
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.lab.tasks.settings import note_of, outcome_of, with_imitators, with_wrong_labels
 from tffcl.runs import fingerprint
-from tffcl.runs.callbacks import Callback
+from tffcl.runs.callbacks import Callback, waiting
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.metrics import Metric, measured
 from tffcl.runs.population_changes import Stages
-from tffcl.runs.progress import waiting
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Protocol
 from tffcl.runs.run_directory import CHECKPOINTS, KEPT, RunDirectory
@@ -139,7 +138,7 @@ def _cells(config: RunConfig) -> Iterator[dict]:
 
 
 def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
-    """A published number as `lab.reporting.published_table` reads it."""
+    """A published number as `lab.reporting.study_table` reads it."""
     wanted = configs.resolve(cell.task, cell.method, seed=config.seed, overrides=cell.overrides)
     return {
         "study": study.name,

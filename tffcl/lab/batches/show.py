@@ -12,7 +12,7 @@ from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.runs.progress import waiting
+from tffcl.runs.callbacks import waiting
 
 _MOST_CLIENTS = 10
 _MOST_GROUPS = 16

@@ -27,7 +27,7 @@ from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, Seed
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
-from tffcl.runs.progress import progress_bar, waiting
+from tffcl.runs.callbacks import progress_bar, waiting
 from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind, check_value
 

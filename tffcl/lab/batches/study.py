@@ -24,7 +24,7 @@ from tffcl.lab.reporting.number_format import show_settings
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
-from tffcl.runs.interrupts import Interrupted
+from tffcl.runs.run import Interrupted
 from tffcl.runs.run_directory import CHECKPOINTS, FAILED, KEPT, RunDirectory
 
 RUNS, RESULTS = "runs", "results"

@@ -76,7 +76,7 @@ def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
       options: Of the command.
       asked: Which cells and seeds, as `read_study` takes them.
     """
-    from tffcl.lab.reporting import study_table
+    from tffcl.lab.reporting import study_results, study_table
     from tffcl.lab.reporting.batch_index import read_index
     from tffcl.lab.tasks.task_file import task_directory
 
@@ -86,7 +86,7 @@ def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
     ran = ", ".join(map(str, sorted([*out.parent.glob(name), *out.parent.glob(f"{name}-rounds-*")])))
     directory = task_directory() / "results" / name
     if options.rounds == 1 and read_index(directory, "study"):
-        print(f"{study_table.to_text(study_table.read_study(directory, **asked))}\n\nkept results: {directory}")
+        print(f"{study_table.to_text(study_results.read_study(directory, **asked))}\n\nkept results: {directory}")
         if ran:
             print(f"run here, with other rounds: {ran}; --out DIR shows the table of one")
     else:
@@ -100,18 +100,18 @@ def _default_out(name: str, rounds: float) -> str:
 def write_tables(out: pathlib.Path, asked: Mapping | None = None):
     """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see
     `read_study`)."""
-    from tffcl.lab.reporting import study_table
+    from tffcl.lab.reporting import study_results, study_table
     from tffcl.lab.reporting.batch_index import read_index
 
     results = out if read_index(out, "study") else out / "results"
-    read = study_table.read_study(results)
-    if any(each.noted["measure"] in study_table.EPSILONS and each.here.count for each in read.results):
+    read = study_results.read_study(results)
+    if any(each.noted["measure"] in study_results.EPSILONS and each.here.count for each in read.results):
         from tffcl.lab.reporting import figures
 
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
     write_text(results / "table.csv", study_table.to_csv(read))
     write_text(results / "table.md", study_table.to_markdown(read))
-    print(printable(study_table.to_text(study_table.read_study(results, **asked) if asked else read), keep="\n"))
+    print(printable(study_table.to_text(study_results.read_study(results, **asked) if asked else read), keep="\n"))
     print(f"\nresults: {results}")
 
 

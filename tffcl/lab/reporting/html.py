@@ -18,8 +18,8 @@ from tffcl.files import digest_of_file
 from tffcl.lab.reporting import (
     comparison_table,
     newcomers_table,
-    published_table,
     report_figures,
+    study_table,
     style,
     sweeps,
     targets,
@@ -36,7 +36,7 @@ from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, REPORT, ROUNDS
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 _FILES = (
-    CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, SAMPLES, newcomers_table.NEWCOMERS, published_table.PUBLISHED,
+    CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, SAMPLES, newcomers_table.NEWCOMERS, study_table.PUBLISHED,
 )  # fmt: skip
 _MOST_SIZES = 50  # of clusters that are listed
 
@@ -118,7 +118,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[compar
         "facts": _facts(runs),
         "result": comparison_table.page_table(rows, comparison_table.RESULT_GROUPS),
         "further": further if len(further.heads) > 2 else None,
-        "published": published_table.to_page(runs),
+        "published": study_table.published_to_page(runs),
         "traffic": comparison_table.page_table(rows, comparison_table.TRAFFIC_GROUPS),
         "seconds": comparison_table.page_table(rows, comparison_table.TIME_GROUPS),
         "legend": comparison_table.LEGEND,

@@ -12,7 +12,7 @@ import jinja2
 from tffcl import files
 from tffcl.errors import UserError
 from tffcl.files import write_bytes, write_text
-from tffcl.lab.reporting import league_figure, league_table, study_table, style
+from tffcl.lab.reporting import league_table, study_results, study_table, style
 from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.number_format import MISSING, human_time
 from tffcl.lab.reporting.study_results import StudyResults
@@ -57,7 +57,7 @@ def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str,
     notes = directory / NOTES
     if not found and not notes.is_file():
         raise UserError(f"{directory} holds no results: neither NAME/{INDEX} nor {NOTES}")
-    studies = [study_table.read_study(each) for each in found]
+    studies = [study_results.read_study(each) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *([_contents(studies, planned or {})] if studies else [])]
     parts += [_NO_STUDIES] if planned else []
@@ -99,12 +99,12 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
     """
     written = []
     for file in sorted(pathlib.Path(directory).glob(f"*/{INDEX}")):
-        study = study_table.read_study(file.parent)
+        study = study_results.read_study(file.parent)
         if study.league:
             page = pathlib.Path(directory, f"{file.parent.name}.html")
             picture = file.parent / study_table.LEAGUE_PICTURE
             write_text(page, league_page(study))
-            write_bytes(picture, style.to_bytes(league_figure.league_figure(study), "svg"))
+            write_bytes(picture, style.to_bytes(league_table.league_figure(study), "svg"))
             written += [page, picture]
     return written
 
@@ -135,7 +135,7 @@ def league_page(study: StudyResults) -> str:
 
 def _pictures(study: StudyResults) -> dict[str, str]:
     """A picture for each panel of the league's, as base64 of its SVG, by title: each as wide as a page."""
-    figures = {title: league_figure.league_figure(study, [panel]) for panel, title in league_figure.PANELS.items()}
+    figures = {title: league_table.league_figure(study, [panel]) for panel, title in league_table.PANELS.items()}
     drawn = {title: style.to_bytes(figure, "svg") for title, figure in figures.items() if figure.axes}
     return {title: base64.b64encode(picture).decode("ascii") for title, picture in drawn.items()}
 

@@ -19,7 +19,7 @@ from tffcl.lab.datasets.partitions.mixed import mixture
 from tffcl.lab.datasets.storage import expanded, write_npz
 from tffcl.lab.tasks.encoder_data import file_name, training_sets
 from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder
-from tffcl.runs.progress import progress_bar
+from tffcl.runs.callbacks import progress_bar
 from tffcl.validation import Count, Positive, Whole, validated
 
 _FORMAT = "tffcl encoder 1"  # a change of what an autoencoder computes from its vector must change this
