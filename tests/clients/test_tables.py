@@ -65,7 +65,7 @@ def test_a_table_becomes_clients_with_standardised_features(cancer):
     held = np.stack([[len(each) for each in all_of(population, kind)] for kind in ("train", "validation", "test")])
     np.testing.assert_array_equal(held.sum(axis=0), counts)
     np.testing.assert_array_equal(held[2], np.round(0.3 * counts))
-    assert "standardised by means and deviations of all clients' training examples" in population.note
+    assert "standardised by means and deviations of the training clients' training examples" in population.note
     everything = np.concatenate(
         [each.y for kind in ("train", "validation", "test") for each in all_of(population, kind)]
     )

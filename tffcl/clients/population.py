@@ -18,6 +18,7 @@ from tffcl.errors import VALIDATION, UserError, unknown
 from tffcl.validation import Fraction, check_value
 
 _MOST_NAMED = 20  # clients that a message lists
+_MEASURED_BEFORE = "they are of the validation examples too, which from_frame(..., validation=) leaves out"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -447,6 +448,8 @@ class Population(Shown):
             raise UserError(f"share is {share:g}, which is no example of any client; give a larger one")
         found = sources.fields(self.shown_ids.tolist(), part(1), held(self.test_examples), validation)
         found["label_names"] = self.label_names
+        if self.table is not None and self.measured_noise is not None:
+            found["note"] = "; ".join(filter(None, [self.note, _MEASURED_BEFORE]))
         return dataclasses.replace(self, **found)
 
     def restricted(self, client_ids) -> "Population":

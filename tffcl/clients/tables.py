@@ -2,8 +2,9 @@
 and never TensorFlow."""
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
 MISSING = ("refuse", "mean", "drop")
-_STANDARDISED = "features are standardised by means and deviations of all clients' training examples"
+_STANDARDISED = "features are standardised by means and deviations of the training clients' training examples"
 _NOISED = ", which have noise of a multiplier of {:g} against any one client"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
 _MOST_NAMED = 20  # clients in a note
@@ -135,6 +136,8 @@ class Table:
       rules: How the columns became features; None where it is no table.
       label_names: What each class is called, where the column is of categories; else None.
       note: What a reader of results should know.
+      values: The columns of `x` as they were read, `[n]` each; empty where it is no table.
+      measure: Rows to the rules that are measured of these; None where nothing is.
     """
 
     x: np.ndarray | dict[str, np.ndarray]
@@ -144,6 +147,15 @@ class Table:
     rules: TableRules | None
     label_names: tuple[str, ...] | None
     note: str
+    values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    measure: Callable[[np.ndarray], TableRules] | None = None
+
+    def measured_on(self, rows: np.ndarray) -> "Table":
+        """Returns the table with features by what is measured of these rows alone, `int [m]`."""
+        if self.measure is None:
+            return self
+        rules = dataclasses.replace(self.measure(rows), groups=self.rules.groups)
+        return dataclasses.replace(self, x=rules.features(self.values), rules=rules)
 
 
 def read_table(
@@ -199,9 +211,8 @@ def read_table(
     tested = frame[test].to_numpy(bool) if isinstance(test, str) else check_value("test", test, Fraction)
     parts = split(ids, tested, validation, seed)
     training = np.concatenate([*parts["training"].values(), np.zeros(0, int)]).astype(int)
-    rules = known or _measured(
-        frame, ids[training], {name: values[name][training] for name in columns}, inputs, rule, standardize, noised
-    )
+    measure = functools.partial(_measured, frame, ids, values, inputs, rule, standardize, noised)
+    rules = known or measure(training)
     rules.check_kinds(values)
     x = rules.features(values)
     y, names = (x, None) if label is None else _labels(frame, outputs, isinstance(label, str))
@@ -212,7 +223,7 @@ def read_table(
         new = sorted(set(groups.values()) - set(rules.groups))
         rules = dataclasses.replace(rules, groups=(*rules.groups, *new))
         groups = {each: rules.groups.index(name) for each, name in groups.items()}
-    return Table(x, y, parts, groups, rules, names, note)
+    return Table(x, y, parts, groups, rules, names, note, values, None if known else measure)
 
 
 def _notes(frame, rules: TableRules) -> list[str]:
@@ -387,9 +398,10 @@ def _is_bool(column) -> bool:
     return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
 
 
-def _measured(frame, owners, training: Mapping[str, np.ndarray], inputs, missing: str, standardize, noised):
-    """The rules by training examples: `training` has their values by column, `owners` the clients `[n]` that hold
-    them, and `noised` the `NoisedMeans`, or None for means and deviations as they are."""
+def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str, standardize, noised, rows):
+    """The rules by training examples, those at `rows`: `values` has the columns of all, `ids` the clients `[n]` that
+    hold them, and `noised` the `NoisedMeans`, or None for means and deviations as they are."""
+    training = {name: own[rows] for name, own in values.items()}
     numeric = [name for name, values in training.items() if values.dtype.kind != "U"]
     given = standardize if isinstance(standardize, Mapping) else {}
     if standardize is None or isinstance(standardize, bool):
@@ -411,7 +423,7 @@ def _measured(frame, owners, training: Mapping[str, np.ndarray], inputs, missing
             raise UserError(f"standardize of column {name} is {given[name]!r:.80}; it must be a mean and a deviation")
     if noised:
         read = [name for name in training if name not in numeric]
-        found |= noised.of({name: training[name] for name in measured}, owners)
+        found |= noised.of({name: training[name] for name in measured}, ids[rows])
     else:
         read = [name for name in training if name not in numeric and not _is_categorical(frame[name])]
         found |= {name: (float(np.nanmean(training[name])), _deviation(training[name])) for name in measured}

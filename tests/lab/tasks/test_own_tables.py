@@ -165,3 +165,57 @@ def test_whole_numbers_stay_for_models_that_take_them(tmp_path):
     assert found.train.x.dtype == np.int32 and found.num_classes == 3 and found.owner_names == ("0", "1", "2")
     with pytest.raises(UserError, match="is no folder; the pictures of a client"):
         load_folders(path=str(tmp_path / "none"))
+
+
+def test_what_is_measured_is_of_training_clients_training_examples_alone(table):
+    """Means, deviations and categories of those that take part from the first round on, without validation examples."""
+    frame = pandas.read_csv(table.with_suffix(".csv"))
+    frame["ward"] = np.where(frame["clinic"] == "clinic 5", "own", np.array(["a", "b"])[np.arange(len(frame)) % 2])
+    frame.loc[::9, "mean area"] = np.nan
+    path = table.parent / "wards.csv"
+    frame.to_csv(path, index=False)
+    features = ["mean radius", "mean area", "ward"]
+    asked = {"name": "table", "path": str(path), "client": "clinic", "label": "diagnosis", "features": features}
+    asked |= {"missing": "mean", "validation": 0.25}
+    found = load_federated(
+        asked, {"name": "by_owner"}, seed=0, participants=lambda clients: np.delete(np.arange(clients), [2, 5])
+    )
+    assert found.table.rules.columns["ward"].categories == ("a", "b")  # its own ward only a newcomer has
+    trained = np.concatenate([found.train_indices[each] for each in (0, 1, 3, 4, 6, 7)])
+    rows = found.train.x[trained]
+    there = rows[:, 1] != 0  # which the mean becomes
+    assert 0.8 < there.mean() < 0.95
+    np.testing.assert_allclose([rows[:, 0].mean(), rows[there, 1].mean()], 0, atol=1e-5)
+    np.testing.assert_allclose([rows[:, 0].std(), rows[there, 1].std()], 1, atol=1e-5)
+    # The same as a stranger's table by the rules of these clients' rows.
+    plain = load_federated({**asked, "validation": 0.0}, {"name": "by_owner"}, seed=0)
+    assert plain.table.rules.columns["mean radius"].mean != found.table.rules.columns["mean radius"].mean
+    np.testing.assert_array_equal(plain.train.y, found.train.y)
+    known = tffcl.Population.from_frame(
+        frame[~frame["clinic"].isin(["clinic 2", "clinic 5"])], client="clinic", label="diagnosis", features=features,
+        missing="mean",
+    )  # fmt: skip
+    joined = load_federated(
+        {**asked, "validation": 0.0}, {"name": "by_owner"}, seed=0,
+        participants=lambda clients: np.delete(np.arange(clients), [2, 5]),
+    )  # fmt: skip
+    new = tffcl.Population.from_frame(
+        frame[frame["clinic"] == "clinic 5"], client="clinic", label="diagnosis", known=known
+    )
+    np.testing.assert_array_equal(new.train("clinic 5").x, joined.train.x[joined.train_indices[5]])
+    np.testing.assert_array_equal(known.test("clinic 0").x, joined.test.x[joined.test_indices[0]])
+
+
+def test_pictures_of_ones_own_are_measured_where_they_train(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 100, (40, 4, 4, 1)).astype(np.uint8)
+    x[30:] += 150
+    np.savez(
+        tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x, y_test=np.arange(40) % 2,
+        client_train=np.arange(40) // 10, client_test=np.arange(40) // 10,
+    )  # fmt: skip
+    asked = {"name": "npz", "path": str(tmp_path / "own.npz")}
+    found = load_federated(asked, {"name": "by_owner"}, seed=0, participants=lambda clients: np.arange(clients - 1))
+    np.testing.assert_allclose(found.mean, x[:30].mean() / 255, rtol=1e-6)
+    whole = load_federated(asked, {"name": "by_owner"}, seed=0)
+    np.testing.assert_allclose(whole.mean, x.mean() / 255, rtol=1e-6)

@@ -128,7 +128,7 @@ def join_all(
 
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
-    _, ids = held_out(config, federated)
+    _, ids = held_out(config, federated.num_clients)
     arrivals, everyone = (
         fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None)
     )

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.clients import arrays
-from tffcl.clients.tables import TableRules
+from tffcl.clients.tables import Table
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, measured
@@ -32,7 +32,7 @@ class Dataset(Shown):
       owner_names: What each natural client is called, to which `Images.owner` are indices; empty for numbers.
       owner_groups: int32, the true group of each natural client, or None.
       measured_noise: As of `clients.population.Population`: None for sets whose constants are public.
-      table: How the columns of a table became features; else None.
+      table: What the examples are rows of, see `Images.row`; else None.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Dataset(Shown):
     owner_names: tuple[str, ...] = ()
     owner_groups: np.ndarray | None = None
     measured_noise: float | None = None
-    table: TableRules | None = None
+    table: Table | None = None
 
     def facts(self):
         """How much of what."""
@@ -99,7 +99,7 @@ class Dataset(Shown):
             if self.num_classes is not None and images.y.max(initial=0) >= self.num_classes:
                 wrong, last = images.y.max(), self.num_classes - 1
                 raise UserError(f"{self.name}: a {split} label is {wrong}; labels are 0 to {last}")
-            for kind in ("owner", "source", "attributes"):
+            for kind in ("owner", "source", "attributes", "row"):
                 array = getattr(images, kind)
                 if array is not None and len(array) != len(images):
                     raise UserError(f"{self.name}: {len(images)} {split} images have {len(array)} entries of {kind}")
@@ -140,6 +140,25 @@ class Dataset(Shown):
             return data
         mean, std = measured(train.x)
         return dataclasses.replace(data, mean=mean, std=std, measured_noise=0.0)
+
+    def measured_on(self, rows: np.ndarray) -> "Dataset":
+        """Returns the data set with what is measured of its training examples, means and deviations, measured of those
+        at `rows` alone, `int [m]`; itself where constants are public."""
+        if self.measured_noise is None:
+            return self
+        if self.table is None:
+            mean, std = measured(self.train.x[rows])
+            return dataclasses.replace(self, mean=mean, std=std)
+        measured_table = self.table.measured_on(self.train.row[rows])  # type: ignore[index]
+        made = dataclasses.replace(self, table=measured_table)
+        return dataclasses.replace(made, train=made.featured(self.train), test=made.featured(self.test))
+
+    def featured(self, examples: Images) -> Images:
+        """Returns examples with the features that the rows of the table have; as they are where there is none."""
+        if self.table is None:
+            return examples
+        x = self.table.x[examples.row]  # type: ignore[index]
+        return dataclasses.replace(examples, x=numbers_of(x, f"{self.name}: the examples"))
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""

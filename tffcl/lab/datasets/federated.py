@@ -24,7 +24,14 @@ _OF_EVERY_SET = (normalized, reduced)
 _AFTERWARDS = (hold_out_server, hold_out_validation)
 
 
-def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
+def load_federated(
+    dataset: Mapping,
+    partition: Mapping,
+    *,
+    seed: int,
+    data_dir: str | None = None,
+    participants: Callable[[int], np.ndarray] = np.arange,
+) -> FederatedDataset:
     """Loads a data set and hands it out to clients.
 
     Args:
@@ -39,6 +46,8 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
         makes a `core.Partition`, and the options of its function.
       seed: Decides subset, the server's images and partition.
       data_dir: Where data sets are; see `storage.resolve`.
+      participants: The number of clients to who of them takes part from the first round on: means and deviations that
+        are measured are of their training examples.
 
     Raises:
       UserError: For what a user can mend: unknown names and options, values that are impossible, data that is
@@ -55,7 +64,7 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     whole = load_dataset(settings, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=also)
     whole, server = hold_out_server(whole, seed=seed, **for_server)
     split = made_by("partitions", name, function, Partition, whole, seed=seed, **rule)
-    return hold_out_validation(federated(whole, split, name, server), seed=seed, **for_validation)
+    return federated(whole, split, name, server, seed=seed, participants=participants, **for_validation)
 
 
 def check_settings(dataset: Mapping, partition: Mapping):
@@ -148,13 +157,25 @@ def _mapping(kind, section):
     return section
 
 
-def federated(dataset: Dataset, partition: Partition, name: str, server: Images | None = None) -> FederatedDataset:
+def federated(
+    dataset: Dataset,
+    partition: Partition,
+    name: str,
+    server: Images | None = None,
+    *,
+    seed: int = 0,
+    validation: float = 0.0,
+    participants: Callable[[int], np.ndarray] = np.arange,
+) -> FederatedDataset:
     """Puts a data set and a partition of it together.
 
     Args:
       partition: Who holds what of it.
       name: The partition's name.
       server: The server's own images, or None.
+      seed: Decides the validation examples.
+      validation: As of `hold_out_validation`.
+      participants: As of `load_federated`.
 
     Raises:
       UserError: If a client has no training examples, or the partition has examples that are not there.
@@ -168,7 +189,13 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
     for client, index in enumerate(for_training):
         if not len(index):
             raise UserError(f"client {client} has no training examples under {where}")
-    train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_strata)
+    for_training, for_validation = hold_out_validation(for_training, seed=seed, validation=validation)
+    training = [for_training[client] for client in participants(len(for_training))]
+    dataset = dataset.measured_on(np.concatenate(training))
+    transforms = partition.transforms or [Transform()] * len(for_training)
+    held = [(*for_training, *for_validation), (*transforms, *transforms[: len(for_validation)])]
+    train, held_indices = pool(dataset.train, *held, dataset.num_strata)
+    train_indices, validation_indices = held_indices[: len(transforms)], held_indices[len(transforms) :]
     test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_strata)
     noise = dataset.measured_noise
     if noise and partition.names is None:  # it hides an owner of the table, and clients hold rows of several
@@ -176,9 +203,9 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
     return FederatedDataset(
         name=f"{dataset.name}/{name}", train=train, test=test, num_classes=dataset.num_classes, mean=dataset.mean,
         std=dataset.std, train_indices=train_indices, test_indices=test_indices, true_groups=groups,
-        class_names=dataset.class_names, note=dataset.note, measured_noise=noise, server=server,
-        transforms=partition.transforms, client_names=partition.names,
-        table=None if partition.transforms else dataset.table,
+        class_names=dataset.class_names, note=dataset.note, measured_noise=noise,
+        server=server and dataset.featured(server), transforms=partition.transforms, client_names=partition.names,
+        table=None if partition.transforms else dataset.table, validation_indices=validation_indices or None,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class Images(Shown):
       owner: int32 [n], the natural client of each (e.g. FEMNIST's writer), or None.
       source: int32 [n], which of several data sets each is from, or None.
       attributes: bool [n, attributes], yes-or-no attributes of each (CelebA), or None.
+      row: int64 [n], which row of a table each is, or None.
     """
 
     x: np.ndarray
@@ -35,6 +36,7 @@ class Images(Shown):
     owner: np.ndarray | None = None
     source: np.ndarray | None = None
     attributes: np.ndarray | None = None
+    row: np.ndarray | None = None
 
     def __post_init__(self):
         """Raises UserError if an array has another type, rank or length, or is not finite."""

@@ -7,11 +7,12 @@ as synthetic ones, go in by Python: `build_flis_hc` and `build_flis_dc` take any
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, FederatedDataset
+from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.images import Images, measured
 from tffcl.lab.datasets.partitions.splitting import by_class, joined
 from tffcl.validation import Count, Fraction, Whole, one_of, validated
@@ -159,19 +160,24 @@ def _balanced(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generat
 
 
 @validated
-def hold_out_validation(federated: FederatedDataset, *, seed: Whole, validation: Fraction = 0.0) -> FederatedDataset:
+def hold_out_validation(
+    train: Sequence[np.ndarray], *, seed: Whole, validation: Fraction = 0.0
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Holds a share of every client's training examples out, after the partition: who holds what stays as it is
     without.
 
     Args:
+      train: Indices into the training examples, `int [n]`, of each client.
       seed: Decides which examples.
       validation: The share, rounded to examples; every client keeps at least one to train on. 0 holds none out.
+
+    Returns:
+      The same of each client for training and for validation; of nobody for validation where it holds none out.
     """
     if not validation:
-        return federated
-    parts = [_parted(index, validation, [seed, 0xA11D, client]) for client, index in enumerate(federated.train_indices)]
-    train, held = zip(*parts, strict=True)
-    return dataclasses.replace(federated, train_indices=train, validation_indices=held)
+        return tuple(train), ()
+    parts = [_parted(index, validation, [seed, 0xA11D, client]) for client, index in enumerate(train)]
+    return tuple(zip(*parts, strict=True))
 
 
 def _parted(index: np.ndarray, share: float, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.tasks.populations import drifted_in, population_in
+from tffcl.lab.tasks.populations import drifted_in, held_out, population_in
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.lab.tasks.settings import OF_UPLOADS
 from tffcl.models.flat import FlatModel
@@ -34,10 +34,20 @@ _loaded: list = []  # the last data and what they were loaded for: the runs of a
 def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDataset:
     """Loads a task's data, parted among clients by the run's seed."""
     check_config("config", config)
-    wanted = (dict(config.dataset), dict(config.partition), stream(config.seed, "partition"), data_dir)
+    joining = (config.newcomers, config.seed) if config.newcomers.any else ()
+    wanted = (dict(config.dataset), dict(config.partition), stream(config.seed, "partition"), data_dir, joining)
     if wanted not in _loaded[:1]:
         _loaded.clear()  # two data sets at a time could be too much memory
-        _loaded[:] = wanted, load_federated(wanted[0], wanted[1], seed=wanted[2], data_dir=data_dir)
+        _loaded[:] = (
+            wanted,
+            load_federated(
+                wanted[0],
+                wanted[1],
+                seed=wanted[2],
+                data_dir=data_dir,
+                participants=lambda clients: held_out(config, clients)[0],
+            ),
+        )
     return _loaded[1]
 
 

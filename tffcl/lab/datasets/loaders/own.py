@@ -92,7 +92,7 @@ def _dataset(name: str, table: Table) -> Dataset:
     for kind in ("training", "test"):
         rows = [table.parts[kind][owner] for owner in owners]
         owner, held = np.repeat(np.arange(len(owners), dtype=np.int32), list(map(len, rows))), np.concatenate(rows)
-        parts.append(Images(x[held], y[held], owner))
+        parts.append(Images(x[held], y[held], owner, row=held))
     train, test = parts
     are_images = train.are_images and len(train)
     normal = measured(train.x) if are_images else (0.0, 1.0)
@@ -100,7 +100,8 @@ def _dataset(name: str, table: Table) -> Dataset:
         name, train, test, len(names) if names else class_count(y), *normal, names, table.note,
         owner_names=tuple(map(str, owners)),
         measured_noise=0.0 if are_images else table.rules and table.rules.measured_noise,
-        owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32), table=table.rules,
+        owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32),
+        table=table if table.rules else None,
     )  # fmt: skip
 
 
