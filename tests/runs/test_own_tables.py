@@ -191,7 +191,7 @@ def test_validation_examples_may_be_held_out_later(population):
         np.testing.assert_array_equal(np.sort(rows, axis=0), np.sort(whole.train(client).x, axis=0))
         np.testing.assert_array_equal(found.test(client).x, whole.test(client).x)
     assert found.groups.tolist() == whole.groups.tolist() and found.feature_names == whole.feature_names
-    assert "training clients' training examples; they are of the validation examples too" in found.note
+    assert "training clients' training examples; what is measured is of validation examples, too" in found.note
     assert found.label_names == whole.label_names and found.sizes.tolist() == [
         len(found.train(each)) for each in range(8)
     ]

@@ -1,4 +1,4 @@
-"""Means and deviations of a table's columns that hide any one client. Never imports TensorFlow."""
+"""Means and deviations of a table's columns, also such as hide any one client. Never imports TensorFlow."""
 
 import dataclasses
 import zlib
@@ -28,6 +28,15 @@ def pair_of(given) -> tuple[float, float] | None:
         return None
     two = pair.shape == (2,) and pair.dtype.kind in "iuf" and bool(np.isfinite(pair).all())
     return (float(pair[0]), float(pair[1])) if two else None
+
+
+def deviation(values: np.ndarray) -> float:
+    """Returns the standard deviation of what there is of a column; 0 where it is constant up to rounding, by
+    scikit-learn's bound."""
+    there = values[~np.isnan(values.astype(np.float64))]
+    rounding, variance = len(there) * np.finfo(np.float64).eps, float(np.var(there, dtype=np.float64))
+    constant = variance <= rounding * variance + (rounding * float(np.mean(there))) ** 2
+    return 0.0 if constant else variance**0.5
 
 
 @dataclasses.dataclass(frozen=True)

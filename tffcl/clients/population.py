@@ -18,7 +18,6 @@ from tffcl.errors import VALIDATION, UserError, unknown
 from tffcl.validation import Fraction, check_value
 
 _MOST_NAMED = 20  # clients that a message lists
-_MEASURED_BEFORE = "they are of the validation examples too, which from_frame(..., validation=) leaves out"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -322,8 +321,8 @@ class Population(Shown):
 
         Columns of numbers and bools become a feature each; one of texts or categories becomes a feature for each
         category of the training examples, 1 where it is that one and 0 elsewhere, so that others are all 0. What is
-        measured for this of all clients' training examples is a release, which a run's epsilon counts; a pandas column
-        of categories, and what `standardize` gives, are not measured.
+        measured of all clients for this is a release, which a run's epsilon counts; categories of pandas, and what
+        `standardize` gives, are not measured.
 
         Args:
           frame: A `pandas.DataFrame`, or the path of a CSV or Parquet file.
@@ -387,10 +386,8 @@ class Population(Shown):
         Raises:
           UserError: If a client has no pictures, one cannot be read, or they are of two sizes.
         """
-        table = read_folders(
-            root, image_size=image_size, channels=channels, test=test, validation=validation, seed=seed
-        )
-        return cls(**sources.from_table(table, known))
+        read = read_folders(root, image_size=image_size, channels=channels, test=test, validation=validation, seed=seed)
+        return cls(**sources.from_table(read, known))
 
     def map(self, function: Callable) -> "Population":
         """Returns the population with what a function of one's own makes of the examples of each client.
@@ -448,8 +445,8 @@ class Population(Shown):
             raise UserError(f"share is {share:g}, which is no example of any client; give a larger one")
         found = sources.fields(self.shown_ids.tolist(), part(1), held(self.test_examples), validation)
         found["label_names"] = self.label_names
-        if self.table is not None and self.measured_noise is not None:
-            found["note"] = "; ".join(filter(None, [self.note, _MEASURED_BEFORE]))
+        if self.table and self.measured_noise is not None:
+            found["note"] = f"{self.note}; what is measured is of validation examples, too".lstrip("; ")
         return dataclasses.replace(self, **found)
 
     def restricted(self, client_ids) -> "Population":

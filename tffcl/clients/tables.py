@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from tffcl.clients import arrays
-from tffcl.clients.noised_means import noised_means, pair_of
+from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
 from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
@@ -426,7 +426,7 @@ def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str
         found |= noised.of({name: training[name] for name in measured}, ids[rows])
     else:
         read = [name for name in training if name not in numeric and not _is_categorical(frame[name])]
-        found |= {name: (float(np.nanmean(training[name])), _deviation(training[name])) for name in measured}
+        found |= {name: (float(np.nanmean(training[name])), deviation(training[name])) for name in measured}
     rules = {}
     for name, values in training.items():
         if name not in numeric:
@@ -441,15 +441,6 @@ def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str
         rules[name] = Column(*((mean, std or 1.0) if name in wanted else (0.0, 1.0)), fill=mean)
     noise = noised.noise_multiplier if noised else 0.0
     return TableRules(inputs, rules, missing, measured_noise=noise if measured or read else None)
-
-
-def _deviation(values: np.ndarray) -> float:
-    """The standard deviation of what there is of a column; 0 where it is constant up to rounding, by scikit-learn's
-    bound."""
-    there = values[~np.isnan(values.astype(np.float64))]
-    rounding, variance = len(there) * np.finfo(np.float64).eps, float(np.var(there, dtype=np.float64))
-    constant = variance <= rounding * variance + (rounding * float(np.mean(there))) ** 2
-    return 0.0 if constant else variance**0.5
 
 
 def _categories(column, training: np.ndarray) -> tuple[str, ...]:
