@@ -21,7 +21,7 @@ from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.build import TrainedRun, load_run
-from tffcl.lab.tasks.populations import build_population, held_out
+from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.metrics import better_of
 from tffcl.models.model_rows import assigned
@@ -128,7 +128,7 @@ def join_all(
 
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
-    _, ids = held_out(config, federated.num_clients)
+    _, ids = config.held_out(federated.num_clients)
     arrivals, everyone = (
         fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None)
     )

@@ -11,7 +11,6 @@ from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.reporting.table import Table
-from tffcl.lab.tasks.populations import held_out
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.runs.callbacks import waiting
 
@@ -48,7 +47,7 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
             config.partition,
             seed=stream(config.seed, "partition"),
             data_dir=data_dir,
-            participants=lambda clients: held_out(config, clients)[0],
+            participants=config.participants,
         )
     counts, sizes = federated.label_counts(), [len(index) for index in federated.train_indices]
     drawn = {"sizes.png": lambda: figures.client_sizes_figure(sizes)}

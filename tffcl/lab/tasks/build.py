@@ -17,7 +17,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.tasks.populations import drifted_in, held_out, population_in
+from tffcl.lab.tasks.populations import drifted_in, population_in
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.lab.tasks.settings import OF_UPLOADS
 from tffcl.models.flat import FlatModel
@@ -40,13 +40,7 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
         _loaded.clear()  # two data sets at a time could be too much memory
         _loaded[:] = (
             wanted,
-            load_federated(
-                wanted[0],
-                wanted[1],
-                seed=wanted[2],
-                data_dir=data_dir,
-                participants=lambda clients: held_out(config, clients)[0],
-            ),
+            load_federated(wanted[0], wanted[1], seed=wanted[2], data_dir=data_dir, participants=config.participants),
         )
     return _loaded[1]
 

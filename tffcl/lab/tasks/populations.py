@@ -52,7 +52,7 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
     Returns:
       `(population, {round: population from then on})`.
     """
-    participants, _ = held_out(config, federated.num_clients)
+    participants = config.participants(federated.num_clients)
     changes = {config.newcomers.round if config.newcomers.any else 0, *config.drift.rounds(config.train.rounds)}
     return build_population(federated, participants), {
         start: population_in(config, federated, start) for start in sorted(changes - {0})
@@ -63,14 +63,9 @@ def population_in(config: RunConfig, federated: FederatedDataset, round_number: 
     """Makes the population that holds in a round of a run; 0 is before the first."""
     clients = None
     if not 0 < config.newcomers.round <= round_number:
-        clients, _ = held_out(config, federated.num_clients)
+        clients = config.participants(federated.num_clients)
     federated, versions = drifted_in(config, federated, round_number)
     return build_population(federated, clients, versions=versions)
-
-
-def held_out(config: RunConfig, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns who takes part from the first round on, and the newcomers, see `cohort.hold_out`."""
-    return cohort.hold_out(num_clients, config.newcomers.count(num_clients), config.seed)
 
 
 def drifted_in(

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
+from tffcl.clients import cohort
 from tffcl.display import Shown
 from tffcl.errors import Option, UserError, unknown
 from tffcl.files import read_text
@@ -112,6 +114,14 @@ class RunConfig(Shown):
     def has_validation(self) -> bool:
         """Whether clients hold validation examples."""
         return bool(self.dataset.get("validation"))
+
+    def held_out(self, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns who takes part from the first round on, and the newcomers, see `cohort.hold_out`."""
+        return cohort.hold_out(num_clients, self.newcomers.count(num_clients), self.seed)
+
+    def participants(self, num_clients: int) -> np.ndarray:
+        """Returns who takes part from the first round on."""
+        return self.held_out(num_clients)[0]
 
     @property
     def measured(self) -> Mapping[str, Metric] | None:
