@@ -109,23 +109,23 @@ def unknown(
       key: See `UserError`.
     """
     names = sorted(str(each) for each in allowed)
-    asked = str(name)[:_LONGEST]
-    near = _nearest(asked, names, 1, cutoff=0.5)
+    wanted = str(name)[:_LONGEST]
+    near = _nearest(wanted, names, 1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     allowed = f"allowed: {', '.join(names)}"
     if len(names) > _MOST_LISTED or len(allowed) > _LONGEST_LIST:
-        nearest = _nearest(asked, names, 5, cutoff=0)
+        nearest = _nearest(wanted, names, 5, cutoff=0)
         others = f"; `tffcl list {listed}` has all" if listed else ""
         allowed = f"the nearest of {len(names)}: {', '.join(nearest)}{others}"
-    shown = repr(name) if len(str(name)) <= _LONGEST else f"{asked!r}..."
+    shown = repr(name) if len(str(name)) <= _LONGEST else f"{wanted!r}..."
     besides = besides and f"; or {besides}"
     return UserError(f"unknown {kind} {shown}{hint} ({allowed}{besides})", table=table, key=key)
 
 
-def _nearest(asked: str, names: Iterable[str], count: int, *, cutoff: float) -> list[str]:
+def _nearest(wanted: str, names: Iterable[str], count: int, *, cutoff: float) -> list[str]:
     """The names that are most like what was asked for, best first; case, and blanks around it, make no difference."""
     folded: dict[str, list[str]] = {}
     for name in names:
         folded.setdefault(name.casefold(), []).append(name)
-    found = difflib.get_close_matches(asked.strip().casefold(), folded, n=count, cutoff=cutoff)
+    found = difflib.get_close_matches(wanted.strip().casefold(), folded, n=count, cutoff=cutoff)
     return [name for each in found for name in folded[each]][:count]

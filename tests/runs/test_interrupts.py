@@ -33,7 +33,7 @@ def test_it_is_raised_at_once_and_remembered(pythons_own_handler):
         watched.check()
         with pytest.raises(KeyboardInterrupt):
             send()
-        assert watched.asked
+        assert watched.requested
         with pytest.raises(KeyboardInterrupt):
             watched.check()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -67,7 +67,7 @@ def test_one_that_a_destructor_loses_is_found_and_nothing_is_printed(pythons_own
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     with watch_for_interrupts() as watched:
         Destroyed(send)
-        assert watched.asked and capsys.readouterr().err == ""
+        assert watched.requested and capsys.readouterr().err == ""
         Destroyed(lambda: 1 / 0)  # every other mistake is told
         assert "ZeroDivisionError" in capsys.readouterr().err
         with pytest.raises(KeyboardInterrupt):
@@ -87,7 +87,7 @@ def test_other_signals_that_ask_for_the_end_are_as_ctrl_c(pythons_own_handler, e
     with watch_for_interrupts() as watched:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), ending)
-        assert watched.asked
+        assert watched.requested
         os.kill(os.getpid(), ending)  # as `timeout` does: what is being saved goes on
         with pytest.raises(KeyboardInterrupt):
             send()  # who has no patience
@@ -99,13 +99,13 @@ def test_they_stay_ignored_and_are_heard_where_ctrl_c_is_ignored(pythons_own_han
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with watch_for_interrupts() as watched:
         send()
-        assert not watched.asked and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert not watched.requested and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), ending)
     signal.signal(ending, signal.SIG_IGN)
     with watch_for_interrupts() as watched:
         os.kill(os.getpid(), ending)
-        assert not watched.asked and signal.getsignal(ending) is signal.SIG_IGN
+        assert not watched.requested and signal.getsignal(ending) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])
@@ -122,7 +122,7 @@ def test_outside_the_main_thread_nothing_is_set(pythons_own_handler):
 
     def block():
         with watch_for_interrupts() as watched:
-            found.append((signal.getsignal(signal.SIGINT), watched.asked))
+            found.append((signal.getsignal(signal.SIGINT), watched.requested))
 
     thread = threading.Thread(target=block)
     thread.start()

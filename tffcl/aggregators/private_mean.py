@@ -140,8 +140,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
                 share = tf.clip_by_value(0.5 + votes / tf.maximum(tf.reduce_sum(noisy), 1.0), 0.0, 1.0)
                 bound = bound * tf.exp(-how.clip_learning_rate * (share - how.quantile))
             moved = collections.OrderedDict(clip=bound, round=state["round"] + 1)
-            told = collections.OrderedDict(clients=tf.ensure_shape(noisy, [None]), clip=state["clip"])
-            return means, moved, told
+            released = collections.OrderedDict(clients=tf.ensure_shape(noisy, [None]), clip=state["clip"])
+            return means, moved, released
 
         return release
 

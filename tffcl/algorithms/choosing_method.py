@@ -192,10 +192,10 @@ class Choosing(Method):
             few, losses = losses_of_few(model, models, population, examples)
             found[few] = losses.argmin(axis=1)
         if not few.all():
-            found[~few] = self.asked_rows(models, population.restricted(population.client_ids[~few]), model)
+            found[~few] = self.queried_rows(models, population.restricted(population.client_ids[~few]), model)
         return found
 
-    def asked_rows(
+    def queried_rows(
         self, models: np.ndarray, population: Population, model: FlatModel | None = None, **release
     ) -> np.ndarray:
         """As `chosen_rows`, of devices in a round and not for an evaluation; `release` as in `ask_all`."""

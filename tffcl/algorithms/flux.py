@@ -48,7 +48,7 @@ class FLUX(EngineMethod):
         super().__init__("flux", engine)
         first, later = build_descriptors(engine.model), build_descriptors(engine.model, by_class=False)
         self._how, self._newcomers = parameters, later
-        self._asked, self._asked_later = build_stacked_collection(first), build_stacked_collection(later)
+        self._collection, self._later_collection = build_stacked_collection(first), build_stacked_collection(later)
         self._grouping, self.joining = (Traffic.of(signature_transfer(each)) for each in (first, later))
         self._shown = None, None  # descriptors, and the metric view of them
 
@@ -69,7 +69,7 @@ class FLUX(EngineMethod):
                 f"{self.name} groups all its clients after {self._how.warm_up_rounds} rounds (warm_up_rounds), and one "
                 "has left before; it may leave later"
             )
-        described = self._described(self._asked, state.models[0], population)
+        described = self._described(self._collection, state.models[0], population)
         points, spans = groupings.scaled(described)
         labels, eps = groupings.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
         grown = self.engine.grown(state, labels.max())
@@ -86,7 +86,7 @@ class FLUX(EngineMethod):
         check_newcomers(state, newcomers)
         if state.descriptors is None:
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
-        theirs = self._described(self._asked_later, state.described_by, newcomers)
+        theirs = self._described(self._later_collection, state.described_by, newcomers)
         known = {"marginal": state.descriptors["marginal"]}
         (points, _), (arrived, _) = (groupings.scaled(each, state.spans) for each in (known, theirs))
         nearest = groupings.nearest_groups(points, state.assignment, arrived)

@@ -164,9 +164,9 @@ class GroupedInTime(Method):
         met, ids = state.met, np.sort(cohort.client_ids)
         where, population, bound = met.index(ids), cohort.population.restricted(ids), self._signal.bound
         if self._signal.signal == LOSS:
-            told, losses = self._losses(met, population), state.losses.copy()
-            changed = told > losses[where] + bound
-            losses[where] = np.fmin(losses[where], told)
+            current, losses = self._losses(met, population), state.losses.copy()
+            changed = current > losses[where] + bound
+            losses[where] = np.fmin(losses[where], current)
             state = dataclasses.replace(state, losses=losses)
         else:
             now = self._inner.sign(population, cohort.seed[1], met.signed_with).whole

@@ -50,7 +50,7 @@ class RRCluster(IFCA):
         if by == "choices" and len(ids):
             present = cohort.population.restricted(ids)
             release = privacy_releases.of_all("the choices among models", present)
-            chosen = self.asked_rows(state.models, present, release=release)[present.index(ids)]
+            chosen = self.queried_rows(state.models, present, release=release)[present.index(ids)]
             forced = rebalanced(chosen, how.num_clusters, how.least_clients, rng)
             state, metrics, _ = self.train_rows(state, cohort, forced=forced, moves=self._moves(len(ids)))
             return state, metrics.with_signatures(self.trying * len(ids))

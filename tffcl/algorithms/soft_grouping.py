@@ -32,7 +32,7 @@ from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.trace_cache import built_once
 
-_TOLD = (
+_OF_TRAINING = (
     "the coordinator gives each client the weights of its mixture (`weights`), from the distances of signatures, and "
     "by how much the round moves each model (`moves`): the sum of its clients' weights in it, 1 at most"
 )
@@ -161,7 +161,7 @@ class SoftGrouping(OneShot):
             clustering=self.clustering.described(),
             build_for=build_for,
             members_needed=lambda: self._round(1).members_needed,
-            when={"training": _TOLD},
+            when={"training": _OF_TRAINING},
         )
 
 

@@ -349,9 +349,9 @@ def build_controlled_work(
             gone = training.learning_rate * scale * step_weight(report["examples"], **own_steps(training, client))
             renewed = own - control + model.on_trained(tf.math.divide_no_nan(start - trained, gone), 0.0)
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(renewed)))
-        told = clipped(renewed if anew else renewed - own)
-        uploads = {"update": keyed(client["key"], trained - start), "control": keyed(client["key"], told)}
-        return ClientResult(uploads, report, tf.where(report["finite"], told if anew else own + told, own))
+        change = clipped(renewed if anew else renewed - own)
+        uploads = {"update": keyed(client["key"], trained - start), "control": keyed(client["key"], change)}
+        return ClientResult(uploads, report, tf.where(report["finite"], change if anew else own + change, own))
 
     kept = tff.TensorType(np.float32, [model.size])
     return training_work(model, training, compute, kept=kept, key=np.int32)

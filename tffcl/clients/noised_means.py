@@ -82,10 +82,10 @@ class NoisedMeans:
         u = np.stack([values.astype(np.float64) for values in training.values()], axis=1)
         u = np.nan_to_num(np.clip((u - middle) / half, -1, 1))
         weights = 1 / np.bincount(owner)[owner] / len(clients)
-        told = np.stack([weights @ u, weights @ (u**2 - 0.5)])  # the mean over clients of what each tells
+        reported = np.stack([weights @ u, weights @ (u**2 - 0.5)])  # the mean over clients of what each tells
         std = self.noise_multiplier * np.sqrt(5 * len(training)) / 2 / len(clients)
         random = np.random.default_rng([self.seed, zlib.crc32(b"means of columns")])
-        mean, square = told + random.normal(0, std, told.shape)
+        mean, square = reported + random.normal(0, std, reported.shape)
         mean = np.clip(mean, -1, 1)
         # A deviation that the noise hides is taken to be as large as it could be without being seen.
         deviation = np.sqrt(np.clip(square + 0.5 - mean**2, min(std, 1.0), 1.0))

@@ -185,8 +185,8 @@ class Population(Shown):
     @functools.cached_property
     def test_sizes(self) -> np.ndarray:
         """`int [N]`, test examples of each client; 0 for those that are not `evaluated`."""
-        found, asked = np.zeros(len(self), int), self.evaluated.client_ids
-        found[self.index(asked)] = [len(held(self.test_examples)[int(client)]) for client in asked]
+        found, tested = np.zeros(len(self), int), self.evaluated.client_ids
+        found[self.index(tested)] = [len(held(self.test_examples)[int(client)]) for client in tested]
         return found
 
     @property

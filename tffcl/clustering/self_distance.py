@@ -164,18 +164,18 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
     if number == 1:
         return 1, ALIKE, f"nothing differs: in what they have sent {inside}; one cluster"
     alone = int((np.bincount(labels) == 1).sum())
-    said = f"{number} groups: {_how_clear(tree.heights[clients - number])}; inside them {inside}"
-    return number, GROUPS, f"{said}; {alone} of them of a single client" if alone else said
+    line = f"{number} groups: {_how_clear(tree.heights[clients - number])}; inside them {inside}"
+    return number, GROUPS, f"{line}; {alone} of them of a single client" if alone else line
 
 
 def _how_clear(times: float) -> str:
     """Says of the distance of the nearest two groups in self-distances how clearly it is above chance."""
-    said = f"the nearest two are {times:.2f} times as far from each other as chance alone puts clients"
+    line = f"the nearest two are {times:.2f} times as far from each other as chance alone puts clients"
     if times >= _CLEAR:
-        return f"clearly apart, {said}"
+        return f"clearly apart, {line}"
     if times >= _BY_CHANCE:
-        return f"apart by little, {said}, which may be chance"
-    return f"hardly apart, {said}, which often is chance: these two may be one group; look with other seeds"
+        return f"apart by little, {line}, which may be chance"
+    return f"hardly apart, {line}, which often is chance: these two may be one group; look with other seeds"
 
 
 class _Tests:

@@ -342,14 +342,14 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     def outputs_of(vector, images):
         return model.logits(model.unravel(vector), model.preprocess(images), None)
 
-    def told_by(outputs):
+    def answers_of(outputs):
         answers = model.objective.predictions(outputs)
         if model.objective.probabilities is None:
             return {"numbers": answers}
         return {"probabilities": model.objective.probabilities(outputs), "labels": answers}
 
     run = graph_function(
-        lambda vector, images: told_by(outputs_of(vector, images)), tf.TensorSpec([model.size]), images_spec
+        lambda vector, images: answers_of(outputs_of(vector, images)), tf.TensorSpec([model.size]), images_spec
     )
 
     @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
@@ -363,7 +363,7 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     if mixes:
         mixed = build_mixed_outputs(model)
         run_mixture = graph_function(
-            lambda vectors, weights, images: told_by(mixed(vectors, weights, images)),
+            lambda vectors, weights, images: answers_of(mixed(vectors, weights, images)),
             tf.TensorSpec(models.shape), tf.TensorSpec([len(models)]), images_spec,
         )  # fmt: skip
         weights_spec = tf.TensorSpec([len(models)], tf.float32, "weights")

@@ -198,7 +198,7 @@ def _build_round(
         )
 
     server = keyed_server(model.size, num_clusters, optimizer=optimizer, on_trained=model.on_trained)
-    server = dataclasses.replace(server, receive=all_values, told=("metrics",))
+    server = dataclasses.replace(server, receive=all_values, handed_out=("metrics",))
     uploads = {"update": aggregator, "metrics": metrics}
     return compose(ClientWork(element_spec, compute), uploads, server, weighting=weighting, reports=False)
 

@@ -208,10 +208,10 @@ class BlockForm:
         try:
             return tff.backends.mapreduce.get_map_reduce_form_for_computation(aggregate, shards.AS_IT_IS)
         except (TypeError, ValueError) as error:
-            told = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
             raise UserError(
                 "the clients of a round do not fit into memory together, and this aggregation can't be taken in parts "
-                f"({told}); fewer clients_per_round or more memory would do"
+                f"({reason}); fewer clients_per_round or more memory would do"
             ) from None
 
     @property
@@ -273,7 +273,7 @@ class BlockForm:
 
         def rows(updated):
             kept = collections.OrderedDict((name, updated[name]) for name in composed.work.keeps)
-            value = collections.OrderedDict(told=self._rows(updated), kept=kept)
+            value = collections.OrderedDict(handed_out=self._rows(updated), kept=kept)
             return collections.OrderedDict(client_id=updated["client_id"], value=value)
 
         update = shards.build_update(composed.simulated_update, rows, sums)
@@ -348,7 +348,7 @@ def _summed(sums: tff.backends.mapreduce.MapReduceForm, values, add: tff.Computa
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class RoundOutput:
     """The output of a round, in the form that the composed round returns.
 
     Attributes:
@@ -380,7 +380,7 @@ def run_in_blocks(
     states,
     fields: Mapping[str, Sequence],
     keep: Callable[[np.ndarray, Sequence], None],
-) -> Told:
+) -> RoundOutput:
     """Runs a round in blocks.
 
     Args:
@@ -410,10 +410,10 @@ def run_in_blocks(
     for where, few, out in zip(places, cohorts, in_lanes(computation, arguments(), chosen.in_flight)):
         if chosen.shards:
             out = {**out, **_of_shards(out["rows"])}
-        told = by_client(out["rows"], few.client_ids)
+        handed_out = by_client(out["rows"], few.client_ids)
         for name, mixing in mixings.items():
-            mixing.add(told.pop(name), told["weight"])
-        together = _with_rows(together, told, where, len(order))
+            mixing.add(handed_out.pop(name), handed_out["weight"])
+        together = _with_rows(together, handed_out, where, len(order))
         if form.sums is not None:
             partials.append(out["partial"])
             if len(partials) > _HELD_PARTIALS:
@@ -430,31 +430,31 @@ def _of_shards(rows: Sequence) -> dict:
     """What the shards of a block tell, as a block without shards tells it."""
     rows = shards.joined(rows)
     ids, kept = rows["client_id"], rows["value"]["kept"]
-    told = {"rows": {"client_id": ids, "value": rows["value"]["told"]}}
+    handed_out = {"rows": {"client_id": ids, "value": rows["value"]["handed_out"]}}
     if kept:
         # Copies: a client's row would hold those of all others in memory.
         own = [tf.nest.map_structure(lambda leaf: leaf[place].copy(), kept) for place in range(len(ids))]
-        told["kept"] = [{"client_id": client, **each} for client, each in zip(ids, own)]
-    return told
+        handed_out["kept"] = [{"client_id": client, **each} for client, each in zip(ids, own)]
+    return handed_out
 
 
-def _with_rows(together, told, where: np.ndarray, clients: int):
+def _with_rows(together, handed_out, where: np.ndarray, clients: int):
     """Puts a block's rows where they belong among the cohort's.
 
     Not all blocks' joined and put in order at the end: these would be two copies more of what may be gigabytes."""
     if together is None:
-        together = tf.nest.map_structure(lambda leaf: np.empty((clients, *leaf.shape[1:]), leaf.dtype), told)
+        together = tf.nest.map_structure(lambda leaf: np.empty((clients, *leaf.shape[1:]), leaf.dtype), handed_out)
 
     def put(whole, leaf):
         whole[where] = leaf
         return whole
 
-    return tf.nest.map_structure(put, together, told)
+    return tf.nest.map_structure(put, together, handed_out)
 
 
 def _finish(
     form: BlockForm, composed: Round, partials: list, mixings: Mapping, values: Mapping, states, rows: Mapping
-) -> Told:
+) -> RoundOutput:
     """What follows the sums: the aggregation processes' ends, then the server's step."""
     outputs = {
         name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()
@@ -468,11 +468,11 @@ def _finish(
         collections.OrderedDict((name, output[part]) for name, output in outputs.items())
         for part in ("result", "measurements", "state")
     )
-    told = {name: results[name] for name in (composed.server.told if composed.server.step else results)}
+    handed_out = {name: results[name] for name in (composed.server.handed_out if composed.server.step else results)}
     if form.step is not None:
         moved = form.step(dict(values), results, measurements)
         values = {name: tf.nest.map_structure(np.asarray, moved[name]) for name in values}
-    return Told(values, plain_containers(aggregators), rows, told, measurements)
+    return RoundOutput(values, plain_containers(aggregators), rows, handed_out, measurements)
 
 
 def in_lanes(computation: tff.Computation, arguments: Iterator[tuple], in_flight: int) -> Iterator:

@@ -59,8 +59,8 @@ class Server:
       private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
       by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads
         nothing else by this field, so that a part of the cohort can be sent the rows that it needs.
-      told: Uploads whose results are handed out beside the next state, where there is a step (without one all are).
-        They are not silenced: such an upload says itself what a client counts whose training is not finite.
+      handed_out: Uploads whose results go out beside the next state, where there is a step (without one all do). They
+        are not silenced: such an upload says itself what a client counts whose training is not finite.
     """
 
     values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
@@ -68,7 +68,7 @@ class Server:
     step: Callable | None = None
     once: tuple[str, ...] = ()
     private: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
-    told: tuple[str, ...] = ()
+    handed_out: tuple[str, ...] = ()
     by_row: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -226,8 +226,8 @@ class Round:
         result = self._result_type
         weighted = [traits(factory) for factory in self.uploads.values() if isinstance(factory, Weighted)]
         weights = [result["weight"] for factory in weighted if factory.sends_weight]
-        told = tff.StructType([(name, kind) for name, kind in _fields(result["report"]) if name not in LOCAL_TEST])
-        reports = [result["client_id"], told] if self.reports else []
+        each = tff.StructType([(name, kind) for name, kind in _fields(result["report"]) if name not in LOCAL_TEST])
+        reports = [result["client_id"], each] if self.reports else []
         uploads = [traits(factory).uploaded_type(result["uploads"][name]) for name, factory in self.uploads.items()]
         sent = tff.StructType([*uploads, *weights, *reports])
         received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
@@ -273,7 +273,7 @@ class Round:
 
     def _client_update(self, *, simulated: bool) -> tff.Computation:
         named = tuple(name for name, factory in self.uploads.items() if traits(factory).takes_client_ids)
-        how = self.server.receive, self.weighting, self.server.told, named
+        how = self.server.receive, self.weighting, self.server.handed_out, named
         return _build_client_update(self.work, self._values_type, self._client_type(simulated=simulated), *how)
 
     def _initial_aggregators(self, given: Mapping | None = None):
@@ -307,21 +307,21 @@ class Round:
                 name: self.aggregate(name, aggregate, state["aggregators"][name], updated)
                 for name, aggregate in aggregations.items()
             }
-            told = {"reports": self._collect(updated)} if self.reports else {}
+            handed_out = {"reports": self._collect(updated)} if self.reports else {}
             if outputs:
-                told["measurements"] = _zip({name: output.measurements for name, output in outputs.items()})
+                handed_out["measurements"] = _zip({name: output.measurements for name, output in outputs.items()})
             results = _zip({name: output.result for name, output in outputs.items()})
             # The server's computation.
             held = {name: state[name] for name in state_type if name != "aggregators"}
             if step is None and outputs:
-                told["results"] = results
+                handed_out["results"] = results
             if step is not None:
-                if self.server.told:
-                    told["results"] = _zip({name: outputs[name].result for name in self.server.told})
-                moved = tff.federated_map(step, (_zip(held), results, told["measurements"]))
+                if self.server.handed_out:
+                    handed_out["results"] = _zip({name: outputs[name].result for name in self.server.handed_out})
+                moved = tff.federated_map(step, (_zip(held), results, handed_out["measurements"]))
                 held = {name: moved[name] for name in held}
             aggregators = _zip({name: output.state for name, output in outputs.items()})
-            result = _zip({**held, "aggregators": aggregators}), _zip(told)
+            result = _zip({**held, "aggregators": aggregators}), _zip(handed_out)
             if kept and self.work.keeps:
                 result += (_zip({name: updated[name] for name in ("client_id", *self.work.keeps)}),)
             return result
@@ -389,13 +389,13 @@ def _build_client_update(
     client_type: tff.StructType,
     receive: Callable,
     weighting: Callable,
-    told: tuple[str, ...],
+    handed_out: tuple[str, ...],
     named: tuple[str, ...],
 ) -> tff.Computation:
     """Builds the client's part of a round, which is the same whatever aggregates its uploads.
 
     Args:
-      receive: Of the `Server`, as `told`.
+      receive: Of the `Server`, as `handed_out`.
       named: The uploads that travel with the client's ID.
     """
 
@@ -411,7 +411,7 @@ def _build_client_update(
 
         uploads = collections.OrderedDict(result.uploads)
         for name in uploads:
-            if name not in told:
+            if name not in handed_out:
                 uploads[name] = tf.nest.map_structure(silenced, uploads[name])
         for name in named:
             uploads[name] = collections.OrderedDict(client_id=client["client_id"], upload=uploads[name])

@@ -204,8 +204,8 @@ def build_update(
     update = as_function(client_update)
     places = itertools.count()
     numbered = tff.types.structure_from_tensor_type_tree(lambda leaf: next(places), updated_type)
-    told = _flat(rows(numbered))
-    specs = [_row_spec(_leaves(updated_type)[place]) for place in told]
+    columns = _flat(rows(numbered))
+    specs = [_row_spec(_leaves(updated_type)[place]) for place in columns]
     totals_type = prepared_type = tff.StructType([])
     if sums is not None:
         summed = _flat((numbered["uploads"], numbered["weight"]))
@@ -227,7 +227,7 @@ def build_update(
             if sums is not None:
                 uploaded = work(*(updated[place] for place in summed), *prepared)
                 totals = of_type(accumulate(*totals, *uploaded[:given]))
-            return place + 1, totals, [array.write(place, updated[each]) for array, each in zip(arrays, told)]
+            return place + 1, totals, [array.write(place, updated[each]) for array, each in zip(arrays, columns)]
 
         arrays = [tf.TensorArray(spec.dtype, clients, element_shape=spec.shape) for spec in specs]
         first = [] if sums is None else of_type(zero())

@@ -137,7 +137,7 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, hel
         _keep(held, composed.work.keeps, cohort.client_ids, each)
     values = {name: state[name] for name in values}
     aggregators = plain_containers(state["aggregators"])
-    return blocks.Told(values, aggregators, rows, outcome.get("results", {}), outcome.get("measurements", {}))
+    return blocks.RoundOutput(values, aggregators, rows, outcome.get("results", {}), outcome.get("measurements", {}))
 
 
 def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields, held: dict, chosen: blocks.Plan):

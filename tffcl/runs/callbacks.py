@@ -195,7 +195,7 @@ class UsersCallback(Callback):
         try:
             reason = getattr(self._callback, hook)(run)
         except KeyboardInterrupt:  # not now: the callbacks after this one shall have the round
-            run.interrupts.asked, reason = True, None
+            run.interrupts.requested, reason = True, None
         except UserError as error:
             raise CallbackFailed(str(error)) from error
         except Exception as error:
@@ -273,7 +273,7 @@ class Progress(Callback):
 
     def __init__(self, rounds: int, title: str, *, show: bool = True):
         self._rounds, self._title, self._show = rounds, title, show
-        self._shown, self._said = {}, set()
+        self._shown, self._printed = {}, set()
 
     def __enter__(self) -> "Progress":
         self.bar = progress_bar(self._rounds, self._title, "round", show=self._show)
@@ -311,9 +311,9 @@ class Progress(Callback):
 
     def say_once(self, line: str):
         """Writes a line above the bar, unless there is none or the line stands there."""
-        if line not in self._said and not self.bar.disable:
+        if line not in self._printed and not self.bar.disable:
             self.say(line)
-        self._said.add(line)
+        self._printed.add(line)
 
     def show_clients(self, done: int, clients: int):
         """Says how far a long round has come."""

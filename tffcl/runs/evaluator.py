@@ -216,11 +216,11 @@ class Evaluator:
         if whole:
             shape, dtype = objective.outputs, np.float32
         keys = {row: (_digest(models[row], images), whole) for row, images in wanted.items()}
-        asked = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
-        result = {row: np.zeros([len(images), *shape], dtype) for row, images in asked.items()}
-        for row, places, answers in self._answers(models, asked, whole):
+        unanswered = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
+        result = {row: np.zeros([len(images), *shape], dtype) for row, images in unanswered.items()}
+        for row, places, answers in self._answers(models, unanswered, whole):
             result[row][places] = answers
-        result |= {row: self._answered[keys[row]] for row in wanted.keys() - asked.keys()}
+        result |= {row: self._answered[keys[row]] for row in wanted.keys() - unanswered.keys()}
         self._answered = {keys[row]: answers for row, answers in result.items()}
         return result
 
@@ -237,10 +237,10 @@ class Evaluator:
             )
         return found
 
-    def _answers(self, models, asked, whole: bool):
+    def _answers(self, models, unanswered, whole: bool):
         """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
         here, there = [], []
-        for row, images in asked.items():
+        for row, images in unanswered.items():
             # To send a model and images to a worker of this machine takes longer than to ask the model here, and to
             # send a model to another machine takes longer than to ask it about few images.
             local = len(images) <= FEW or runtime.computes_here()
@@ -291,7 +291,7 @@ class Evaluator:
         """
         tests = self._tests.indices
         own = zip(tests, self._own_predictions(models, keys), strict=True)
-        found = np.array([np.sum((said == self._tests.y[images]) & self._counted[images]) for images, said in own])
+        found = np.array([np.sum((label == self._tests.y[images]) & self._counted[images]) for images, label in own])
         counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
         return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
 

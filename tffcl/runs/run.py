@@ -49,11 +49,11 @@ class Interrupts:
     """
 
     def __init__(self):
-        self.asked = False
+        self.requested = False
 
     def check(self):
         """Raises KeyboardInterrupt if it was raised before and got lost."""
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
 
     def handle(self, number, frame):
@@ -62,9 +62,9 @@ class Interrupts:
         A second Ctrl-C comes from an impatient user; `timeout` sends its signal twice, and must not break what is being
         saved.
         """
-        if self.asked and number != signal.SIGINT:
+        if self.requested and number != signal.SIGINT:
             return
-        self.asked = True
+        self.requested = True
         signal.default_int_handler(number, frame)
 
 

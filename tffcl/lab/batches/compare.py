@@ -259,11 +259,11 @@ def _reason(label: str, key: str, before: object, now: object, *, own: bool) -> 
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
     return (
-        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings:"
+        f"was run with {key} {_written(before)}, not {_written(now)}; a table has runs of the same settings:"
         f"{given if own else ''}"
     )
 
 
-def _said(value: object) -> str:
+def _written(value: object) -> str:
     text = "not set" if value is None else repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -78,14 +78,14 @@ class Similarity(Shown):
             "metric": f"{self.how.metric} ({self.how.unit})",
             "clusters": len(np.unique(self.labels)),
             "found": "; ".join(self.notes) or self.suggestion.reason,
-            **({"largest gap of halves": told} if (told := self.told_numbers) else {}),
+            **({"largest gap of halves": shares} if (shares := self.number_shares) else {}),
         }
 
     @property
-    def told_numbers(self) -> str:
+    def number_shares(self) -> str:
         """`numbers` in words; or why there are none."""
-        told = ", ".join(f"{number} in {100 * share:.0f} %" for number, share in self.numbers.items())
-        return _PRIVATE if self.how.signature.noise_multiplier else told
+        shares = ", ".join(f"{number} in {100 * share:.0f} %" for number, share in self.numbers.items())
+        return _PRIVATE if self.how.signature.noise_multiplier else shares
 
     def _repr_html_(self) -> str:
         from tffcl.lab.reporting import style
@@ -325,9 +325,9 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     yield from found.notes
     if found.numbers:
-        yield f"clusters at the largest gap, with one half of each client's examples: {found.told_numbers}"
-    elif found.told_numbers:
-        yield found.told_numbers
+        yield f"clusters at the largest gap, with one half of each client's examples: {found.number_shares}"
+    elif found.number_shares:
+        yield found.number_shares
     if found.how.threshold != choices.SELF:
         yield from _suggested(config, found)
     sizes = np.unique(labels, return_counts=True)[1].tolist()

@@ -160,8 +160,8 @@ def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
     for job in taken:
         _copy(known / job.place, batch.place(_below(RESULTS, job)))
     if taken:
-        said = f"{len(taken)} of {len(jobs)} runs come from the kept results in tasks/results/{known.name}"
-        batch.say(f"{said}, and were not made here; --overwrite makes them here")
+        line = f"{len(taken)} of {len(jobs)} runs come from the kept results in tasks/results/{known.name}"
+        batch.say(f"{line}, and were not made here; --overwrite makes them here")
 
 
 def _placed(job: Job, batch: Batch) -> Job:

@@ -24,7 +24,7 @@ LAYOUTS = ("published", "league")
 _LONGEST_SLUG = 80  # file systems end at 255 bytes
 ACCURACIES = ("cluster", "local", "global")
 _Tables = dict[str, dict]
-_Said = {
+_OfAll = {
     "measure": str,
     "accuracy": str,
     "target": float,
@@ -36,14 +36,14 @@ _Said = {
     "tuning": dict,
 }
 _TOP = {
-    **_Said,
+    **_OfAll,
     **{key: str for key in ("title", "paper", "table", "note", "published_is", "layout")},
     **{key: _Tables for key in ("columns", "rows", "cells")},
     "page": Whole,
     "seeds": Annotated[list[Whole], msgspec.Meta(min_length=1)],
 }
 # "published" has its own check, see `_number`.
-_OF_CELLS = {**_Said, "task": str, "method": str, "missing": str | dict, "published": object}
+_OF_CELLS = {**_OfAll, "task": str, "method": str, "missing": str | dict, "published": object}
 _OF_COLUMNS = {**_OF_CELLS, "about": str}
 
 
@@ -222,7 +222,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
     columns, rows = contents.get("columns", {}), contents.get("rows", {})
     if not columns or not rows:
         raise UserError(f"{path.name} needs [columns.NAME] and [rows.NAME], at least one of each")
-    base = {key: contents[key] for key in _Said if key in contents}
+    base = {key: contents[key] for key in _OfAll if key in contents}
     for kind, tables, known in (("columns", columns, _OF_COLUMNS), ("rows", rows, _OF_CELLS)):
         for name, table in tables.items():
             _check_keys(table, known, f"{path.name}, [{kind}.{name}]")

@@ -210,8 +210,8 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
     tuning, rounds = dataclasses.asdict(cell.tuning), float(planned.rounds)
     overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]
-    said = [task, cell.method, overrides[0], cell.tune, tuning, rounds, overrides[1]]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    settings = [task, cell.method, overrides[0], cell.tune, tuning, rounds, overrides[1]]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _of_method(overrides: Mapping, method: str) -> dict:

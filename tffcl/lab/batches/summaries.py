@@ -92,12 +92,12 @@ class Summaries(list):
         return self._batch.result(found[0])
 
     def __repr__(self) -> str:
-        table, said, _ = report.read_tables(self.out)
-        return "\n\n".join([table.without_empty().to_text(), *said])
+        table, notes, _ = report.read_tables(self.out)
+        return "\n\n".join([table.without_empty().to_text(), *notes])
 
     def _repr_html_(self) -> str:
-        table, said, _ = report.read_tables(self.out)
-        return table.without_empty().to_html() + "".join(f"<p>{html.escape(each)}</p>" for each in said)
+        table, notes, _ = report.read_tables(self.out)
+        return table.without_empty().to_html() + "".join(f"<p>{html.escape(each)}</p>" for each in notes)
 
     def _read(self):
         """`(titles of names, columns, [(names, finished runs, failures)])` of all that is in the directory."""

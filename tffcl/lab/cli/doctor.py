@@ -102,11 +102,11 @@ def missing_packages() -> list[str]:
 
     Versions are not looked at: TFF 0.87 pins a jaxlib that cannot be had, and another one does.
     """
-    wanted = {name for package in ("tffcl", "tensorflow-federated") for name in _asked_for(package)}
+    wanted = {name for package in ("tffcl", "tensorflow-federated") for name in _required_by(package)}
     return sorted(name for name in wanted if _version(name) is None)
 
 
-def _asked_for(package: str) -> list[str]:
+def _required_by(package: str) -> list[str]:
     if _version(package) is None:
         return []
     found = importlib.metadata.requires(package) or []

@@ -146,9 +146,9 @@ def _encoder(name: str) -> Iterator[str]:
     from tffcl.lab.tasks.encoders import kept_encoders
 
     for path, facts in kept_encoders():
-        told_sets = [facts["dataset"].get("name")] if "name" in facts["dataset"] else facts["dataset"]["names"]
-        classes = facts.get("classes") or [[]] * len(told_sets)
-        if training_sets(name) == [(each, tuple(own)) for each, own in zip(told_sets, classes)]:
+        names = [facts["dataset"].get("name")] if "name" in facts["dataset"] else facts["dataset"]["names"]
+        classes = facts.get("classes") or [[]] * len(names)
+        if training_sets(name) == [(each, tuple(own)) for each, own in zip(names, classes)]:
             size = f"{facts['examples']:,} images, {facts['epochs']} epochs, codes of {facts['latent']}"
             yield f"kept: {path} ({size}, loss {facts['loss']:.4f})"
 

@@ -67,7 +67,7 @@ def study(options) -> int:
     return 1 if failed else 0
 
 
-def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
+def _show_table(name: str, out: pathlib.Path, options, which: Mapping):
     """Prints the table of what has been run; of a study of which nothing has been run here, that of the kept results.
 
     Args:
@@ -81,12 +81,12 @@ def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
     from tffcl.lab.tasks.task_file import task_directory
 
     if options.out is not None or out.exists():
-        write_tables(out, asked)
+        write_tables(out, which)
         return
     ran = ", ".join(map(str, sorted([*out.parent.glob(name), *out.parent.glob(f"{name}-rounds-*")])))
     directory = task_directory() / "results" / name
     if options.rounds == 1 and read_index(directory, "study"):
-        print(f"{study_table.to_text(study_results.read_study(directory, **asked))}\n\nkept results: {directory}")
+        print(f"{study_table.to_text(study_results.read_study(directory, **which))}\n\nkept results: {directory}")
         if ran:
             print(f"run here, with other rounds: {ran}; --out DIR shows the table of one")
     else:
@@ -97,7 +97,7 @@ def _default_out(name: str, rounds: float) -> str:
     return f"runs/studies/{name}" + ("" if rounds == 1 else f"-rounds-{rounds:g}")
 
 
-def write_tables(out: pathlib.Path, asked: Mapping | None = None):
+def write_tables(out: pathlib.Path, which: Mapping | None = None):
     """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see
     `read_study`)."""
     from tffcl.lab.reporting import study_results, study_table
@@ -111,7 +111,7 @@ def write_tables(out: pathlib.Path, asked: Mapping | None = None):
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
     write_text(results / "table.csv", study_table.to_csv(read))
     write_text(results / "table.md", study_table.to_markdown(read))
-    print(printable(study_table.to_text(study_results.read_study(results, **asked) if asked else read), keep="\n"))
+    print(printable(study_table.to_text(study_results.read_study(results, **which) if which else read), keep="\n"))
     print(f"\nresults: {results}")
 
 

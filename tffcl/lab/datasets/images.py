@@ -7,7 +7,7 @@ import numpy as np
 from tffcl.display import Shown
 from tffcl.errors import UserError
 
-_TOLD = 10  # changes of labels that are told of a transform
+_SHOWN = 10  # changes of labels that are told of a transform
 _BLOCK = 4096  # images that are measured at a time
 
 # ANDA's three colours set one channel of a picture with three of them to its greatest value. One channel has no hue:
@@ -146,7 +146,9 @@ class Transform:
         words = [f"{which} {' and '.join(done)}"] if done else []
         words += [f"labels shifted by {self.label_shift}"] if self.label_shift else []
         moved = [f"{label} to {to}" for label, to in enumerate(self.labels) if label != to]
-        words += [f"labels changed: {', '.join(moved[:_TOLD])}{' ...' if len(moved) > _TOLD else ''}"] if moved else []
+        words += (
+            [f"labels changed: {', '.join(moved[:_SHOWN])}{' ...' if len(moved) > _SHOWN else ''}"] if moved else []
+        )
         return "; ".join(words)
 
     def _changed(self, images: Images) -> np.ndarray:

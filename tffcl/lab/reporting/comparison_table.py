@@ -250,7 +250,7 @@ def cost_together(runs: Sequence[RunFiles]) -> list[str]:
 
 
 # These stand at the head of a report.
-_SAID_ELSEWHERE = {"task", "algorithm", "seed", "description", "source"}
+_SHOWN_ELSEWHERE = {"task", "algorithm", "seed", "description", "source"}
 _VERSIONS = "versions"
 
 
@@ -300,7 +300,7 @@ def versions_of(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 
 
 def _settings(run: RunFiles) -> dict[str, str]:
-    return flatten({name: value for name, value in run.config.items() if name not in _SAID_ELSEWHERE | {_VERSIONS}})
+    return flatten({name: value for name, value in run.config.items() if name not in _SHOWN_ELSEWHERE | {_VERSIONS}})
 
 
 def _show(value: object) -> str:

@@ -180,9 +180,9 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
 
 def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
     """The table of rounds and bytes to the targets that were asked for, or to one that is told apart."""
-    asked = targets.read_targets(root)
-    wanted = asked or targets.suggested(runs)
-    words = targets.LEGEND if asked else f"{targets.LEGEND} {targets.NONE_ASKED}"
+    given = targets.read_targets(root)
+    wanted = given or targets.suggested(runs)
+    words = targets.LEGEND if given else f"{targets.LEGEND} {targets.NONE_GIVEN}"
     return {
         "targets": targets.to_table(targets.reached(runs, wanted)).without_empty() if wanted else None,
         "targets_legend": words,

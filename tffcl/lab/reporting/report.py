@@ -90,8 +90,8 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     if search is not None:
         print(printable(sweeps.search_text(search), keep="\n"))
         return
-    table, said, runs = read_tables(out)
-    text = "\n\n".join([table.to_text(), *said])
+    table, notes, runs = read_tables(out)
+    text = "\n\n".join([table.to_text(), *notes])
     page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)

@@ -201,8 +201,8 @@ def read_study(
     chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
     noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
     if not (noted["cells"] and noted["seeds"]):
-        asked = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
-        raise UserError(f"{path} holds no results of {asked}; the study has to be run with them first")
+        wanted = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
+        raise UserError(f"{path} holds no results of {wanted}; the study has to be run with them first")
     with telling_damage(file):
         return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
 
@@ -211,19 +211,19 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     places = [path / inside(cell["directory"]) / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
     failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
     places = [place for place in places if RunDirectory(place).state is State.FINISHED]
-    told = [_read_run(place, cell) for place in places]
-    values = [each["here"] for each in told]
-    further = dict.fromkeys(key for each in told for key in each["further"])
+    runs = [_read_run(place, cell) for place in places]
+    values = [each["here"] for each in runs]
+    further = dict.fromkeys(key for each in runs for key in each["further"])
     return Result(
         noted=cell,
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
         published=tuple(cell["published"]),
-        accuracies={kind: Stat.of(each[kind] for each in told) for kind in (*_KINDS, "took part")},
-        further={key: Stat.of(each["further"].get(key) for each in told) for key in further},
-        ari=Stat.of(each["ari"] for each in told),
-        rounds=max((each["rounds"] for each in told), default=None),
-        seconds={str(place): each["seconds"] for place, each in zip(places, told, strict=True)},
+        accuracies={kind: Stat.of(each[kind] for each in runs) for kind in (*_KINDS, "took part")},
+        further={key: Stat.of(each["further"].get(key) for each in runs) for key in further},
+        ari=Stat.of(each["ari"] for each in runs),
+        rounds=max((each["rounds"] for each in runs), default=None),
+        seconds={str(place): each["seconds"] for place, each in zip(places, runs, strict=True)},
         failures=failures,
     )
 

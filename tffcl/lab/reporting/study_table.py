@@ -184,5 +184,5 @@ def _published_row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     here = Stat.of(values)
     missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
     cut = study_results.is_cut(noted["measure"], max(int(run.number("rounds")) for run, _ in own), noted["rounds"])
-    told = compared_cells(noted, here, missed, tuple(noted["published"]), cut)
-    return [own[0][0].method, *told, Cell(f"{noted['where']}: {noted['column']}, {noted['row']}", words=True)]
+    cells = compared_cells(noted, here, missed, tuple(noted["published"]), cut)
+    return [own[0][0].method, *cells, Cell(f"{noted['where']}: {noted['column']}, {noted['row']}", words=True)]

@@ -14,7 +14,7 @@ from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column, of_panel
 from tffcl.runs.run_files import RunFiles, RunNumbers, by_method
 
-NONE_ASKED = (
+NONE_GIVEN = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare "
     "--target local=75” asks for others."
 )

@@ -89,7 +89,7 @@ def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
 
 def _groups(methods: ByMethod, measured: Metric | None) -> str:
     """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
-    one, alone, found, told, agreements = [], [], {}, {}, []
+    one, alone, found, given, agreements = [], [], {}, {}, []
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
         if counts == [1]:
@@ -99,31 +99,31 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
         else:
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             if any({GIVEN, ORACLE}.intersection(run.summary.get("notes", [])) for run in runs):
-                told[name] = f"{name} was told {span} clusters"
+                given[name] = f"{name} was told {span} clusters"
                 continue
             agreement = _mean(runs, BY_KEY["ari"])
             agreements.append(agreement)
             found.setdefault((span, f"{agreement:.2f}".replace("nan", "")), []).append(name)
-    said = [
+    sentences = [
         f"{_listed(names)} {'finds' if len(names) == 1 else 'find'} {span} clusters"
         + (f" (adjusted Rand index with the true groups {agreement})" if agreement else "")
         for (span, agreement), names in found.items()
-    ] + list(told.values())
-    if not said:
-        said = ["No groups were found"]
+    ] + list(given.values())
+    if not sentences:
+        sentences = ["No groups were found"]
     elif any(each >= _AGREEING for each in agreements):  # none of NaN, where true groups are not known
-        said[0] = f"There are groups: {said[0]}"
+        sentences[0] = f"There are groups: {sentences[0]}"
     elif measured is not None and (plain := [name for name in methods if _is_plain(methods[name])]):
-        clustered = [*(name for names in found.values() for name in names), *told]
+        clustered = [*(name for names in found.values() for name in names), *given]
         gains = [_beyond_chance(methods, measured, name, plain[0], len(clustered)) for name in clustered]
         begun = "There are groups by which models gain" if any(gains) else "Nothing shows that there are groups"
-        said[0] = f"{begun}: {said[0]}"
-        said += [] if any(gains) else [f"no model of a cluster is better than {plain[0]}'s beyond chance"]
+        sentences[0] = f"{begun}: {sentences[0]}"
+        sentences += [] if any(gains) else [f"no model of a cluster is better than {plain[0]}'s beyond chance"]
     if one:
-        said.append(f"{_listed(one)} {'has' if len(one) == 1 else 'have'} one model for all")
+        sentences.append(f"{_listed(one)} {'has' if len(one) == 1 else 'have'} one model for all")
     if alone:
-        said.append(f"{_listed(alone)} {'has' if len(alone) == 1 else 'have'} a model for each client")
-    return f"{'; '.join(said)}."
+        sentences.append(f"{_listed(alone)} {'has' if len(alone) == 1 else 'have'} a model for each client")
+    return f"{'; '.join(sentences)}."
 
 
 def _beyond_chance(methods: ByMethod, measured: Metric, name: str, rival: str, compared: int) -> bool:
@@ -139,11 +139,11 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         return f"The {what} of {best} is {value}; what it gains is known beside another method (tffcl compare)."
     rivals = list(dict.fromkeys([others[0], *(name for name in others if _is_plain(methods[name]))]))
     seeds = {run.seed for run in methods[best]}
-    said, pairs = [], 0
+    sentences, pairs = [], 0
     for rival in rivals:
         apart, chance, pairs = paired_test(methods[best], methods[rival], measured)
         if not pairs:
-            said.append(f"{rival}, which was not measured on the same clients")
+            sentences.append(f"{rival}, which was not measured on the same clients")
             continue
         chance = min(1.0, chance * len(others))
         words = "beyond chance" if chance < _CHANCE else "not beyond chance"
@@ -151,31 +151,31 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         both = "" if {run.seed for run in methods[rival]} == seeds else " with the seeds that both have"
         side = "below" if apart < 0 or (not apart and measured.better == DOWN) else "above"
         points = _shown(abs(apart), measured, " points")
-        said.append(f"{points} {side} {rival}{both}, {words} (p {_probability(chance)})")
+        sentences.append(f"{points} {side} {rival}{both}, {words} (p {_probability(chance)})")
     test = f"paired t tests over {pairs:,} {'clients' if len(seeds) == 1 else 'pairs of client and seed'}"
     alone = "" if len(seeds) > 1 else "; other seeds may say otherwise"
     corrected = f", for the best of {len(others) + 1}" if len(others) > 1 else ""
-    return f"Best by {what} is {best} with {value}: {' and '.join(said)}; {test}{corrected}{alone}."
+    return f"Best by {what} is {best} with {value}: {' and '.join(sentences)}; {test}{corrected}{alone}."
 
 
 def _cost(methods: ByMethod, best: str) -> str:
     """What the best method sent, beside FedAvg, and how long it took."""
     runs = methods[best]
     sent, signed = _sent(runs), _mean(runs, BY_KEY["signature_bytes"])
-    said = f"{best} sent {human_bytes(sent)} in all"
+    sentence = f"{best} sent {human_bytes(sent)} in all"
     if signed > 0:
-        said += f", {human_bytes(signed)} of it signatures"
+        sentence += f", {human_bytes(signed)} of it signatures"
     plain = next((name for name in methods if _is_plain(methods[name])), None)
     if plain not in (None, best) and _sent(methods[plain]) > 0:
         times = sent / _sent(methods[plain])
-        said += f", {'about' if 0.95 < times < 1.05 else f'{times:.2g} times'} as much as {plain}"
+        sentence += f", {'about' if 0.95 < times < 1.05 else f'{times:.2g} times'} as much as {plain}"
     seconds = _mean(runs, BY_KEY["seconds"])
     if not math.isnan(seconds):
-        said += f", and took {human_time(seconds)} here"
+        sentence += f", and took {human_time(seconds)} here"
     epsilon = _mean(runs, BY_KEY["epsilon"])
     if not math.isnan(epsilon):
-        said += f"; its releases cost each client epsilon {show_number(Stat(epsilon, math.nan, 1), 2)}"
-    return f"{said}."
+        sentence += f"; its releases cost each client epsilon {show_number(Stat(epsilon, math.nan, 1), 2)}"
+    return f"{sentence}."
 
 
 def _sent(runs: Sequence[RunFiles]) -> float:

@@ -70,12 +70,12 @@ def check_export(
     else:
         lines += _check_with_library(directory, manifest, config, data_dir)
     left = [
-        name for name in manifest["files"] if not name.startswith("check/") and not _is_told(directory, name, lines)
+        name for name in manifest["files"] if not name.startswith("check/") and not _has_line(directory, name, lines)
     ]
     return [*lines, f"taken as they are: {', '.join(left)}"]
 
 
-def _is_told(directory: pathlib.Path, name: str, lines: list[str]) -> bool:
+def _has_line(directory: pathlib.Path, name: str, lines: list[str]) -> bool:
     """Whether a line is about a file, or about a directory that it is in."""
     *above, _ = pathlib.PurePosixPath(name).parents
     return any(line.startswith(f"{directory / place}: ") for line in lines for place in (name, *above))

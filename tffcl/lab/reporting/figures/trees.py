@@ -105,11 +105,11 @@ def splits_figure(run: RunFiles) -> ReportFigure:
         words, place = style.shorten(_groups(run, cluster), 22), {"xytext": (6, 0), "textcoords": "offset points"}
         axes.annotate(words, (last, lane), va="center", fontsize=9, annotation_clip=False, **place)
     for number, cluster, new in splits.tolist():
-        said = f"round {number}: cluster {new} leaves cluster {cluster}"
+        label = f"round {number}: cluster {new} leaves cluster {cluster}"
         (branch,) = axes.plot([number, number], [lanes[cluster], lanes[new]], color=style.color(new), linewidth=1.5)
         (dot,) = axes.plot([number], [lanes[cluster]], "o", color=style.color(cluster), markersize=6)
-        style.say(branch, said)
-        style.say(dot, said)
+        style.say(branch, label)
+        style.say(dot, label)
     axes.set(xlim=(0, last), ylim=(-len(lanes) + 0.5, 0.5), xlabel="round")
     axes.set_yticks(list(lanes.values()), [_members(run, cluster) for cluster in lanes], fontsize=9)
     axes.tick_params(axis="y", length=0)

@@ -117,8 +117,8 @@ def _features(run: RunFiles, cluster: str) -> Cell:
     """By which features a cluster of a table's rows is apart."""
     own = run.summary["clusters"]["features"].get(cluster)
     names = own if isinstance(own, Mapping) else {}
-    told = [f"{name} {run.number('clusters', 'features', cluster, name):+.1f}".replace("-", "−") for name in names]
-    return Cell(", ".join(told) or MISSING, words=True)
+    parts = [f"{name} {run.number('clusters', 'features', cluster, name):+.1f}".replace("-", "−") for name in names]
+    return Cell(", ".join(parts) or MISSING, words=True)
 
 
 def _images(run: RunFiles, cluster: int, most: int) -> Cell:

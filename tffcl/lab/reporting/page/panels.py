@@ -216,7 +216,7 @@ class _Drawn:
             element.set("href", _recolored(source.get(_LINK)))
             element.set("preserveAspectRatio", "none")
             if kind == "matrix":
-                element.set("data-hover", _said_of(*self._matrices[int(number)]))
+                element.set("data-hover", _hover_text(*self._matrices[int(number)]))
             return [element]
         if tag != "g":
             return [element]
@@ -332,20 +332,20 @@ def _title(words: str) -> Element:
     return title
 
 
-def _said_of(image: AxesImage, matrix: style.Matrix) -> str:
+def _hover_text(image: AxesImage, matrix: style.Matrix) -> str:
     """What the page says of the entries of a matrix: it reads them from the colours of the image."""
-    said = {"rows": list(matrix.rows), "nothing": matrix.nothing}
+    values = {"rows": list(matrix.rows), "nothing": matrix.nothing}
     if matrix.columns != matrix.rows:
-        said["columns"] = list(matrix.columns)
+        values["columns"] = list(matrix.columns)
     if matrix.kinds:
-        said["kinds"] = {color[1:].lower(): words for color, words in matrix.kinds.items()}
+        values["kinds"] = {color[1:].lower(): words for color, words in matrix.kinds.items()}
     else:
         low, high = image.get_clim()
-        said |= {
+        values |= {
             "ends": [float(f"{end:.6g}") for end in ((high, low) if image.cmap.name.endswith("_r") else (low, high))]
         }
-        said["unit"] = matrix.unit
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        values["unit"] = matrix.unit
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
 def _recolored(address: str) -> str:
