@@ -548,6 +548,16 @@ def test_a_function_of_ones_own_changes_all_examples(named):
         named.map(lambda x, y: (x, y[:1]))
 
 
+def test_classes_that_a_function_numbers_anew_lose_their_names():
+    texts = Population.from_arrays({"mia": (X, NAMES[Y]), "bo": (X[:2], NAMES[Y[:2]])})
+    assert texts.label_names == texts.map(lambda x, y: (2 * x, y)).label_names == ("no", "perhaps", "yes")
+    for anew in (lambda y: (y == 2).astype(int), lambda y: 2 - y, lambda y: y.astype(float)):
+        assert texts.map(lambda x, y, of=anew: (x, of(y))).label_names is None
+    merged = texts.map(lambda x, y: (x, np.array(["never", "yes", "yes"])[y]))
+    assert merged.label_names == ("never", "yes")
+    np.testing.assert_array_equal(merged.train("mia").y, texts.train("mia").y > 0)
+
+
 def test_examples_by_name_are_those_of_a_pair():
     named, pair = (Population.from_arrays({"a": given}) for given in ({"x": X, "y": Y}, (X, Y)))
     np.testing.assert_array_equal(named.train("a").x, pair.train("a").x)

@@ -204,11 +204,8 @@ class Population(Shown):
     @functools.cached_property
     def _pools(self) -> tuple[PooledExamples, PooledExamples | None]:
         """The test and the validation examples of all clients."""
-        clients, validation = self.client_ids.tolist(), self.validation_examples
-        return (
-            pooled(held(self.test_examples), clients),
-            None if validation is None else pooled(held(validation), clients),
-        )
+        clients, tests, validation = self.client_ids.tolist(), self.test_examples, self.validation_examples
+        return pooled(held(tests), clients), None if validation is None else pooled(held(validation), clients)
 
     @property
     def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
@@ -393,29 +390,33 @@ class Population(Shown):
         """Returns the population with what a function of one's own makes of the examples of each client.
 
         Args:
-          function: Of a client's examples `(x [n, ...], y [n, ...])`, arrays; gives such a pair. It is applied to
-            training, test and validation examples alike, and must give the same for the same ones: where examples are
-            read when they are needed, it is applied whenever they are.
+          function: Of a client's examples `(x [n, ...], y [n, ...])`, arrays; gives such a pair, always the same for
+            the same ones. It is applied to training, test and validation examples alike, now or whenever they are read.
+            Classes keep their names if all labels come back as they were; texts, of whose numbers
+            `np.array(clients.label_names)[y]` makes some again, are names.
 
         Raises:
           UserError: As `from_arrays`, of what the function gives.
         """
 
+        unchanged: set[bool] = set()
+
         def of(kind: str, examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
             def made(client: int, each: ClientExamples) -> ClientExamples:
-                return sources.applied(function, each, self.name_of(client), kind) if len(each) else each
+                new = sources.applied(function, each, self.name_of(client), kind) if len(each) else each
+                unchanged.add(new.y.dtype.kind in "iu" and np.array_equal(new.y, each.y))
+                return new
 
             return client_examples.mapped(examples, made)
 
         current().on_reading()  # by the function
-        validation = self.validation_examples
+        train, test, validation = self.train_examples, self.test_examples, self.validation_examples
         found = sources.fields(
-            self.shown_ids.tolist(),
-            of("training", held(self.train_examples)),  # of which everybody has some
-            of("test", held(self.test_examples)),
-            None if validation is None else of("validation", held(validation)),
-        )
-        found["label_names"] = found["label_names"] or self.label_names
+            self.shown_ids.tolist(), of("training", held(train)), of("test", held(test)),
+            validation and of("validation", held(validation)),
+        )  # fmt: skip
+        if unchanged == {True}:
+            found["label_names"] = self.label_names
         found["table"] = None  # whose rules do not make these features
         return dataclasses.replace(self, **found)
 
