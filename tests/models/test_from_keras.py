@@ -350,6 +350,13 @@ def of_two_heads(*units):
     return tffcl.FlatModel.from_keras(model, SparseCE(from_logits=True), spec([30], tf.float32))
 
 
+class OfNothing(tf.keras.losses.Loss):
+    """A loss that no labels have."""
+
+    def call(self, y, outputs):
+        return tf.strings.length(outputs)
+
+
 class OwnStep(tf.keras.Sequential):
     """A model that is trained otherwise than by its loss."""
 
@@ -399,7 +406,11 @@ class OwnStep(tf.keras.Sequential):
         ),
         (
             lambda: of_keras(two(), loss=tf.keras.losses.KLDivergence()),
-            "the loss of .* cannot be computed of integer labels",
+            'gives numbers that are no probabilities, but its loss takes these .* a last layer with activation="softmax"',
+        ),
+        (
+            lambda: of_keras(two(), loss=OfNothing()),
+            "the loss of .* cannot be computed of integer labels: .*; SparseCategoricalCrossentropy can, or a Loss of",
         ),
         (
             lambda: of_keras(two(), loss=tf.keras.losses.MeanSquaredError()),
@@ -449,8 +460,8 @@ class OwnStep(tf.keras.Sequential):
             "only its leading batch dimension",
         ),
         (
-            lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))),
-            r"for labels of float32\[n\]; labels that are classes must be integers",
+            lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None, 2], tf.int32))),
+            r"for labels of int32\[n, 2\]; .* two or more classes; of one-hot rows y.argmax\(axis=1\) makes labels",
         ),
         (
             lambda: tffcl.FlatModel.from_keras(two, CROSS_ENTROPY, spec([30], tf.float32)),

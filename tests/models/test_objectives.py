@@ -101,16 +101,26 @@ def test_one_output_is_two_with_the_first_at_zero():
     [
         (3, losses.CategoricalFocalCrossentropy(from_logits=True), labels_of((3,), tf.float32), "classes"),
         (3, losses.CategoricalHinge(), labels_of(), "classes"),
+        (3, losses.KLDivergence(), labels_of(), "classes"),
+        (3, losses.CosineSimilarity(), labels_of(), "classes"),
+        (3, losses.SparseCategoricalCrossentropy(from_logits=True), labels_of((), tf.float32), "classes"),
         (1, losses.Hinge(), labels_of((), tf.float32), "binary"),
     ],
 )
 def test_other_losses_of_classes_are_no_losses_of_numbers(outputs, loss, label, objective):
-    keras = own_objectives.keras(outputs)
+    keras = own_objectives.keras(outputs, "softmax" if isinstance(loss, losses.KLDivergence) else None)
     found = tffcl.FlatModel.from_keras(keras, loss, (X, label)).objective
     x, y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) % found.num_classes
-    as_fit_has_them = np.eye(3)[y] if objective == "classes" else y[:, np.newaxis].astype(np.float32)
+    as_fit_has_them = (np.eye(3)[y] if objective == "classes" else y[:, np.newaxis]).astype(np.float32)
+    if isinstance(loss, losses.SparseCategoricalCrossentropy):  # of whole numbers that are floats, as pandas has them
+        as_fit_has_them = y
     assert found.name == objective
     np.testing.assert_allclose(found.loss(keras(x), y.astype(np.int32)), loss(as_fit_has_them, keras(x)), rtol=1e-6)
+
+
+def test_rows_of_numbers_are_no_classes_for_a_loss_of_distributions():
+    model = tffcl.FlatModel.from_keras(own_objectives.keras(3), losses.KLDivergence(), (X, labels_of((3,), tf.float32)))
+    assert model.objective.name == "numbers"
 
 
 def test_a_functional_models_own_loss_gets_labels_as_it_declares_them():

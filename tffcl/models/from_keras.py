@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tffcl.errors import UserError, unknown
 from tffcl.models.keras_function import GLOBAL, OWN, STATISTICS, KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
-from tffcl.models.objectives import OF_ONE_HOT, RECONSTRUCTION, LossFacts, find_objective, objective_of_loss, of_batch
+from tffcl.models.objectives import RECONSTRUCTION, LossFacts, find_objective, objective_of_loss, of_batch, takes_one_hot
 from tffcl.runtime import check_process
 
 if TYPE_CHECKING:  # which makes one of these fields
@@ -110,10 +110,10 @@ def from_keras(
     ignored = config.get("ignore_class")  # None: none is
     facts = LossFacts(
         objective=objective or objective_of_loss(loss, label),
-        from_logits=config.get("from_logits"),
+        from_logits=config.get("from_logits", False if isinstance(loss, tf.keras.losses.KLDivergence) else None),
         activation=_last_activation(keras_model),
         ignored=(() if ignored is None else (ignored,)) if "ignore_class" in config else None,
-        one_hot=isinstance(loss, OF_ONE_HOT),
+        one_hot=takes_one_hot(loss, label),
         class_weight=class_weight,
         keras=True,
         weighs=type(loss).__module__.split(".")[0] == "keras",

@@ -26,8 +26,8 @@ OBJECTIVES = {
 
 # The Keras losses that tell the objective; of all others the shapes of outputs and labels do.
 _losses = tf.keras.losses
-OF_ONE_HOT = _losses.CategoricalCrossentropy, _losses.CategoricalFocalCrossentropy, _losses.CategoricalHinge
-_OF_CLASSES = (_losses.SparseCategoricalCrossentropy, *OF_ONE_HOT)
+_OF_ONE_HOT = _losses.CategoricalCrossentropy, _losses.CategoricalFocalCrossentropy, _losses.CategoricalHinge
+_OF_ROWS = _losses.KLDivergence, _losses.CosineSimilarity  # of a class its one-hot row
 _OF_ZEROS_AND_ONES = _losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy, _losses.Hinge, _losses.SquaredHinge
 _OF_NUMBERS = (
     _losses.MeanSquaredError, _losses.MeanAbsoluteError, _losses.MeanAbsolutePercentageError,
@@ -196,9 +196,14 @@ class LossFacts:
     weighs: bool = False
 
 
+def takes_one_hot(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> bool:
+    """Returns whether a Keras loss takes one-hot rows in the place of classes; `label` is the spec of one example's."""
+    return isinstance(loss, _OF_ONE_HOT) or (label.dtype.is_integer and isinstance(loss, _OF_ROWS))
+
+
 def objective_of_loss(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> str | None:
     """Returns the objective that a Keras loss is for, where that is known; `label` is the spec of one example's."""
-    if isinstance(loss, _OF_CLASSES):
+    if isinstance(loss, _losses.SparseCategoricalCrossentropy) or takes_one_hot(loss, label):
         return CLASSES
     if isinstance(loss, _OF_NUMBERS):
         return NUMBERS
@@ -304,22 +309,19 @@ def _kind(name: str, outputs: tuple, label: tf.TensorSpec, facts: LossFacts) -> 
     if shape == (1,) and len(outputs) == 1:  # a column [n, 1] is a label an example
         shape, like_outputs = (), outputs == (1,)
     kind = facts.objective
-    if kind is None:
-        kind = CLASSES
-        if like_outputs and label.dtype.is_integer:
-            kind = BINARY if shape == () else LABELS
-        elif like_outputs or not label.dtype.is_integer:
-            kind = NUMBERS
+    if kind is None and label.dtype.is_integer:
+        kind = CLASSES if not like_outputs else BINARY if shape == () else LABELS
+    elif kind is None:
+        kind = NUMBERS
     if facts.one_hot and shape == outputs:
         shape = shape[:-1]
     given = f"{name} gives floats of shape {_batch(outputs)} for labels of {label.dtype.name}{_batch(label.shape)}"
     if kind == CLASSES:
-        if not label.dtype.is_integer and not facts.one_hot:
-            raise UserError(f"{given}; labels that are classes must be integers, [None] or [None, L]")
         if len(outputs) != len(shape) + 1 or outputs[-1] < 2:
             wanted = "[n, classes]" if shape == () else "[n, L, classes]"
-            one = "; of one output BinaryCrossentropy is the loss" if outputs[-1:] == (1,) else ""
-            raise UserError(f"{given}; it must give floats of shape {wanted} with two or more classes{one}")
+            cure = "; of one-hot rows y.argmax(axis=1) makes labels" if shape == outputs else ""
+            cure = "; of one output BinaryCrossentropy is the loss" if outputs[-1:] == (1,) else cure
+            raise UserError(f"{given}; it must give floats of shape {wanted} with two or more classes{cure}")
     elif not like_outputs:
         raise UserError(
             f"{given}; where a label is {OBJECTIVES[kind]}, there must be one output for each number of a label"
