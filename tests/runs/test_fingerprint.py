@@ -1,6 +1,7 @@
 """What a model of one's own is, as a run notes it: others of equal shapes are refused."""
 
 import collections
+import logging
 
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ def test_models_of_equal_shapes_that_compute_something_else_are_others():
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)
+
+
+def test_nobody_is_warned_where_a_process_has_several_models():
+    told, handler = [], logging.Handler()
+    handler.emit = told.append
+    logging.getLogger("tensorflow").addHandler(handler)
+    try:
+        assert len({noted(model(penalty=penalty))["computes"] for penalty in range(6)}) == 6
+    finally:
+        logging.getLogger("tensorflow").removeHandler(handler)
+    assert not told  # of losses that are traced again and again
 
 
 def test_a_run_does_not_go_on_with_other_frozen_weights(tmp_path, tff_worker):

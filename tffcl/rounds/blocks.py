@@ -38,6 +38,7 @@ _HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to b
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 _MANY_CLIENTS = 100  # of few examples are put into shards
+_compiled = built_once(functools.partial(tf.function, autograph=False, reduce_retracing=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,7 +322,7 @@ class BlockForm:
         step = self._round.server.step
         if step is None or isinstance(step, Replacing):
             return step
-        return tf.function(step, autograph=False, reduce_retracing=True)  # as in the round in one piece
+        return _compiled(step)  # as in the round in one piece
 
     def inputs(self, cohort: Cohort, values: Mapping, states, fields: Mapping[str, Sequence]) -> tuple:
         """Returns the arguments of `block` for a block of clients."""

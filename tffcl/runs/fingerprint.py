@@ -14,6 +14,7 @@ from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, FlatWeights
+from tffcl.models.graph_function import graph_function
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
@@ -134,10 +135,15 @@ def _probe(model: FlatModel) -> str:
     y = some(model.objective.label, model.num_classes or 2)
     # As layers draw them, but larger, so that losses differ by more than their last digit.
     drawn = [2 * rng.standard_normal(w.shape) / max(1, np.prod(w.shape[:-1])) ** 0.5 for w in model.weights]
-    tensors = model.unravel(model.on_trained(tf.constant(model.ravel(drawn)), model.initial))
-    features, seed = model.preprocess(x), tf.constant([0, 0])
-    shifted = [np.roll(y, by, axis=0) for by in range(3)]
-    return " ".join(f"{float(model.training_loss(tensors, features, each, seed)[0]):.3g}" for each in shifted)
+    vector = tf.constant(model.on_trained(model.ravel(drawn), model.initial))
+
+    def loss(vector, x, y, seed):
+        return model.training_loss(model.unravel(vector), model.preprocess(x), y, seed)[0]
+
+    given = vector, x, tf.constant(y), tf.constant([0, 0])
+    computed = graph_function(loss, *tf.nest.map_structure(tf.TensorSpec.from_tensor, given))
+    shifted = [tf.constant(np.roll(y, by, axis=0)) for by in range(3)]
+    return " ".join(f"{float(computed(vector, x, each, given[-1])):.3g}" for each in shifted)
 
 
 def _plain(value):
