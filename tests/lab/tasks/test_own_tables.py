@@ -1,5 +1,6 @@
 """A table and folders of pictures in a task file: natural clients by name, no partition, every command."""
 
+import dataclasses
 import json
 import re
 
@@ -15,7 +16,7 @@ from tests import digits
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
-from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.datasets.federated import federated, load_federated
 from tffcl.lab.datasets.loaders import scikit_learn
 from tffcl.lab.datasets.loaders.own import load_folders, load_table
 from tffcl.lab.datasets.partitions.mixed import mixture
@@ -219,3 +220,11 @@ def test_pictures_of_ones_own_are_measured_where_they_train(tmp_path):
     np.testing.assert_allclose(found.mean, x[:30].mean() / 255, rtol=1e-6)
     whole = load_federated(asked, {"name": "by_owner"}, seed=0)
     np.testing.assert_allclose(whole.mean, x.mean() / 255, rtol=1e-6)
+
+
+def test_what_a_builder_of_ones_own_has_measured_stays():
+    x, y = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2
+    own = dataclasses.replace(tffcl.Dataset.from_arrays("own", (x, y), (x, y)), measured_noise=0.0)
+    found = federated(own, tffcl.Partition((np.arange(10), np.arange(10, 20)), (np.arange(5),) * 2), "halves")
+    np.testing.assert_array_equal(found.train.x, x)
+    assert build_population(found).measured_noise == 0.0

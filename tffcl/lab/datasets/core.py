@@ -143,8 +143,9 @@ class Dataset(Shown):
 
     def measured_on(self, rows: np.ndarray) -> "Dataset":
         """Returns the data set with what is measured of its training examples, means and deviations, measured of those
-        at `rows` alone, `int [m]`; itself where constants are public."""
-        if self.measured_noise is None:
+        at `rows` alone, `int [m]`; itself where constants are public, or numbers are of a builder that has measured
+        them."""
+        if self.measured_noise is None or (self.table is None and not self.train.are_images):
             return self
         if self.table is None:
             mean, std = measured(self.train.x[rows])
