@@ -406,7 +406,7 @@ class OwnStep(tf.keras.Sequential):
         ),
         (
             lambda: of_keras(two(), loss=tf.keras.losses.KLDivergence()),
-            'gives numbers that are no probabilities, but its loss takes these .* a last layer with activation="softmax"',
+            'gives numbers that are no probabilities, but its loss takes these .* last layer with activation="softmax"',
         ),
         (
             lambda: of_keras(two(), loss=OfNothing()),

@@ -13,7 +13,14 @@ import tensorflow_federated as tff
 from tffcl.errors import UserError, unknown
 from tffcl.models.keras_function import GLOBAL, OWN, STATISTICS, KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
-from tffcl.models.objectives import RECONSTRUCTION, LossFacts, find_objective, objective_of_loss, of_batch, takes_one_hot
+from tffcl.models.objectives import (
+    RECONSTRUCTION,
+    LossFacts,
+    find_objective,
+    objective_of_loss,
+    of_batch,
+    takes_one_hot,
+)
 from tffcl.runtime import check_process
 
 if TYPE_CHECKING:  # which makes one of these fields
