@@ -6,7 +6,7 @@ import tensorflow as tf
 from scipy.linalg import subspace_angles
 
 import tffcl
-from tests import own_data
+from tests import own_data, own_objectives
 from tests.lab.datasets.helpers import need
 from tffcl.errors import UserError
 from tffcl.lab.batches import similarity as similarity_file
@@ -108,6 +108,12 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity({"a": clients}, model=own_data.perceptron())
     with pytest.raises(UserError, match="unknown signature 'subspce'; did you mean 'subspace'"):
         tffcl.similarity(clients, "subspce", model=own_data.perceptron())
+
+
+def test_clients_of_a_model_that_gives_its_input_again_are_looked_at():
+    clients = tffcl.Population.from_arrays(own_objectives.examples("reconstruction")[0])
+    found = tffcl.similarity(clients, "anchor_gradient", model=own_objectives.model("reconstruction"))
+    assert found.proximity.shape == (4, 4) and np.isfinite(found.proximity).all()
 
 
 @pytest.mark.parametrize("features, cure", [(5, '2, or metric = "angle_sum"'), (3, "1")])

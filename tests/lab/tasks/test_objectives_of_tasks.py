@@ -129,6 +129,27 @@ def build_net(input_shape, num_classes, *, seed):
     assert build_model(config, load_data(config)).objective.name == "numbers"
 
 
+def test_a_model_of_a_task_that_gives_its_input_again_is_joined_and_compared_by_signatures(tmp_path):
+    (tmp_path / "my_coder.py").write_text(
+        """import tensorflow as tf, tffcl
+def build(input_shape, num_classes, *, seed):
+    tf.keras.utils.set_random_seed(seed % 2**32)
+    keras = tf.keras.Sequential([tf.keras.layers.Dense(*input_shape, input_shape=input_shape)])
+    spec = tf.TensorSpec([None, *input_shape]), tf.TensorSpec([None])
+    return tffcl.FlatModel.from_keras(keras, tf.keras.losses.MeanSquaredError(), spec, objective="reconstruction")
+"""
+    )
+    (tmp_path / "coder.toml").write_text(
+        'extends = "clinics_diabetes_small"\n[model]\nbuilder = "my_coder:build"\n[newcomers]\nclients = 1\n'
+        "[train]\nrounds = 1\nclients_per_round = 5\n"
+    )
+    config = tffcl.resolve(tmp_path / "coder.toml", "ifca")  # whose clients choose when a run is loaded
+    tffcl.run(config, tmp_path / "run", show_progress=False)
+    joined = tffcl.join_newcomers(tmp_path / "run", show_progress=False, trust_builders=True)
+    assert joined["clients"][0]["local_mae"] < joined["clients"][0]["cluster_mae"]
+    assert len(tffcl.similarity(tffcl.resolve(tmp_path / "coder.toml", "pacfl")).labels) == 6
+
+
 def test_a_dataset_of_ones_own_takes_several_labels_and_numbers():
     x, rows = np.zeros((6, 3), np.float32), np.eye(3, dtype=int)[[0, 1, 2, 0, 1, 2]]
     several = tffcl.Dataset.from_arrays("several", (x, rows), (x, rows))

@@ -12,7 +12,6 @@ from tffcl.algorithms.solo import build_own_round
 from tffcl.clients import cohort
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.example_types import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
@@ -29,6 +28,7 @@ from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
 from tffcl.runs.callbacks import progress_bar
 from tffcl.runs.evaluator import Evaluator, own_metrics
+from tffcl.runs.population_changes import taken_by
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
 
@@ -129,9 +129,7 @@ def join_all(
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
     _, ids = config.held_out(federated.num_clients)
-    arrivals, everyone = (
-        fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None)
-    )
+    arrivals, everyone = (taken_by(method.model, build_population(federated, clients)) for clients in (ids, None))
     with simulating(ledger=trained.ledger):
         admitted = method.admit(trained.state, arrivals)
     models, rows = method.used_models(admitted, ids)

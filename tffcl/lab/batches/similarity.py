@@ -28,6 +28,7 @@ from tffcl.lab.tasks.resolve import RunConfig, Seed
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
 from tffcl.runs.callbacks import progress_bar, waiting
+from tffcl.runs.population_changes import taken_by
 from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind, check_value
 
@@ -178,7 +179,7 @@ def similarity(
         check_kind("model", model, FlatModel, "a tffcl.FlatModel of these clients, as FlatModel.from_keras makes one")
         if not isinstance(signature, ComposedParameters):
             signature = ComposedParameters(signature=signature if isinstance(signature, str) else dict(signature))
-        population = clients
+        population = taken_by(model, clients)  # type: ignore[arg-type]  # checked above
         how = group_composed(model, training, signature, seed=seed, **values)  # type: ignore[arg-type]  # checked above
     else:
         how, population, seed = *_of_task(clients, data_dir), clients.seed
@@ -216,8 +217,8 @@ def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering
         before = [name for name, row in ALGORITHMS.items() if row.clustering]
         raise unknown("algorithm that clusters before training", config.algorithm, before)
     federated = build.load_data(config, data_dir)
-    how = build.build_clustering(config, build.build_model(config, federated), federated, data_dir)
-    return how, build_population(federated)
+    model = build.build_model(config, federated)
+    return build.build_clustering(config, model, federated, data_dir), taken_by(model, build_population(federated))
 
 
 def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, float]:

@@ -24,6 +24,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import ANEW, Checkpoints
+from tffcl.runs.population_changes import taken_by
 from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
 from tffcl.runs.run_directory import CHECKPOINTS, KEPT, LEDGER, RunDirectory
@@ -240,7 +241,7 @@ def load_run(
     with simulating(client_states=KeptStore(directory / KEPT)):
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
-    population = population_in(config, federated, newest)
+    population = taken_by(method.model, population_in(config, federated, newest))
     state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
     federated, _ = drifted_in(config, federated, newest)
     return TrainedRun(method, state, population, newest, config, federated, ledger)
