@@ -27,7 +27,7 @@ def test_a_model_that_is_not_finite_names_the_client_and_changes_nothing(tff_wor
     with pytest.raises(
         UserError,
         match=r"client 0 trained a model that is not finite .* in round 4; a lower learning_rate .* scaling its "
-        r"features \(the largest is \d+\)",
+        r"features where the model does not \(the largest is \d+\)",
     ):
         method.next(state, cohort_of(population, [0, 1], 4))
     np.testing.assert_array_equal(state.models[0], model.initial)

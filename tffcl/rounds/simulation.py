@@ -154,5 +154,5 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
         raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite "
             f"(loss {reports['loss'][bad]:g}) in round {cohort.seed[1]}; a lower learning_rate or momentum helps, "
-            f"or scaling its features (the largest is {largest:g})"
+            f"or scaling its features where the model does not (the largest is {largest:g})"
         )
