@@ -186,7 +186,7 @@ def coded_labels(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.n
                 known = ", ".join(list(numbers)[:_MOST_NAMED]) + (", ..." if len(numbers) > _MOST_NAMED else "")
                 raise UserError(
                     f"{whose} has the label {each!r}, which is none of those known ({known or 'numbers'}); "
-                    "label_names= of the first population can name more"
+                    "the first population can name more, by label_names= of arrays, by pandas' categories of a table"
                 )
         found = np.array([numbers[each] for each in distinct.tolist()], np.int32)
         return found[places].reshape(y.shape) if y.size else np.zeros(y.shape, np.int32)
