@@ -442,7 +442,7 @@ def test_names_of_labels_are_those_of_the_known_clients(named):
     new = Population.from_arrays({"b": (X[:2], np.array(["yes", "perhaps"]))}, known=known)
     assert new.label_names == known.label_names and new.train(1).y.tolist() == [2, 1]
     with pytest.raises(
-        UserError, match=r"client b has the label 'never', .* \(no, perhaps, yes\); label_names= of the"
+        UserError, match=r"client b has the label 'never', .* \(no, perhaps, yes\); the first .* by label_names="
     ):
         Population.from_arrays({"b": (X[:1], np.array(["never"]))}, known=known)
     wider = Population.from_arrays({"a": (X, NAMES[Y])}, label_names=("yes", "no", "never", "perhaps"))

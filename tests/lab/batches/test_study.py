@@ -322,12 +322,20 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
     assert "no code of it is known" in page
 
 
-def test_the_table_of_what_nobody_ran_here_is_that_of_the_kept_results(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def nobodys(tmp_path_factory):
+    """A study file of which nobody has run anything."""
+    file = tmp_path_factory.mktemp("studies") / "nobodys.toml"
+    shutil.copy(task_directory() / "studies" / "flt_table_1.toml", file)
+    return str(file)
+
+
+def test_the_table_of_what_nobody_ran_here_is_that_of_the_kept_results(nobodys, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "flt_table_1", "--table-only"]) == 0
     text = capsys.readouterr().out
     assert "Scenario 1 (FLT" in text and "82.73" in text and "kept results: " in text
-    assert "holds no results of a study" in fails(capsys, "study", "flt_table_4", "--table-only")
+    assert "holds no results of a study" in fails(capsys, "study", nobodys, "--table-only")
     assert not list(tmp_path.iterdir())
     only = ["--only", "MNIST/FLT (Enc2)", "--seeds", "0"]
     assert main(["study", "flt_table_1", "--table-only", *only]) == 0
@@ -350,12 +358,12 @@ def test_the_table_of_a_part_of_what_was_run(done, capsys):
     assert "unknown cell of mine 'digits/Solos'" in fails(capsys, *command, "--only", "digits/Solos")
 
 
-def test_a_table_of_other_rounds_is_named(tmp_path, monkeypatch, capsys):
+def test_a_table_of_other_rounds_is_named(nobodys, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "studies" / "flt_table_4-rounds-2").mkdir(parents=True)
+    (tmp_path / "runs" / "studies" / "nobodys-rounds-2").mkdir(parents=True)
     (tmp_path / "runs" / "studies" / "flt_table_1-rounds-0.5").mkdir()
-    told = fails(capsys, "study", "flt_table_4", "--table-only")
-    assert "; there is runs/studies/flt_table_4-rounds-2: name it with --out" in told
+    told = fails(capsys, "study", nobodys, "--table-only")
+    assert "; there is runs/studies/nobodys-rounds-2: name it with --out" in told
     assert main(["study", "flt_table_1", "--table-only"]) == 0
     assert "run here, with other rounds: runs/studies/flt_table_1-rounds-0.5" in capsys.readouterr().out
     assert "flt_table_1-rounds-2 holds no results" in fails(
