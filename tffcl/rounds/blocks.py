@@ -34,7 +34,6 @@ from tffcl.trace_cache import built_once
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in
 # what TFF makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
 _INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
-_HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to be merged there
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 _MANY_CLIENTS = 100  # of few examples are put into shards
@@ -171,7 +170,6 @@ class BlockForm:
 
     def __init__(self, composed: Round):
         self._round = composed
-        self.finishing = functools.cache(self._build_finishing)
 
     @functools.cached_property
     def in_parts(self) -> tuple[str, ...]:
@@ -236,6 +234,17 @@ class BlockForm:
         rows.update((name, updated["uploads"][name]) for name in names)
         return rows
 
+    def rows_of_shards(self, updated) -> collections.OrderedDict:
+        """What of a client's results, or of their type, comes back of shards: what it keeps, too."""
+        kept = collections.OrderedDict((name, updated[name]) for name in self._round.work.keeps)
+        value = collections.OrderedDict(handed_out=self._rows(updated), kept=kept)
+        return collections.OrderedDict(client_id=updated["client_id"], value=value)
+
+    @functools.cached_property
+    def row_of_shards(self) -> tff.Type:
+        """The type of `rows_of_shards`."""
+        return tff.to_type(self.rows_of_shards(self._round.simulated_update.type_signature.result))
+
     @functools.cached_property
     def block(self) -> tff.Computation:
         """`(<values, states>@SERVER, clients@CLIENTS) -> <rows@SERVER[, partial@SERVER][, kept@CLIENTS]>`."""
@@ -263,21 +272,15 @@ class BlockForm:
 
     @functools.cached_property
     def sharded_block(self) -> tff.Computation:
-        """`(<values, states>@SERVER, shards@CLIENTS) -> <rows@CLIENTS[, partial@SERVER]>`, of clients in shards (see
-        `rounds.shards`); their rows have what they keep, too.
+        """`(<values, states>@SERVER, shards@CLIENTS) -> <rows@CLIENTS[, partial@SERVER]>`, of clients in shards, whose
+        rows `shards.joined` makes of it.
 
         Raises:
           TypeError: If something in it has no place in shards.
           UserError: As `sums`.
         """
-        composed, sums = self._round, self.sums
-
-        def rows(updated):
-            kept = collections.OrderedDict((name, updated[name]) for name in composed.work.keeps)
-            value = collections.OrderedDict(handed_out=self._rows(updated), kept=kept)
-            return collections.OrderedDict(client_id=updated["client_id"], value=value)
-
-        update = shards.build_update(composed.simulated_update, rows, sums)
+        sums = self.sums
+        update = shards.build_update(self._round.simulated_update, self.rows_of_shards, sums)
 
         @tff.federated_computation(
             tff.FederatedType(self._server_type, tff.SERVER),
@@ -296,25 +299,17 @@ class BlockForm:
 
         return sharded_block
 
-    def _build_finishing(self, parts: int) -> tff.Computation:
-        """What follows the sums, from so many partial sums: merged and finished in one call, which sends each once."""
-        sums = self.sums
-        partials_type = tff.StructWithPythonType([sums.merge.type_signature.result] * parts, list)
+    @functools.cached_property
+    def merge(self) -> Callable:
+        """`(partial, partial) -> partial`."""
+        return shards.in_process(self.sums.merge)
 
-        @tff.federated_computation(partials_type)
-        def total(partials):
-            return sums.report(functools.reduce(sums.merge, [partials[part] for part in range(parts)]))
-
-        @tff.federated_computation(
-            tff.FederatedType(self._states_type, tff.SERVER), tff.FederatedType(partials_type, tff.SERVER)
-        )
-        def finish(states, partials):
-            # In a simulation there are no secure sums, of three kinds.
-            nothing = tff.federated_value((), tff.SERVER)
-            totals = tff.federated_zip((tff.federated_map(total, partials), nothing, nothing, nothing))
-            return tff.federated_map(sums.update, (states, totals))
-
-        return finish
+    @functools.cached_property
+    def finish(self) -> Callable:
+        """`(states, partial) -> (states, <result, measurements> by upload)`, what follows the sums."""
+        report, update = shards.in_process(self.sums.report), shards.in_process(self.sums.update)
+        # In a simulation there are no secure sums, of three kinds.
+        return lambda states, partial: update(states, (report(partial), (), (), ()))
 
     @functools.cached_property
     def step(self) -> Callable | None:
@@ -406,30 +401,28 @@ def run_in_blocks(
             yield server, shards.pack(clients, client_type, chosen.shards) if chosen.shards else clients
 
     mixings = {name: traits(composed.uploads[name]).by_parts(states[name]) for name in form.in_parts}
-    together, partials, done = None, [], 0
+    together, partial, done = None, None, 0
     computation = form.sharded_block if chosen.shards else form.block
     for where, few, out in zip(places, cohorts, in_lanes(computation, arguments(), chosen.in_flight)):
         if chosen.shards:
-            out = {**out, **_of_shards(out["rows"])}
+            out = {**out, **_of_shards(form, out["rows"])}
         handed_out = by_client(out["rows"], few.client_ids)
         for name, mixing in mixings.items():
             mixing.add(handed_out.pop(name), handed_out["weight"])
         together = _with_rows(together, handed_out, where, len(order))
         if form.sums is not None:
-            partials.append(out["partial"])
-            if len(partials) > _HELD_PARTIALS:
-                partials = [functools.reduce(form.sums.merge, partials)]
+            partial = out["partial"] if partial is None else form.merge(partial, out["partial"])
         if "kept" in out:
             keep(few.client_ids, out["kept"])
         done += len(few.client_ids)
         current().on_progress(done, len(cohort.client_ids))
     together.pop("weight")
-    return _finish(form, composed, partials, mixings, values, states, together)
+    return _finish(form, composed, partial, mixings, values, states, together)
 
 
-def _of_shards(rows: Sequence) -> dict:
+def _of_shards(form: BlockForm, rows: Sequence) -> dict:
     """What the shards of a block tell, as a block without shards tells it."""
-    rows = shards.joined(rows)
+    rows = shards.joined(rows, form.row_of_shards)
     ids, kept = rows["client_id"], rows["value"]["kept"]
     handed_out = {"rows": {"client_id": ids, "value": rows["value"]["handed_out"]}}
     if kept:
@@ -454,7 +447,7 @@ def _with_rows(together, handed_out, where: np.ndarray, clients: int):
 
 
 def _finish(
-    form: BlockForm, composed: Round, partials: list, mixings: Mapping, values: Mapping, states, rows: Mapping
+    form: BlockForm, composed: Round, partial, mixings: Mapping, values: Mapping, states, rows: Mapping
 ) -> RoundOutput:
     """What follows the sums: the aggregation processes' ends, then the server's step."""
     outputs = {
@@ -462,7 +455,7 @@ def _finish(
     }
     if form.sums is not None:
         before = collections.OrderedDict((name, states[name]) for name in form.merged)
-        moved, found = form.finishing(len(partials))(before, partials)
+        moved, found = form.finish(before, partial)
         outputs.update((name, {**found[name], "state": moved[name]}) for name in form.merged)
     outputs = {name: outputs[name] for name in composed.aggregators}
     results, measurements, aggregators = (

@@ -109,7 +109,7 @@ def ask_all(
             answers = asking(context, clients)[1]
         else:
             count = -(-len(ids) * in_shards // everyone)
-            answers = shards.joined(sharded(context, shards.pack(clients, taken, count)))
+            answers = sharded(context, shards.pack(clients, taken, count))
         parts.append(by_client(answers, ids))
         done += len(ids)
         at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else most
@@ -119,9 +119,9 @@ def ask_all(
 
 
 @built_once
-def _build_sharded(asking: tff.Computation) -> tff.Computation | None:
-    """Builds `(C@SERVER, shards@CLIENTS) -> rows@CLIENTS`, the same of clients in shards; None where these have no
-    place for what clients bring or answer."""
+def _build_sharded(asking: tff.Computation) -> Callable | None:
+    """Builds `(context, shards) -> answers`, the same of clients in shards; None where these have no place for what
+    clients bring or answer."""
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(asking, shards.AS_IT_IS)
     context, clients = asking.type_signature.parameter
 
@@ -140,7 +140,7 @@ def _build_sharded(asking: tff.Computation) -> tff.Computation | None:
         nothing = tff.federated_broadcast(tff.federated_value((), tff.SERVER))
         return tff.federated_map(update, (prepared, nothing, given))["rows"]
 
-    return ask
+    return lambda context, given: shards.joined(ask(context, given), answer.type_signature.result)
 
 
 def build_collection(signature: Signature) -> tff.Computation:

@@ -12,6 +12,7 @@ Inside of a loop values are lists of tensors, in the order of their types.
 """
 
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,30 +100,31 @@ def pack(clients: Sequence, client_type: tff.Type, shards: int) -> list:
       A structure of `shard_type` for each shard.
     """
     leaves = _leaves(client_type)
-    flat = [list(_in_order(client)) for client in clients]
+    columns = list(_columns(clients))
 
-    def packed(dealt):
-        columns, ends, numbers = [], [], []
-        for leaf, values in zip(leaves, zip(*dealt), strict=True):
+    def packed(shard):
+        parts, ends, numbers = [], [], []
+        for leaf, values in zip(leaves, (column[shard::shards] for column in columns), strict=True):
             if _is_numbers(leaf):
-                numbers.append(np.reshape(values, [len(dealt), -1]))
+                numbers.append(np.reshape(values, [len(values), -1]))
             elif _has_rows(leaf):
                 ends.append(np.cumsum([[len(each)] for each in values], axis=0))
-                columns.append(np.concatenate(values))
+                parts.append(np.concatenate(values))
             else:
-                columns.append(np.stack(values))
-        return (*columns, np.concatenate([*ends, *numbers], axis=1, dtype=np.int32))
+                parts.append(np.stack(values))
+        return (*parts, np.concatenate([*ends, *numbers], axis=1, dtype=np.int32))
 
-    return [packed(flat[shard::shards]) for shard in range(shards)]
+    return [packed(shard) for shard in range(shards)]
 
 
-def _in_order(value) -> Iterator:
-    """The leaves of a client's input; `_flat` takes any value, and a tenth of a millisecond."""
-    if isinstance(value, (Mapping, list, tuple)):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _in_order(each)
-    else:
-        yield value
+def _columns(values: list) -> Iterator[list]:
+    """The leaves of clients' inputs, for each leaf a list of what they have; `_flat` takes a tenth of a millisecond."""
+    first = values[0]
+    if not isinstance(first, (Mapping, list, tuple)):
+        yield values
+        return
+    for key in first if isinstance(first, Mapping) else range(len(first)):
+        yield from _columns([each[key] for each in values])
 
 
 def _client_of(shard, client_type: tff.Type, place) -> list:
@@ -153,11 +155,9 @@ def as_function(computation: tff.Computation) -> Callable[..., list]:
     Raises:
       TypeError: If it takes or gives other things than tensors, or has variables.
     """
-    proto = tff.framework.serialize_computation(computation).tensorflow
+    proto, definition = _graph_of(computation)
     if proto.initialize_op:
         raise TypeError("a shard has no place for variables")
-    definition = tf.compat.v1.GraphDef()
-    proto.graph_def.Unpack(definition)
     given, taken = list(_names(proto.parameter)), list(_names(proto.result))
 
     def call(*tensors):
@@ -166,6 +166,34 @@ def as_function(computation: tff.Computation) -> Callable[..., list]:
         return tf.graph_util.import_graph_def(definition, input_map=inputs, return_elements=taken, name="")
 
     return call
+
+
+def _graph_of(computation: tff.Computation):
+    proto, definition = tff.framework.serialize_computation(computation).tensorflow, tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(definition)
+    return proto, definition
+
+
+def in_process(computation: tff.Computation) -> Callable:
+    """Returns a TensorFlow computation of TFF's that is computed in this process: what it takes and gives need not go
+    through messages. One with variables is the runtime's, as it is."""
+    kind, (proto, definition) = computation.type_signature, _graph_of(computation)
+    if proto.initialize_op:
+        return computation
+    whole = tf.compat.v1.wrap_function(functools.partial(tf.graph_util.import_graph_def, definition, name=""), [])
+    given, taken = ([*map(whole.graph.get_tensor_by_name, _names(each))] for each in (proto.parameter, proto.result))
+    call = whole.prune(given, taken)
+    leaves = _leaves(kind.parameter)
+
+    def compute(*arguments):
+        given = tff.structure.from_container(arguments if len(arguments) > 1 else arguments[0], recursive=True)
+        if not tff.structure.is_same_structure(given, kind.parameter):
+            raise TypeError(f"expected a value of type {kind.parameter}, found the structure {given}")
+        given = zip(tff.structure.flatten(given), leaves, strict=True)
+        found = [leaf.numpy() for leaf in call(*(tf.convert_to_tensor(value, leaf.dtype) for value, leaf in given))]
+        return tff.types.type_to_py_container(tff.structure.pack_sequence_as(kind.result, found), kind.result)
+
+    return compute
 
 
 def _names(binding):
@@ -193,8 +221,8 @@ def build_update(
       sums: Of the aggregations of `<uploads, weight>`; None where nothing is summed.
 
     Returns:
-      `(<values, prepared, shard> -> <rows, totals>)`: rows `[m, ...]` in the order of the shard's clients, and what
-      `sums.accumulate` makes of their uploads one after the other.
+      `(<values, prepared, shard> -> <rows, totals>)`: the shard's clients' rows in order, as `joined` takes them, and
+      what `sums.accumulate` makes of their uploads one after the other.
 
     Raises:
       TypeError: If something in it has no place in a shard.
@@ -234,25 +262,32 @@ def build_update(
         _, totals, arrays = tf.while_loop(
             lambda place, *_: place < clients, one, (0, first, arrays), parallel_iterations=1
         )
-        return [array.stack() for array in arrays], totals
+        return tf.concat([_bytes(array.stack()) for array in arrays], 1), totals
 
     @tff.tensorflow.computation(values_type, prepared_type, shard_type(client_type))
     def shard_update(values, prepared, shard):
         found, totals = through_clients(_flat(values), _flat(prepared), _flat(shard))
-        return collections.OrderedDict(
-            rows=tff.structure.pack_sequence_as(tff.structure.from_container(rows(numbered), recursive=True), found),
-            totals=tff.structure.pack_sequence_as(totals_type, totals),
-        )
+        return collections.OrderedDict(rows=found, totals=tff.structure.pack_sequence_as(totals_type, totals))
 
     return shard_update
 
 
 def _row_spec(leaf: tff.TensorType) -> tf.TensorSpec:
-    if leaf.shape is None or None in leaf.shape:
+    if leaf.shape is None or None in leaf.shape or leaf.dtype == np.str_:
         raise TypeError(f"a shard has no place for rows of {leaf}")
     return tf.TensorSpec(leaf.shape, leaf.dtype)
 
 
-def joined(rows: Sequence[Mapping]) -> Mapping:
-    """Returns the rows of several shards as one's."""
-    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
+def _bytes(rows: tf.Tensor) -> tf.Tensor:
+    """`[m, ...]` as `uint8[m, bytes of a row]`: each tensor that comes back costs time."""
+    rows = tf.cast(rows, tf.uint8) if rows.dtype == tf.bool else tf.bitcast(rows, tf.uint8)
+    return tf.reshape(rows, [tf.shape(rows)[0], -1])
+
+
+def joined(rows: Sequence[np.ndarray], row_type: tff.Type):
+    """Returns the rows of several shards as one structure of arrays `[m, ...]`; `row_type` is that of one row."""
+    leaves = _leaves(row_type)
+    fields = np.dtype([(str(place), leaf.dtype, leaf.shape) for place, leaf in enumerate(leaves)])
+    table = np.concatenate(rows).view(fields)[:, 0]
+    together = tff.structure.pack_sequence_as(row_type, [table[name] for name in fields.names])
+    return tff.types.type_to_py_container(together, row_type)

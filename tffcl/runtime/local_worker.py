@@ -40,10 +40,12 @@ def context_options(stub, check=lambda: None) -> dict:
     """
     import tensorflow_federated as tff
 
+    from tffcl.runtime.executor import WorkerExecutor
+
     def stack(cardinalities):
         check()
         # Values that are done with are given back at once: with the default of twenty at a time several blocks stay.
-        executor = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
+        executor = WorkerExecutor(stub, dispose_batch_size=1)
         executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
         return executor
 
