@@ -186,7 +186,9 @@ def in_process(computation: tff.Computation) -> Callable:
     leaves = _leaves(kind.parameter)
 
     def compute(*arguments):
-        given = tff.structure.from_container(arguments if len(arguments) > 1 else arguments[0], recursive=True)
+        if len(arguments) > 1:
+            arguments = [tff.structure.Struct(zip(tff.structure.name_list_with_nones(kind.parameter), arguments))]
+        given = tff.structure.from_container(arguments[0], recursive=True)
         if not tff.structure.is_same_structure(given, kind.parameter):
             raise TypeError(f"expected a value of type {kind.parameter}, found the structure {given}")
         given = zip(tff.structure.flatten(given), leaves, strict=True)
