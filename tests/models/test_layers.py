@@ -60,6 +60,21 @@ def test_a_convolution_of_small_images_is_tensorflows(size):
         np.testing.assert_allclose(ours, tensorflows, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_product_with_a_large_kernel_is_tensorflows(rows):
+    rng = np.random.default_rng(0)
+    x, slope = (tf.constant(rng.standard_normal([rows, columns]), tf.float32) for columns in (1000, 1024))
+    kernel = tf.constant(rng.standard_normal([1000, 1024]), tf.float32)
+    bias = tf.zeros([1024])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, kernel])
+        ours, theirs = layers.connect(x, kernel, bias), tf.matmul(x, kernel)
+    np.testing.assert_array_equal(ours, theirs)
+    found, expected = (tape.gradient(y, [x, kernel], slope) for y in (ours, theirs))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
 def test_group_norm_sees_one_image_at_a_time():
     batch = images.noise(3, (4, 4, 8)).astype(np.float32)
     normal = layers.group_norm(batch, tf.ones(8), tf.zeros(8), groups=2)

@@ -22,7 +22,25 @@ def relu(x):
 def connect(x, kernel, bias):
     """A fully connected layer on `x [n, inputs]`, whose product is computed in the type of its kernel, as a convolution
     is."""
-    return tf.cast(tf.matmul(tf.cast(x, kernel.dtype), kernel), x.dtype) + bias
+    product = _large_product if math.prod(kernel.shape) >= _LARGE else tf.matmul
+    return tf.cast(product(tf.cast(x, kernel.dtype), kernel), x.dtype) + bias
+
+
+# Entries of a kernel from which the gradient of its input is made with the kernel as the left factor. Measured, ms a
+# step with batches of 10, as TensorFlow's gradient and so: LEAF's CNN (6.4 million) 22.7 and 21.4, StoCFL's for FEMNIST
+# (1.2 million) 8.3 and 7.8; LeNet-5 (30,720) 0.88 and 0.93.
+_LARGE = 1_000_000
+
+
+@tf.custom_gradient
+def _large_product(x, kernel):
+    """The product of a few rows `x` with a large kernel."""
+
+    def gradient(slope):
+        of_x = tf.transpose(tf.matmul(kernel, slope, transpose_b=True))
+        return of_x, tf.matmul(x, slope, transpose_a=True)
+
+    return tf.matmul(x, kernel), gradient
 
 
 def convolve(x, kernel, bias=None, *, stride: int = 1, padding: str = "VALID"):
