@@ -5,15 +5,13 @@
 A change of what a run or a study writes adds a step below. Steps find nothing to do where they have been done.
 """
 
-import json
 import pathlib
 import sys
 import tomllib
 
 import tomli_w
 
-from tffcl.lab.batches import study_file, study_plan
-from tffcl.lab.reporting.batch_index import INDEX, write_index
+from tffcl.files import read_json, write_json
 from tffcl.lab.tasks.resolve import load_run_config
 
 
@@ -25,30 +23,14 @@ def all_settings(results: pathlib.Path):
         file.write_text(tomli_w.dumps({**settings, "versions": values["versions"]}), encoding="utf-8")
 
 
-def one_index(results: pathlib.Path):
-    """What `study.json` and `tuned.json` said, `batch.json` says."""
-    for file in sorted(results.glob("*/study.json")):
-        noted = json.loads(file.read_text(encoding="utf-8"))
-        chosen, tuned = file.parent / "tuned.json", {}
-        if chosen.is_file():
-            planned = study_plan.plan(
-                study_file.load_study(noted["study"]), seeds=noted["seeds"], rounds=noted["rounds"]
-            )
-            known = json.loads(chosen.read_text(encoding="utf-8"))
-            cells = {cell.name: cell for cell in planned.cells}
-            # A choice is of what the study says today, or its cell is gone.
-            tuned = {
-                name: {"mark": study_plan.mark(cells[name], planned), "points": each["points"]}
-                for name, each in known.items()
-                if name in cells
-            }
-            chosen.unlink()
-        write_index(file.parent, "study", {**noted, "tuned": tuned})
-        file.unlink()
-        print(f"{file} is {INDEX} now")
+def json_in_one_line(results: pathlib.Path):
+    """A kept run's JSON has no line breaks, which are a third of its characters."""
+    for name in ("summary.json", "newcomers.json", "failed.json"):
+        for file in sorted(results.rglob(name)):
+            write_json(file, read_json(file), indent=None)
 
 
-STEPS = (all_settings, one_index)
+STEPS = (all_settings, json_in_one_line)
 
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "results"

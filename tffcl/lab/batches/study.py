@@ -224,10 +224,12 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
 
 
 def _copy(place: pathlib.Path, results: pathlib.Path):
-    """Copies the small files of a run, each whole or not at all."""
+    """Copies the small files of a run, each whole or not at all. Hundreds of them are kept, so JSON is put in one line."""
     results.mkdir(parents=True, exist_ok=True)
     for name in SMALL_FILES:
-        if (place / name).is_file():
+        if (place / name).is_file() and name.endswith(".json"):
+            write_json(results / name, read_json(place / name), indent=None)
+        elif (place / name).is_file():
             write_bytes(results / name, read_bytes(place / name))
 
 
