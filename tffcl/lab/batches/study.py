@@ -224,7 +224,7 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
 
 
 def _copy(place: pathlib.Path, results: pathlib.Path):
-    """Copies the small files of a run, each whole or not at all. Hundreds of them are kept, so JSON is put in one line."""
+    """Copies the small files of a run, each whole or not at all; JSON in one line, as they are kept by the hundred."""
     results.mkdir(parents=True, exist_ok=True)
     for name in SMALL_FILES:
         if (place / name).is_file() and name.endswith(".json"):
