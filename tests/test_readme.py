@@ -76,12 +76,13 @@ def test_what_the_table_of_methods_says_is_what_the_league_found():
 
 def test_what_the_readme_says_of_the_league_can_be_counted():
     league = study_results.read_study(ROOT / "tasks" / "results" / "league")
-    told = re.search(r"(\d+) methods on (\d+) settings .*?; (\d+) of ([\d,]+) runs diverged", README, re.DOTALL)
+    words = r"(\d+) methods on (\d+) settings .*?; (\d+) of ([\d,]+) runs diverged"
+    told = re.search(words, README, re.DOTALL).groups()
     run = [each for each in league.results if each.seeds or each.failures]
     methods, settings = ({each.noted[key] for each in run} for key in ("method", "column"))
     runs = [*(ROOT / "tasks" / "results" / "league").glob("*/*/seed-*")]
     failed = [path for path in runs if (path / "failed.json").is_file()]
-    assert tuple(int(number.replace(",", "")) for number in told.groups()) == (len(methods), len(settings), len(failed), len(runs))
+    assert tuple(int(number.replace(",", "")) for number in told) == (len(methods), len(settings), len(failed), len(runs))
 
 
 def test_methods_and_tasks_are_there():
