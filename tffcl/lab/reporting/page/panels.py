@@ -75,8 +75,8 @@ def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
     """
     inverted = any(np.ma.is_masked(image.get_array()) for image in figure.matrices)
     _prepare(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # parts stay where they are now
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)  # parts stay where they are now, and are drawn once
     drawn = _Drawn(name, figure)
     if not figure.panels:
         left, top, width, height = _box(figure, figure.get_tightbbox().padded(_GAP / _POINTS), _POINTS)
