@@ -21,7 +21,8 @@ from flwr.client import NumPyClient
 from flwr.server import ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import start_simulation
-from torch_clients import LAYERS, load_clients, parse_arguments, print_rounds, train
+from peer_script import parse_arguments, print_rounds
+from torch_clients import LAYERS, load_clients, train
 
 
 def parameters_of(model):

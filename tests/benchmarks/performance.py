@@ -1,7 +1,7 @@
 """Runs benchmarks and writes their tables into tasks/results/PERFORMANCE.md, between marks; all else stays as it is.
 
     uv run python tests/benchmarks/performance.py [NAME ...] [--list] [--pfl-python PYTHON] [--torch-python PYTHON]
-        [--flower-python PYTHON]
+        [--flower-python PYTHON] [--fedjax-python PYTHON]
 
 Without names all that are listed run, one after the other; peers take part whose Python is given. Every table stands
 below its command and the machine that it was measured on, so that the next one can be compared with it. A mark that the
@@ -22,9 +22,9 @@ FOLDER = pathlib.Path(__file__).parent
 TABLES = FOLDER.parents[1] / "tasks" / "results" / "PERFORMANCE.md"
 ROUNDS = "memory.py pacfl_fmnist_label_skew_20 {} --rounds 500 --every 50"
 BENCHMARKS = {
-    "ten-large-clients": "rounds.py {torch} {flower} {pfl}",
-    "500-small-clients": "small_clients.py --repeats 5 {pfl}",
-    "50-clients-of-2000": "small_clients.py --clients 50 --examples 2000 --model mlp --repeats 5 {pfl}",
+    "ten-large-clients": "rounds.py {torch} {flower} {pfl} {fedjax}",
+    "500-small-clients": "small_clients.py --repeats 3 {pfl} {fedjax}",
+    "50-clients-of-2000": "small_clients.py --clients 50 --examples 2000 --model mlp --repeats 3 {pfl} {fedjax}",
     "clients-by-number": "small_clients.py --clients 50 500 5000 50000 --methods fedavg --repeats 1",
     "500-rounds-fedavg": ROUNDS.format("fedavg"),
     "500-rounds-pacfl": ROUNDS.format("pacfl"),
@@ -67,7 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*BENCHMARKS, []], default=[])
     parser.add_argument("--list", action="store_true", help="prints the names and commands")
-    peers = ("pfl", "torch", "flower")
+    peers = ("pfl", "torch", "flower", "fedjax")
     for peer in peers:
         parser.add_argument(f"--{peer}-python")
     options = parser.parse_args()

@@ -15,7 +15,8 @@ import sys
 import time
 
 import torch
-from torch_clients import LAYERS, load_clients, parse_arguments, print_rounds
+from peer_script import parse_arguments, print_rounds
+from torch_clients import LAYERS, load_clients
 
 RANK = "RANK"  # torchrun's variable, set in the processes that train
 

@@ -2,12 +2,12 @@
 
     uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800] [--torch-python
     PYTHON]
-        [--flower-python PYTHON] [--pfl-python PYTHON]
+        [--flower-python PYTHON] [--pfl-python PYTHON] [--fedjax-python PYTHON]
 
 The task is `pacfl_fmnist_label_skew_20`: 10 clients a round, 10 local epochs, batch 10, LeNet-5. Machines are noisy, so
 contestants take turns and the ratio of medians is what counts. Peers on PyTorch run by the Python of an environment of
 their own, in as many processes of one thread as there are cores; their start is not counted. `torch_round.py`,
-`flower_round.py` and `pfl_round.py` say which packages it needs.
+`flower_round.py`, `pfl_round.py` and `fedjax_round.py` say which packages it needs.
 """
 
 import argparse
@@ -20,8 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
-from peers import peer
+from peers import peer, tff_learning
 
 from tffcl import runtime
 from tffcl.algorithms.fedavg import build_fedavg
@@ -74,49 +73,6 @@ def ours(setting, method):
     return lambda: method.next(state, setting.cohort)
 
 
-def tff_learning(setting):
-    """TFF's own FedAvg: its worker as it comes, the same model as Keras layers, float32 batches."""
-    layers = tf.keras.layers
-
-    def build_model():
-        keras = tf.keras.Sequential([
-            layers.Conv2D(6, 5, activation="relu", input_shape=(28, 28, 1)), layers.MaxPool2D(),
-            layers.Conv2D(16, 5, activation="relu"), layers.MaxPool2D(), layers.Flatten(),
-            layers.Dense(120, "relu"), layers.Dense(84, "relu"), layers.Dense(10),
-        ])  # fmt: skip
-        spec = (tf.TensorSpec((None, 28, 28, 1)), tf.TensorSpec((None,), tf.int32))
-        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return tff.learning.models.from_keras_model(keras, loss=loss, input_spec=spec)
-
-    training = setting.training
-    process = tff.learning.algorithms.build_weighted_fed_avg(
-        build_model, client_optimizer_fn=tff.learning.optimizers.build_sgdm(training.learning_rate, training.momentum)
-    )
-
-    def dataset(client):
-        x, y = setting.arrays(client)
-        x = (x.astype(np.float32) / 255 - 0.1307) / 0.3081
-        return (
-            tf.data.Dataset.from_tensor_slices((x, y))
-            .shuffle(len(y))
-            .repeat(training.epochs)
-            .batch(training.batch_size)
-        )
-
-    datasets = [dataset(client) for client in setting.clients]
-    context = tff.backends.native.create_sync_local_cpp_execution_context()
-
-    def run():
-        tff.framework.set_default_context(context)
-        process.next(state, datasets)
-        runtime.use_local_worker()
-
-    tff.framework.set_default_context(context)
-    state = process.initialize()
-    run()
-    return run
-
-
 def bare_step(setting):
     """The client's tf.function alone, one core; returns a timer of seconds a step."""
     local_sgd = build_local_sgd(setting.model, setting.training)
@@ -129,14 +85,15 @@ def bare_step(setting):
 
 
 def peers(setting, options):
-    """Timers of a round of those peers whose interpreter was given."""
+    """Timers of a round of tff.learning and of those peers whose interpreter was given."""
     scripts = {
         f"PyTorch loop, {CORES} processes, round": ("torch_round.py", options.torch_python),
         f"Flower, {CORES} clients at a time, round": ("flower_round.py", options.flower_python),
         f"pfl-research, {CORES} processes, round": ("pfl_round.py", options.pfl_python),
+        "FedJAX, round": ("fedjax_round.py", options.fedjax_python),
     }
     clients = [setting.arrays(client) for client in setting.clients]
-    return {
+    return {"tff.learning FedAvg, round": tff_learning(clients, setting.training)} | {
         name: peer(python, script, clients, setting.training, CORES)
         for name, (script, python) in scripts.items()
         if python
@@ -169,6 +126,7 @@ def main():
     )
     parser.add_argument("--flower-python", help="the same with Flower and PyTorch")
     parser.add_argument("--pfl-python", help="the same with pfl-research and PyTorch")
+    parser.add_argument("--fedjax-python", help="the same with FedJAX")
     parser.add_argument("--clients", type=int, nargs="*", default=[100, 1000, 4800])
     options = parser.parse_args()
     setting = Setting(options.data_dir)
@@ -181,7 +139,6 @@ def main():
         {
             "tffcl FedAvg, round": ours(setting, build_fedavg(setting.model, setting.training)),
             "tffcl PACFL, round": lambda: pacfl.next(state, setting.cohort),
-            "tff.learning FedAvg, round": tff_learning(setting),
             "evaluation of all 100 clients, PACFL": evaluation(setting, state, pacfl),
         }
     )
@@ -202,7 +159,7 @@ def main():
     step = f"{1e3 * ideal * CORES / setting.steps:.3f} ms a step"
     print(f"| bare tf.function on one core, {step}, x steps / cores | {ideal:.2f} | 1 | {own / ideal:.2f} |")
     for name, took in medians.items():
-        ratio = f"{own / took:.2f}" if name == "tff.learning FedAvg, round" or name in others else ""
+        ratio = f"{own / took:.2f}" if name in others else ""
         print(f"| {name} | {took:.2f} | {took / ideal:.2f} | {ratio} |")
     sign = build_signing(build_subspace(setting.model.example_spec, 3))
     sign(setting.population)

@@ -3,14 +3,15 @@
     uv run python tests/benchmarks/small_clients.py [--clients 500] [--examples 30] [--methods fedavg pacfl ifca]
     [--repeats 3] [--apart]
     uv run python tests/benchmarks/small_clients.py --clients 50 500 5000 50000
-    uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON
+    uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON [--fedjax-python PYTHON]
     uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON --clients 50 --examples 2000 --model mlp
     uv run python tests/benchmarks/small_clients.py --against OTHER_CHECKOUT
 
 Prints the medians of seconds, of CPU seconds (the process and its worker together) and of CPU milliseconds a client as
 a table in Markdown; the methods take turns. With `--apart`, rounds whose clients are not put into shards (see
 `rounds.shards`) take their turns too. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-
-research's FedAvg takes its turn too, in as many processes as cores, and ratios to it are printed. With `--against`,
+research's FedAvg takes its turn too, in as many processes as cores, and ratios to it are printed; with
+`--fedjax-python` FedJAX's FedAvg and HypCluster (K = 2, what IFCA is); with any of them tff.learning. With `--against`,
 this checkout and another one, each by the Python of its own `.venv`, take turns, and the ratios of the least CPU
 seconds are printed. LeNet-5, or an MLP with 200 hidden units, one epoch of batches of 10, SGD of rate 0.01 and momentum
 0.5, as in Fashion-MNIST's label skew; examples are random numbers.
@@ -30,15 +31,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TURNS = 3
 HERE = pathlib.Path(__file__).resolve()
 PFL = "pfl-research"
+PEERS = {
+    "pfl": [(PFL, "pfl_round.py", "fedavg")],
+    "fedjax": [("FedJAX FedAvg", "fedjax_round.py", "fedavg"), ("FedJAX HypCluster", "fedjax_round.py", "hyp_cluster")],
+}
 APART = ", no shards"
-
-
-def cpu_seconds(pids) -> float:
-    total = 0.0
-    for pid in pids:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
 
 
 def build_clients(clients: int, examples: int) -> dict:
@@ -81,6 +78,8 @@ def contestants(data: dict, methods: list[str], apart: bool = False, model: str 
         "pacfl": lambda: build_pacfl(model, training, PACFLParameters(num_clusters=4)),
         "ifca": lambda: build_ifca(model, training, IFCAParameters(num_clusters=2)),
     }
+    from peers import cpu_seconds
+
     pids = [os.getpid(), runtime.use_local_worker().pid]
 
     def timer(name):
@@ -123,14 +122,7 @@ def measure(options) -> dict[int, dict]:
     for clients in options.clients:
         data = build_clients(clients, options.examples)
         runs, models = contestants(data, options.methods, options.apart, options.model)
-        if options.pfl_python:
-            from peers import peer
-
-            processes = len(os.sched_getaffinity(0))
-            clients_data = list(data.values())
-            runs[PFL] = peer(
-                options.pfl_python, "pfl_round.py", clients_data, local_training(), processes, 3, options.model
-            )
+        runs |= peers(options, list(data.values()))
         spent = {name: [] for name in runs}
         for _ in range(options.repeats):
             for name, run in runs.items():
@@ -139,6 +131,21 @@ def measure(options) -> dict[int, dict]:
         if not options.json:
             print_table(clients, spent)
     return found
+
+
+def peers(options, clients: list) -> dict:
+    """Returns timers of a round of the peers that are asked for."""
+    pythons = {name: getattr(options, f"{name}_python") for name in PEERS}
+    if not any(pythons.values()):
+        return {}
+    from peers import peer, tff_learning
+
+    training, processes = local_training(), len(os.sched_getaffinity(0))
+    asked = [each for name, python in pythons.items() if python for each in [(python, *of) for of in PEERS[name]]]
+    return {"tff.learning": tff_learning(clients, training, options.model)} | {
+        name: peer(python, script, clients, training, processes, 2, options.model, method)
+        for python, name, script, method in asked
+    }
 
 
 def print_table(clients: int, spent: dict):
@@ -208,6 +215,7 @@ def main():
     other.add_argument(
         "--pfl-python", help="an interpreter with pfl[pytorch] (TFF's pins exclude PyTorch here), to compare with"
     )
+    parser.add_argument("--fedjax-python", help="the same with fedjax")
     other.add_argument("--against", type=pathlib.Path, help="another checkout of this project, to compare with")
     parser.add_argument("--apart", action="store_true", help="also rounds whose clients are not put into shards")
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)

@@ -9,7 +9,8 @@ import multiprocessing
 import time
 
 import torch
-from torch_clients import LAYERS, load_clients, parse_arguments, print_rounds, train
+from peer_script import parse_arguments, print_rounds
+from torch_clients import LAYERS, load_clients, train
 
 
 def train_client(options, client):
