@@ -16,7 +16,6 @@ from tffcl.errors import Option, UserError
 if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.population import Population
 
-_POOL = 4  # words of 32 bits that NumPy's seed sequences mix
 SAMPLINGS = ("fixed", "poisson")  # how cohorts are drawn
 
 
@@ -103,40 +102,6 @@ def needs_local_test(
     return ~again
 
 
-def client_seeds(seed: Sequence[int], client_ids: np.ndarray) -> np.ndarray:
-    """Returns `int32 [n, 2]`, for each client half of what `np.random.SeedSequence([*seed, client]).generate_state(2)`
-    is, of all of them at once."""
-    words = [each.to_bytes(4 * max(1, -(-each.bit_length() // 32)), "little") for each in map(int, seed)]
-    given = np.frombuffer(b"".join(words), "<u4")
-    entropy = np.zeros([max(len(given) + 1, _POOL), len(client_ids)], np.uint32)
-    entropy[: len(given)], entropy[len(given)] = given[:, np.newaxis], client_ids
-    half = np.uint32(16)
-
-    def hashing(factor: int, multiplier: int):
-        def hashed(value):
-            nonlocal factor
-            value, factor = value ^ np.uint32(factor), factor * multiplier % 2**32
-            value = value * np.uint32(factor)
-            return value ^ (value >> half)
-
-        return hashed
-
-    def mixed(one, other):
-        value = np.uint32(0xCA01F9DD) * one - np.uint32(0x4973F715) * other
-        return value ^ (value >> half)
-
-    hashed = hashing(0x43B0D7E5, 0x931E8875)
-    pool = [hashed(each) for each in entropy[:_POOL]]
-    for source in range(_POOL):
-        for place in set(range(_POOL)) - {source}:
-            pool[place] = mixed(pool[place], hashed(pool[source]))
-    for each in entropy[_POOL:]:
-        pool = [mixed(own, hashed(each)) for own in pool]
-    hashed = hashing(0x8B51F9DD, 0x58F38DED)
-    state = np.stack([hashed(each) for each in pool[:2]], axis=-1)
-    return (state >> 1).astype(np.int32)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cohort:
     """The clients of one round.
@@ -165,7 +130,8 @@ class Cohort:
 
     def client_seed(self, client_id: int) -> np.ndarray:
         """Returns `int32 [2]`, decided by run seed, round and client."""
-        return client_seeds(self.seed, np.array([client_id]))[0]
+        words = np.random.SeedSequence([*self.seed, int(client_id)]).generate_state(2)
+        return (words >> 1).astype(np.int32)
 
     def chosen(self, places) -> "Cohort":
         """Returns the cohort of the clients at some places of this one, in the order of these."""
@@ -191,7 +157,7 @@ class Cohort:
         """
         order = np.argsort(-self.sizes, kind="stable")
         tested = self.local_test if self.local_test is not None else np.zeros(len(self.client_ids), bool)
-        seeds, inputs = client_seeds(self.seed, self.client_ids), []
+        inputs = []
         untested = self.population.test(self.client_ids[0]).nothing.stacked if len(order) else None
         for i in order:
             client = int(self.client_ids[i])
@@ -199,7 +165,7 @@ class Cohort:
                 examples=self.population.train(client).stacked,
                 test_examples=self.population.test(client).stacked if tested[i] else untested,
                 client_id=np.int32(client),
-                seed=seeds[i],
+                seed=self.client_seed(client),
             )
             given.update((name, values[i]) for name, values in fields.items())
             inputs.append(given)

@@ -12,7 +12,8 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
     """`tff.framework.RemoteExecutor` that sends the same bytes and copies them less often.
 
     TFF makes the message of a federated value from the inside out, and copies the examples of all clients twice for
-    each level of it: twelve copies of what may be tens of megabytes, while the worker waits.
+    each level of it: twelve copies of what may be tens of megabytes, while the worker waits. What an executor returns
+    must be a `RemoteValue`, for which TFF, whose version is pinned, has no public name.
     """
 
     async def create_value(self, value, type_spec=None):
