@@ -28,8 +28,10 @@ def normalized():
 
 
 @functools.cache
-def keeping(statistics) -> tffcl.FlatModel:
-    return tffcl.FlatModel.from_keras(normalized(), CROSS_ENTROPY, spec([30], tf.float32), "net", statistics=statistics)
+def keeping(statistics, metrics=()) -> tffcl.FlatModel:
+    return tffcl.FlatModel.from_keras(
+        normalized(), CROSS_ENTROPY, spec([30], tf.float32), "net", statistics=statistics, metrics=metrics
+    )
 
 
 @functools.cache
@@ -70,7 +72,7 @@ METHODS = {
     "method, shards", [("fedavg", 2), *(pytest.param(each, None, marks=pytest.mark.slow) for each in METHODS)]
 )
 def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, tmp_path, capsys, method, shards):
-    model, (train, test) = keeping("fedbn"), own_data.clinics(7)
+    model, (train, test) = keeping("fedbn", ("accuracy", "log_loss")), own_data.clinics(7)
     of_few = ({client: those[client] for client in list(those)[:6]} for those in (train, test))
     population = tffcl.Population.from_arrays(*of_few)
     later = {3: tffcl.Population.from_arrays(train, test, known=population)}
@@ -86,6 +88,7 @@ def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, 
     run("again", 3, until=2)
     again = run("again", 3, resume=True)
     assert capsys.readouterr().err.count("4 clients of a round compute in 2 shards of 2") == (3 if shards else 0)
+    np.testing.assert_array_equal(whole.clients["local_log_loss"], again.clients["local_log_loss"])
     x = test["clinic_1"][0]
     for client in ("clinic_0", "clinic_1", "clinic_6"):
         np.testing.assert_array_equal(whole.model_of(client), again.model_of(client))

@@ -33,12 +33,16 @@ def test_what_is_computed_in_this_process_is_what_the_runtime_computes(tff_worke
 
 
 def test_rows_of_shards_come_back_as_they_were():
-    row = tff.to_type(collections.OrderedDict(z=[np.bool_, tff.TensorType(np.float32, [2, 2])], k=np.int64))
+    row = tff.to_type(
+        collections.OrderedDict(z=[np.bool_, np.str_, tff.TensorType(np.float32, [2, 2])], t=np.str_, k=np.int64)
+    )
     rng = np.random.default_rng(0)
-    told = [rng.integers(0, 2, 5).astype(bool), rng.standard_normal([5, 2, 2]).astype(np.float32), np.arange(5) - 2]
-    packed = tf.concat([shards._bytes(tf.constant(each)) for each in told], 1).numpy()
-    found = shards.joined([packed[:3], packed[3:]], row)
-    assert list(found) == ["z", "k"]
-    for each, wanted in zip(tf.nest.flatten([found["z"], found["k"]]), told, strict=True):
-        np.testing.assert_array_equal(each, wanted)
-        assert each.dtype == wanted.dtype
+    texts = [np.array([b"a", b"", b"long", b"d", b"e"], object), np.array([b"f", b"g\0", b"h", b"", b"j"], object)]
+    numbers = [rng.integers(0, 2, 5).astype(bool), rng.standard_normal([5, 2, 2]).astype(np.float32), np.arange(5) - 2]
+    table = tf.concat([shards._bytes(tf.constant(each)) for each in numbers], 1).numpy()
+    found = shards.joined([(table[:3], *(each[:3] for each in texts)), (table[3:], *(each[3:] for each in texts))], row)
+    assert list(found) == ["z", "t", "k"]
+    wanted = [numbers[0], texts[0], numbers[1], texts[1], numbers[2]]
+    for each, expected in zip([*found["z"], found["t"], found["k"]], wanted, strict=True):
+        np.testing.assert_array_equal(each, expected)
+        assert each.dtype == expected.dtype

@@ -223,8 +223,8 @@ def build_update(
       sums: Of the aggregations of `<uploads, weight>`; None where nothing is summed.
 
     Returns:
-      `(<values, prepared, shard> -> <rows, totals>)`: the shard's clients' rows in order, as `joined` takes them, and
-      what `sums.accumulate` makes of their uploads one after the other.
+      `(<values, prepared, shard> -> <rows, totals>)`: the shard's clients' rows in order, as `joined` takes them
+      (`uint8[m, bytes of a row]`, then `string[m, ...]` for each text), and what `sums.accumulate` makes of their uploads one after the other.
 
     Raises:
       TypeError: If something in it has no place in a shard.
@@ -264,7 +264,9 @@ def build_update(
         _, totals, arrays = tf.while_loop(
             lambda place, *_: place < clients, one, (0, first, arrays), parallel_iterations=1
         )
-        return tf.concat([_bytes(array.stack()) for array in arrays], 1), totals
+        found = [array.stack() for array in arrays]
+        texts = [rows for rows in found if rows.dtype == tf.string]
+        return [tf.concat([_bytes(rows) for rows in found if rows.dtype != tf.string], 1), *texts], totals
 
     @tff.tensorflow.computation(values_type, prepared_type, shard_type(client_type))
     def shard_update(values, prepared, shard):
@@ -275,7 +277,7 @@ def build_update(
 
 
 def _row_spec(leaf: tff.TensorType) -> tf.TensorSpec:
-    if leaf.shape is None or None in leaf.shape or leaf.dtype == np.str_:
+    if leaf.shape is None or None in leaf.shape:
         raise TypeError(f"a shard has no place for rows of {leaf}")
     return tf.TensorSpec(leaf.shape, leaf.dtype)
 
@@ -286,10 +288,11 @@ def _bytes(rows: tf.Tensor) -> tf.Tensor:
     return tf.reshape(rows, [tf.shape(rows)[0], -1])
 
 
-def joined(rows: Sequence[np.ndarray], row_type: tff.Type):
+def joined(shards: Sequence[Sequence[np.ndarray]], row_type: tff.Type):
     """Returns the rows of several shards as one structure of arrays `[m, ...]`; `row_type` is that of one row."""
     leaves = _leaves(row_type)
-    fields = np.dtype([(str(place), leaf.dtype, leaf.shape) for place, leaf in enumerate(leaves)])
-    table = np.concatenate(rows).view(fields)[:, 0]
-    together = tff.structure.pack_sequence_as(row_type, [table[name] for name in fields.names])
-    return tff.types.type_to_py_container(together, row_type)
+    fields = [(str(place), leaf.dtype, leaf.shape) for place, leaf in enumerate(leaves) if leaf.dtype != np.str_]
+    table, *texts = map(np.concatenate, zip(*shards, strict=True))
+    table, texts = table.view(np.dtype(fields))[:, 0], iter(texts)
+    found = [next(texts) if leaf.dtype == np.str_ else table[str(place)] for place, leaf in enumerate(leaves)]
+    return tff.types.type_to_py_container(tff.structure.pack_sequence_as(row_type, found), row_type)
