@@ -51,7 +51,8 @@ def _toml(value) -> str:
 
 
 def _is_as_written(config, key: str, text: str) -> bool:
-    """Whether a configuration has the value that --set gives, or the default where it takes the key away."""
+    """Whether a configuration has the value that --set gives, or the default where it takes the key away; of a table
+    what it gives, as its other keys have their defaults."""
     section, _, name = key.rpartition(".")
     table = config.method if section.startswith("algorithms.") else getattr(config, section)
     read = table.get(name) if isinstance(table, dict) else getattr(table, name)
@@ -66,6 +67,8 @@ def _is_as_written(config, key: str, text: str) -> bool:
         said = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         said = text
+    if isinstance(said, dict) and isinstance(read, dict):
+        return all(name in read and same(read[name], value) for name, value in said.items())
     return same(read, said) and not (isinstance(said, float) and not math.isfinite(said))
 
 
