@@ -314,6 +314,9 @@ def _read_summary(directory: files.RunDirectory) -> dict:
     missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
     if missing:
         raise damaged(path, f"there is no accuracy.{missing[0]}")
+    clusters = summary.get("clusters")
+    if not isinstance(clusters, dict) or not isinstance(clusters.get("count"), int):
+        raise damaged(path, "there is no clusters.count")
     return summary
 
 

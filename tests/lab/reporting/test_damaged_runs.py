@@ -33,6 +33,13 @@ def test_a_summary_without_accuracies(run_path, accuracy):
     assert "summary.json is damaged: there is no accuracy." in refused(run_files.read_run, run_path)
 
 
+@pytest.mark.parametrize("clusters", [None, 3, {"ari": 1.0}])
+def test_a_summary_without_clusters(run_path, clusters):
+    summary = json.loads((run_path / "summary.json").read_text())
+    (run_path / "summary.json").write_text(json.dumps({**summary, "clusters": clusters}))
+    assert "summary.json is damaged: there is no clusters.count" in refused(run_files.read_run, run_path)
+
+
 def test_a_summary_nested_too_deep(run_path):
     (run_path / "summary.json").write_text("[" * 100_000)
     assert "summary.json is damaged" in refused(run_files.read_run, run_path)

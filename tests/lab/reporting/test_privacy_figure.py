@@ -30,7 +30,7 @@ def study(tmp_path):
                     "algorithm": "fedavg",
                     "seed": seed,
                     "rounds": 2,
-                    "clusters": {"ari": 0.5 + seed / 10},
+                    "clusters": {"ari": 0.5 + seed / 10, "count": 2},
                     "accuracy": {kind: accuracy(0.8 + seed / 10) for kind in ("cluster", "local", "global")},
                     **({} if cost is None else {"privacy": cost}),
                 }

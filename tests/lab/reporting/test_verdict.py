@@ -99,13 +99,6 @@ def test_clusters_that_nobody_gains_by_are_no_groups(runs):
     )
 
 
-@pytest.mark.parametrize("clusters", [None, {"ari": 1.0}])
-def test_a_summary_without_clusters_tells_nothing_of_groups(runs, clusters):
-    forged = [dataclasses.replace(run, summary=run.summary | {"clusters": clusters}) for run in runs[2:]]
-    groups, best, _ = verdict.verdict([*runs[:2], *forged])
-    assert groups == "No groups were found; fedavg has one model for all." and "pacfl" in best
-
-
 def test_a_single_run_says_what_would_tell_more(runs):
     groups, best, _ = verdict.verdict(runs[2:3])
     assert groups.startswith("There are groups: pacfl finds 3 clusters")

@@ -91,15 +91,13 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
     """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
     one, alone, found, given, agreements = [], [], {}, {}, []
     for name, runs in methods.items():
-        counts = sorted({run.number("clusters", "count") for run in runs})
-        if not all(map(math.isfinite, counts)):
-            continue  # a summary that somebody has changed does not say it
+        counts = sorted({int(run.number("clusters", "count")) for run in runs})
         if counts == [1]:
             one.append(name)
         elif all(run.number("clusters", "count") == len(run.clients) for run in runs):
             alone.append(name)
         else:
-            span = f"{counts[0]:.0f}" if len(counts) == 1 else f"{counts[0]:.0f} to {counts[-1]:.0f}"
+            span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             if any({GIVEN, ORACLE}.intersection(run.summary.get("notes", [])) for run in runs):
                 given[name] = f"{name} was told {span} clusters"
                 continue
