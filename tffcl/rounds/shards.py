@@ -224,7 +224,8 @@ def build_update(
 
     Returns:
       `(<values, prepared, shard> -> <rows, totals>)`: the shard's clients' rows in order, as `joined` takes them
-      (`uint8[m, bytes of a row]`, then `string[m, ...]` for each text), and what `sums.accumulate` makes of their uploads one after the other.
+      (`uint8[m, bytes of a row]`, then `string[m, ...]` for each text), and what `sums.accumulate` makes of their
+      uploads one after the other.
 
     Raises:
       TypeError: If something in it has no place in a shard.
