@@ -315,7 +315,7 @@ def _read_summary(directory: files.RunDirectory) -> dict:
     if missing:
         raise damaged(path, f"there is no accuracy.{missing[0]}")
     clusters = summary.get("clusters")
-    if not isinstance(clusters, dict) or not isinstance(clusters.get("count"), int):
+    if not isinstance(clusters, dict) or clusters.get("count") is None:
         raise damaged(path, "there is no clusters.count")
     return summary
 
