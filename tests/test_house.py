@@ -1,6 +1,7 @@
 """The house of DESIGN: which rooms there are, which way imports point, and how long a file or a function may be."""
 
 import ast
+import importlib.util
 import pathlib
 
 import pytest
@@ -150,3 +151,37 @@ def test_files_and_functions_are_short():
                 said = node.body[0] if ast.get_docstring(node) else None
                 lines = node.end_lineno - node.lineno + 1 - (said.end_lineno - said.lineno + 1 if said else 0)
                 assert lines <= 62, f"{path}: {node.name} has {lines} lines without its docstring"
+
+
+def scripts():
+    root = PACKAGE.parent
+    return sorted([*root.glob("tests/benchmarks/*.py"), *root.glob("tasks/*.py")])
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: path.name)
+def test_what_scripts_import_is_there(path):
+    """No test runs them, and a name that moves would leave a benchmark that cannot start."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        beside = path.with_name(f"{node.module}.py")
+        if node.module.split(".")[0] == "tffcl":
+            module = importlib.import_module(node.module)
+            missing = [each.name for each in node.names if not hasattr(module, each.name)]
+            missing = [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
+        elif beside.exists():
+            there = {name for each in ast.parse(beside.read_text(encoding="utf-8")).body for name in names_of(each)}
+            missing = [each.name for each in node.names if each.name not in there]
+        else:
+            continue
+        assert not missing, f"{path.name} imports {missing} from {node.module}"
+
+
+def names_of(node):
+    """The names that a statement of a module binds."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [each.asname or each.name for each in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [each.id for target in targets if target for each in ast.walk(target) if isinstance(each, ast.Name)]

@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-from small_clients import cpu_seconds
+from peers import cpu_seconds
 
 from tffcl import runtime
 from tffcl.client_work.evaluation import build_predict

@@ -72,8 +72,8 @@ def build(method: str, model, training):
 def run(method: str, clients: int, a_round: int, rounds: int, out: str) -> dict:
     """Trains; returns what it has cost."""
     import numpy as np
+    from peers import cpu_seconds
     from process_memory import peak
-    from small_clients import cpu_seconds
 
     import tffcl
     from tffcl import runtime

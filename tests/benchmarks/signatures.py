@@ -12,8 +12,8 @@ import argparse
 import os
 import time
 
+from peers import cpu_seconds
 from process_memory import peak
-from small_clients import cpu_seconds
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
