@@ -10,7 +10,7 @@ import sys
 import typing
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# The suite has a process for each core: more threads of scikit-learn and NumPy would only wait for each other.
+# The suite has a process for each core and more: threads of scikit-learn and NumPy would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Where Python is told to keep no compiled modules, each process would compile this package, and pytest the tests, anew.
@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_given_back():
-    """A process runs half of the files, and would keep the rounds of all of them."""
+    """A process runs a third of the files, and would keep the rounds of all of them."""
     yield
     memory.give_back()
 
