@@ -9,7 +9,8 @@ import signal
 import sys
 import typing
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tffcl  # noqa: F401 - first: gRPC reads what it sets when TFF is imported
+
 # The suite has a process for each core and more: threads of scikit-learn and NumPy would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

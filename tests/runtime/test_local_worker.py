@@ -1,9 +1,13 @@
 """The worker of this machine: what is left of one that another has replaced."""
 
+import asyncio
+import gc
 import multiprocessing
 import threading
 import time
+import weakref
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -12,6 +16,7 @@ import tffcl
 from tests import own_data
 from tffcl import runtime
 from tffcl.errors import UserError
+from tffcl.runtime.executor import WorkerExecutor
 
 
 @tff.tensorflow.computation(tf.int32)
@@ -41,6 +46,45 @@ def test_nothing_is_left_of_a_replaced_worker(tff_worker):
     assert len(there - set(threading.enumerate())) >= 2
     with pytest.raises(UserError, match="worker has ended"):  # and not that a connection is closed
         context.invoke(successor, 3)
+
+
+def kept_by_a_worker(stub):
+    """A number that a worker keeps until this process clears it away: it is in a cycle."""
+    executor = WorkerExecutor(stub, dispose_batch_size=1)
+    executor.set_cardinalities({tff.CLIENTS: 0})
+    cycle = [executor, asyncio.run(executor.create_value(np.int32(5), tff.TensorType(np.int32)))]
+    cycle.append(cycle)
+    return cycle
+
+
+def clears_away(pipe):
+    pipe.send(gc.collect())
+
+
+@pytest.mark.parametrize("kind", ["of this machine", "remote"])
+def test_a_forked_process_leaves_to_its_parent_what_a_worker_keeps(kind, tff_worker, processes):
+    """It would wait for ever for an answer, or the worker would clear away what the parent still needs."""
+    if kind == "remote":
+        processes.use(processes.start(1))
+        stub = tff.framework.get_context_stack().current.workers[0]._stub
+    else:
+        stub = tff_worker.connect()
+    gc.disable()
+    try:
+        kept = kept_by_a_worker(stub)
+        executor, value = kept[:2]
+        number = weakref.ref(value)
+        del kept, value
+        here, there = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=clears_away, args=(there,))
+        child.start()
+        assert here.poll(60) and here.recv() > 0
+        child.join(60)
+        assert child.exitcode == 0 and asyncio.run(number().compute()) == 5
+    finally:
+        child.kill()
+        gc.enable()
+        gc.collect()  # while the worker is there
 
 
 def in_child(model, population, pipe):

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import importlib.metadata
 import logging
+import os
 import socket
 import sys
 import threading
@@ -240,6 +241,15 @@ def _leave_all():
     # rethrown").
     for worker in list(_connected):
         worker.leave()
+
+
+def _in_child():
+    for worker in list(_connected):
+        worker.lost = "this process was forked, and the connection is its parent's"
+    _connected.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _foreign(address: Address, reason: str) -> str:

@@ -112,7 +112,7 @@ class Worker:
         self._door = None
         if private:
             self._door = os.path.join(tempfile.mkdtemp(prefix="tffcl-worker-"), "door")
-        self._process = None
+        self._process, self._owner = None, os.getpid()
         self._channels = []
         self._started = threading.Event()
         self._failure = None
@@ -188,7 +188,9 @@ class Worker:
             self._door = None
 
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """Whether it runs and answers this process: the threads of a connection are not in a process that was forked,
+        which would wait for ever when it clears away values that its parent got from the worker."""
+        return self._owner == os.getpid() and self._process is not None and self._process.poll() is None
 
     def connect(self):
         """Returns what `connect` does, over a connection that `stop` closes."""
@@ -197,7 +199,10 @@ class Worker:
         return connect(self.target, alive=self.alive, channel=channel)
 
     def stop(self):
-        """Ends the process and the connections to it, each of which has a thread; no effect if they have ended."""
+        """Ends the process and the connections to it, each of which has a thread; no effect if they have ended, or in a
+        process that was forked from the one that made it."""
+        if self._owner != os.getpid():
+            return
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 # it keeps nothing that could be lost; who keeps its door ends with it
