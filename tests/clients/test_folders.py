@@ -53,6 +53,17 @@ def test_sizes_colours_and_newcomers(tmp_path):
     assert Population.from_folders(tmp_path / "known").example_spec["x"].shape == [8, 8, 3]
 
 
+def test_an_empty_folder_names_a_label_of_newcomers(tmp_path):
+    write(tmp_path / "known")
+    (tmp_path / "known" / "oslo" / "10").mkdir()
+    known = Population.from_folders(tmp_path / "known", image_size=8)
+    assert known.label_names == tuple(map(str, range(11)))
+    write(tmp_path / "new", ["york"])
+    (tmp_path / "new" / "york" / "3").rename(tmp_path / "new" / "york" / "10")
+    new = Population.from_folders(tmp_path / "new", image_size=8, known=known)
+    assert 10 in np.concatenate([new.train(2).y, new.test(2).y])
+
+
 def test_folders_that_are_none_are_refused_in_one_line(tmp_path):
     write(tmp_path / "good")
     (tmp_path / "good" / "york").mkdir()

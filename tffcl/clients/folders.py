@@ -53,8 +53,8 @@ def read_folders(
             )
         x[row] = picture.reshape(x.shape[1:])
     clients, names = (np.array([path.parts[place] for path in paths]) for place in (-3, -2))
-    numbers = all(name.isdecimal() for name in names)
-    ordered = tuple(sorted(set(names.tolist()), key=int if numbers else None))  # 10 is after 9
+    labels = {label.name for client in _folders(root) for label in _folders(client)}
+    ordered = tuple(sorted(labels, key=int if all(map(str.isdecimal, labels)) else None))  # 10 is after 9
     return Table(x, names, split(clients, test, validation, seed), None, None, ordered, "")
 
 
