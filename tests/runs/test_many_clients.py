@@ -9,6 +9,7 @@ import pytest
 import tffcl
 from tffcl.algorithms import one_shot
 from tffcl.algorithms.each_round_parameters import IFCAParameters
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -114,3 +115,26 @@ def test_what_nobody_looked_at_is_checked_when_it_is_read(digits, monkeypatch):
         with pytest.raises(UserError, match=message):
             population.train(client)
     assert population.sizes_of([4, 5]).tolist() == [3, 3]
+
+
+def test_examples_that_cannot_be_read_name_their_client_and_not_the_run_s_files(model, digits, monkeypatch, tmp_path):
+    monkeypatch.setattr(client_examples, "MANY", MANY)
+    away = []
+
+    class Stored(Read):
+        def __getitem__(self, client):
+            if client in away:
+                raise FileNotFoundError(2, "No such file or directory", f"/store/{client}.npz")
+            return super().__getitem__(client)
+
+    population = tffcl.Population.from_arrays(Stored(digits, 3), lazy=True)
+    drawn = sample_cohort(population.client_ids, A_ROUND, 0, 2)
+    first = set(sample_cohort(population.client_ids, A_ROUND, 0, 1).tolist())
+    away.append(next(client for client in drawn.tolist() if client not in first))
+    method = build_fedavg(model, TRAINING)
+    run = {"rounds": 2, "clients_per_round": A_ROUND, "checkpoint_every": 1, "show_progress": False, "out": tmp_path}
+    monkeypatch.setattr(client_examples, "_MEMORY_BYTES", 1)
+    with pytest.raises(UserError, match=f"examples of client {away[0]} cannot be read: .*{away[0]}.npz"):
+        tffcl.train(method, population, **run)
+    away.clear()
+    assert tffcl.train(method, population, resume=True, **run).summary["rounds"] == 2

@@ -60,9 +60,14 @@ def from_arrays(
 def _read_by_name(names: Mapping, there: set, read: Callable, kind: str, lazy: bool) -> Mapping[int, ClientExamples]:
     """Number to what `read` gives for the name of each client that is there, now or when it is needed."""
     numbers = [number for number, name in names.items() if name in there]
-    if lazy and numbers:
-        return LazyExamples(numbers, lambda number: read(names[number]))
-    return {number: read(names[number]) for number in _bar(numbers, kind)}
+
+    def of(number: int) -> ClientExamples:
+        try:
+            return read(names[number])
+        except OSError as error:  # which would be taken for one of the run's own files
+            raise UserError(f"the {kind} examples of client {names[number]} cannot be read: {error}") from error
+
+    return LazyExamples(numbers, of) if lazy and numbers else {number: of(number) for number in _bar(numbers, kind)}
 
 
 def fields(
