@@ -112,6 +112,16 @@ def test_inputs_may_be_a_structure():
     assert both.dataset.element_spec["x"]["age"].shape == () and len(both) == 2 and not len(both.nothing.x["age"])
 
 
+def test_inputs_of_all_clients_are_in_one_order():
+    """TFF's messages have them by their places, so that one client's would be taken for another."""
+    given = {"words": X, "age": Y}, {"age": Y, "words": X}
+    known = Population.from_arrays({client: (x, Y) for client, x in enumerate(given)}, {0: (given[1], Y)})
+    new = Population.from_arrays({2: (given[0], Y)}, known=known)
+    held = [known.train(0), known.train(1), known.test(0), new.train(2), known.map(lambda x, y: (given[0], y)).train(1)]
+    assert {tuple(each.x) for each in held} == {("age", "words")}
+    np.testing.assert_array_equal(known.train(0).x["words"], X)
+
+
 def test_names_that_no_file_holds_are_refused_and_others_come_back_as_they_are(tmp_path):
     with pytest.raises(UserError, match="a client ID holds a NUL character"):
         Population.from_arrays({"a": (X, Y), "a\0": (X, Y)})

@@ -89,6 +89,16 @@ def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_pa
             parts.admit(tffcl.Population.from_arrays({"new": (x, np.full(len(y), 2))}, known=known))
 
 
+def test_a_reconstruction_needs_no_test_examples(tff_worker, tmp_path):
+    method = METHODS["fedavg"](own_objectives.model("reconstruction"))
+    train = own_objectives.examples("reconstruction")[0]
+    for tests in ({"c0": train["c0"]}, None):
+        population = tffcl.Population.from_arrays(train, tests)
+        out = tmp_path / str(tests is None)
+        result = tffcl.train(method, population, rounds=1, clients_per_round=2, out=out, show_progress=False)
+        assert np.isfinite(result.clients["cluster_mse"]).sum() == (tests is not None)
+
+
 @pytest.mark.parametrize("name", ["binary", "labels", "several numbers"])
 def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
     result = run(name, "fedavg", tmp_path / "run")

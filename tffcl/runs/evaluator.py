@@ -5,6 +5,7 @@ gathered per client.
 import collections
 import functools
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +109,7 @@ def answers_of(model: FlatModel, labels: np.ndarray, outputs: np.ndarray) -> Ans
         counted = model.objective.counted(labels).numpy()
         found = labels[counted], predictions[counted], means[counted]
     else:
-        flat = [len(labels), -1] if labels.ndim > 1 else [len(labels)]
+        flat = [len(labels), math.prod(labels.shape[1:])] if labels.ndim > 1 else [len(labels)]
         found = [np.reshape(each, flat) for each in (labels, predictions, means)]
     if not np.isfinite(found[-1]).all():
         raise Diverged(
