@@ -493,10 +493,10 @@ def test_examples_of_several_inputs():
     check_examples(converted, spec, 3)
     told = fingerprint.of_populations({0: population})
     assert told != fingerprint.of_populations({0: population.map(lambda x, y: ({**x, "age": x["age"] + 1}, y))})
-    with pytest.raises(UserError, match="examples are of the inputs words, age; the model takes one array"):
+    with pytest.raises(UserError, match="examples are of the inputs age, words; the model takes one array"):
         check_examples(population, SPEC, 3)
     for wrong, message in (
-        ({"words": X}, "the inputs of client b are words, those of client a words, age; all must be alike"),
+        ({"words": X}, "the inputs of client b are words, those of client a age, words; all must be alike"),
         (
             {**both, "age": X},
             r"the examples of input age of client b are float32 \[2\], those of client a float32 \[\]",
