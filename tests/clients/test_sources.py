@@ -120,6 +120,9 @@ def test_inputs_of_all_clients_are_in_one_order():
     held = [known.train(0), known.train(1), known.test(0), new.train(2), known.map(lambda x, y: (given[0], y)).train(1)]
     assert {tuple(each.x) for each in held} == {("age", "words")}
     np.testing.assert_array_equal(known.train(0).x["words"], X)
+    by_hand = {client: ClientExamples(x, Y) for client, x in enumerate(given)}
+    population = Population(np.arange(2, dtype=np.int32), by_hand, by_hand)
+    assert [list(population.train(client).x) for client in range(2)] == [["age", "words"]] * 2
 
 
 def test_names_that_no_file_holds_are_refused_and_others_come_back_as_they_are(tmp_path):

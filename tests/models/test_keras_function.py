@@ -287,7 +287,7 @@ TWO["y"] = tf.TensorSpec([None], tf.int32)
 
 def test_a_model_of_two_inputs_is_trained_saved_and_asked(tff_worker, tmp_path):
     model, clients = made_of(of_two_inputs(), TWO, name="two"), wards()
-    assert repr(model) == "FlatModel(two: 40 parameters, numbers: float32[4], codes: int32[3] to 2 classes)"
+    assert repr(model) == "FlatModel(two: 40 parameters, codes: int32[3], numbers: float32[4] to 2 classes)"
     method = tffcl.algorithms.build_ifca(model, TRAINING, tffcl.algorithms.IFCAParameters(num_clusters=2))
     population = tffcl.Population.from_arrays(clients, clients)
     result = tffcl.train(method, population, rounds=3, clients_per_round=4, out=tmp_path / "run")
@@ -299,7 +299,7 @@ def test_a_model_of_two_inputs_is_trained_saved_and_asked(tff_worker, tmp_path):
     serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
     answers = serve(**{name: tf.constant(values) for name, values in x.items()}, cluster=tf.constant(0))
     np.testing.assert_allclose(answers["probabilities"], tf.nn.softmax(outputs), atol=1e-6)
-    with pytest.raises(UserError, match="must be arrays by the names of the model's inputs: numbers, codes"):
+    with pytest.raises(UserError, match="must be arrays by the names of the model's inputs: codes, numbers"):
         result.predict("ward 1", x["numbers"])
 
 
@@ -335,8 +335,8 @@ def test_methods_group_clients_of_two_inputs(tff_worker, tmp_path, method, more)
 @pytest.mark.parametrize(
     "images, message",
     [
-        (OF_WARDS["numbers"], "must be arrays by the names of the model's inputs: numbers, codes"),
-        ({**OF_WARDS, "codes": OF_WARDS["codes"][:5]}, "of unequal numbers: 25 numbers, 5 codes"),
+        (OF_WARDS["numbers"], "must be arrays by the names of the model's inputs: codes, numbers"),
+        ({**OF_WARDS, "codes": OF_WARDS["codes"][:5]}, "of unequal numbers: 5 codes, 25 numbers"),
         ({**OF_WARDS, "codes": OF_WARDS["codes"][:, :2]}, r"input codes are int32 of shape \[25, 2\]; they must"),
         ({name: values[:0] for name, values in OF_WARDS.items()}, "are none; there must be 1 or more"),
     ],
@@ -384,14 +384,14 @@ def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(t
 @pytest.mark.parametrize(
     "names, message",
     [
-        (("scan", "photo"), r"of which each example has 2 \(number: float32 of 1, scan: uint8 of 8x8x1, photo: .*one$"),
+        (("scan", "photo"), r"of which each example has 2 \(number: float32 of 1, photo: uint8 of 8x8x1, scan: .*one$"),
         ((), r"the clients' are number: float32 of 1; train one on such images"),
     ],
 )
 def test_an_encoder_must_take_one_input(names, message):
     encoder = build_conv_autoencoder((8, 8, 1))
     model = of_images(*names)[0] if names else made_of(of_two_inputs(), TWO)
-    message = message if names else r"the clients' are numbers: float32 of 4, codes: int32 of 3; train one"
+    message = message if names else r"the clients' are codes: int32 of 3, numbers: float32 of 4; train one"
     with pytest.raises(UserError, match=rf"the encoder takes uint8 images of 8x8x1, {message}"):
         tffcl.algorithms.build_flt(model, TRAINING, encoder=(encoder, encoder.initial))
 

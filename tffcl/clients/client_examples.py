@@ -27,11 +27,11 @@ class ClientExamples:
         """Makes the examples of a client, which are read from the arrays when they are needed.
 
         Args:
-          x: `[p, ...]`, or a structure of such arrays.
+          x: `[p, ...]`, or a structure of such arrays; those of several inputs are put in the order of their names.
           y: `[p, ...]`, their labels.
           rows: As `ClientExamples.rows`.
         """
-        self.pool, self.rows = (x, y), rows
+        self.pool, self.rows = (in_order(x), y), rows
 
     def __len__(self) -> int:
         return len(self.pool[1] if self.rows is None else self.rows)
@@ -76,6 +76,15 @@ def chosen(values, rows):
     if isinstance(values, np.ndarray):  # what a round of many small clients would notice
         return values[rows]
     return tf.nest.map_structure(lambda leaf: leaf[rows], values)
+
+
+def in_order(inputs):
+    """Returns several inputs in the order of their names, and anything else as it is.
+
+    TFF's messages hold inputs by their places, so that those of a client with another order would be taken for each
+    other.
+    """
+    return collections.OrderedDict(sorted(inputs.items())) if isinstance(inputs, Mapping) else inputs
 
 
 def inputs_of(values) -> dict:

@@ -84,13 +84,13 @@ def _range_of(dtype: np.dtype, given: np.dtype) -> tuple[float, float]:
 
 def fitted(population: Population, example_spec) -> Population:
     """Returns the population with examples and labels of the types that a model takes; the same if they are of these,
-    or of another shape. Inputs are in the model's order.
+    or of another shape.
 
     Raises:
       UserError: If a client has a number that the model's type does not hold.
     """
     given = population.example_spec
-    if given == example_spec and list(inputs_of(given["x"])) == list(inputs_of(example_spec["x"])):
+    if given == example_spec:
         return population
     if any(
         inputs_of(given[key]).keys() != inputs_of(example_spec[key]).keys()
@@ -108,7 +108,7 @@ def fitted(population: Population, example_spec) -> Population:
             for name, wanted in inputs_of(example_spec["x"]).items()
         }
         y = _labels_as(held.y, example_spec["y"].dtype.as_numpy_dtype, f"the labels of client {whose}")
-        return ClientExamples(x[""] if "" in x else collections.OrderedDict(x), y)
+        return ClientExamples(x.get("", x), y)
 
     return _with_examples(population, converted)
 

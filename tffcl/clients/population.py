@@ -369,8 +369,7 @@ class Population(Shown):
     ) -> "Population":
         """Makes a population of folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg and others of Pillow's).
 
-        Examples are uint8 `[n, height, width, channels]`; the names of the labels' folders are remembered. A label that
-        only newcomers will have is named by an empty folder.
+        Examples are uint8 `[n, height, width, channels]`. All folders name labels: an empty one a label of newcomers.
 
         Args:
           root: The folder that has one of each client.

@@ -1,6 +1,5 @@
 """Populations of a user's own data: arrays by client, tf.data, or TFF's ClientData."""
 
-import collections
 import inspect
 import itertools
 import types
@@ -351,8 +350,7 @@ def checked(client, given, kind: str) -> ClientExamples:
     if isinstance(given, Mapping):
         raise UserError(f"{what} are a mapping of {', '.join(map(str, given))}; they must be a pair (x, y)")
     if isinstance(x, Mapping):
-        named = {str(name): _numbers(each, f"{what}, input {name},") for name, each in x.items()}
-        x = collections.OrderedDict(sorted(named.items()))  # one order for all clients: TFF goes by places, not names
+        x = {str(name): _numbers(each, f"{what}, input {name},") for name, each in x.items()}
     else:
         x = _numbers(x, what)
     y = arrays.checked_labels(y, f"the labels of client {client}")

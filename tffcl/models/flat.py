@@ -115,8 +115,7 @@ class FlatModel(FlatWeights, Shown):
       logits: `(tensors, features, seed)` to outputs `float32 [n, ...]`, see `Objective.outputs`; `seed int32 [2]`
         decides this step's dropout, None stands for inference.
       example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, or several inputs
-        by name, `y` as
-        `Objective.label`.
+        by name, in the order of the names; `y` as `Objective.label`.
       objective: What a label is, the loss, and what outputs mean.
       metrics: What is computed of its answers on whole test sets; () for accuracy alone.
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.clients.client_examples import in_order
 from tffcl.errors import UserError, unknown
 from tffcl.models.keras_function import GLOBAL, OWN, STATISTICS, KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
@@ -292,5 +293,5 @@ def _example_specs(input_spec, objective: str | None) -> tuple[Any, tf.TensorSpe
         parts["y"] = tf.TensorSpec(parts["y"].shape, tf.int32)
     if not (parts["y"].dtype.is_integer or parts["y"].dtype.is_floating):
         raise UserError(f"labels are {parts['y'].dtype.name}; they must be integers, or floats where they are numbers")
-    x = collections.OrderedDict(parts["x"]) if isinstance(parts["x"], Mapping) else parts["x"]
-    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), (x, parts["y"]))
+    both = in_order(parts["x"]), parts["y"]
+    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), both)
