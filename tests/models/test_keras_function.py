@@ -114,6 +114,22 @@ def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker, build):
     assert moved == travels and model.size == sum(each.size for each, goes in zip(first, travels, strict=True) if goes)
 
 
+def test_a_part_of_a_layer_may_be_frozen():
+    """Keras lists the trained weights of a layer first, so that freezing a part changes their order."""
+    keras = sequential(layers.Bidirectional(layers.LSTM(3), input_shape=(5, 4)), layers.Dense(2))
+    keras.layers[0].forward_layer.trainable = False
+    model = made_of(keras, spec([5, 4], tf.float32))
+    x = np.random.default_rng(0).normal(size=(6, 5, 4)).astype("f4")
+    again = model.keras.with_weights(model.unravel(model.initial))
+    np.testing.assert_allclose(again(x), keras(x), atol=1e-6)
+    attention = layers.MultiHeadAttention(2, 3)
+    inputs = tf.keras.Input((5, 4))
+    keras = tf.keras.Model(inputs, layers.Dense(2)(layers.Flatten()(attention(inputs, inputs))))
+    attention._query_dense.trainable = False
+    model = made_of(keras, spec([5, 4], tf.float32))
+    np.testing.assert_allclose(model.keras.with_weights(model.unravel(model.initial))(x), keras(x), atol=1e-6)
+
+
 def test_statistics_of_a_step_are_means_and_variances_of_its_batch():
     keras = sequential(layers.BatchNormalization(momentum=0.9, fused=False, input_shape=(30,)), layers.Dense(2))
     model, (x, y) = made_of(keras), own_data.patients()

@@ -98,6 +98,7 @@ class KerasFunction:
             values[place] = tensor
         with _eagerly():
             made = self.rebuild()
+            _freeze_like(made, self.model)
             variances = _variances(made)
             made.set_weights(
                 [
@@ -105,7 +106,6 @@ class KerasFunction:
                     for weight, value in zip(made.weights, values, strict=True)
                 ]
             )
-            _freeze_like(made, self.model)
             _finalize(made)
         return made
 
@@ -316,18 +316,21 @@ def _with_places(name: str, rebuild, keras_model) -> tuple[tf.keras.Model, list[
                 f"the Keras model {name} cannot be built again ({one_line(error)}): give from_keras, in the place of "
                 "the model, a function that builds it"
             ) from None
-    if [tuple(each.shape) for each in copy.weights] != [tuple(each.shape) for each in keras_model.weights]:
+    is_same = len([*copy._flatten_layers()]) == len([*keras_model._flatten_layers()])
+    if is_same:
+        _freeze_like(copy, keras_model)
+    if not is_same or [each.shape for each in copy.weights] != [each.shape for each in keras_model.weights]:
         raise UserError(
             f"the Keras model {name} has other weights when it is built again, as of layers that make them when they "
             "are called: give from_keras, in the place of the model, a function that builds it and calls it once"
         )
-    _freeze_like(copy, keras_model)
     weights = {id(each) for each in copy.weights}
     return copy, [place for place in made if id(place) not in weights]
 
 
 def _freeze_like(copy, keras_model):
-    """Freezes the layers of a rebuilt model that are frozen in the model."""
+    """Freezes the layers of a rebuilt model that are frozen in the model, which puts the weights of both in one order:
+    Keras lists those that are trained first."""
     for layer, like in zip(copy._flatten_layers(), keras_model._flatten_layers(), strict=True):
         layer.trainable = like.trainable
 
