@@ -6,6 +6,7 @@ import dataclasses
 import types
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -19,6 +20,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.files import read_table
 from tffcl.runs import fingerprint
+from tffcl.runs.population_changes import why_not_after
 
 NAMES = np.array(["no", "yes", "perhaps"])
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 1, 0, 2, 1])
@@ -123,6 +125,45 @@ def test_inputs_of_all_clients_are_in_one_order():
     by_hand = {client: ClientExamples(x, Y) for client, x in enumerate(given)}
     population = Population(np.arange(2, dtype=np.int32), by_hand, by_hand)
     assert [list(population.train(client).x) for client in range(2)] == [["age", "words"]] * 2
+
+
+def test_columns_of_frames_are_in_one_order_or_refused(tmp_path):
+    """An array of a frame does not know its columns, so that a dose would be taken for an age."""
+    given = pd.DataFrame({"age": X[:, 0], "dose": X[:, 1]})
+    other = given[["dose", "age"]]
+    message = r"columns of client b are dose, age, those of client a age, dose; .* frame\[\['age', 'dose'\]\]"
+    for examples, test in (
+        ({"a": (given, Y), "b": (other, Y)}, None),
+        ({"a": (given, Y), "b": (given, Y)}, {"b": (other, Y)}),
+        ({"a": ({"one": given}, Y), "b": ({"one": other}, Y)}, None),
+    ):
+        with pytest.raises(UserError, match=message):
+            Population.from_arrays(examples, test)
+    labels = pd.get_dummies(pd.Series(list("xyzxyz")), dtype="int")
+    with pytest.raises(UserError, match="the columns of client b are z, y, x, those of client a x, y, z"):
+        Population.from_arrays({"a": (X, labels), "b": (X, labels[["z", "y", "x"]])})
+    known = Population.from_arrays({"a": (given, Y), "b": (X, Y)}).with_validation(0.2)  # arrays have no names
+    with pytest.raises(UserError, match="clients' columns are dose, age, those of the known clients age, dose"):
+        Population.from_arrays({"c": (other, Y)}, known=known)
+    assert not why_not_after(known, Population.from_arrays({"c": (given, Y)}, known=known))
+    assert "its frames have other columns" in why_not_after(known, Population.from_arrays({"a": (other, Y)}))
+    numbered = pd.DataFrame(X)
+    Population.from_arrays({"a": (given, Y), "b": (numbered, Y), "c": (given, pd.DataFrame({"y": Y}))})
+    with pytest.raises(UserError, match="the columns of client b are dose, age, those of client a age, dose"):
+        orders = iter((given, other))
+        Population.from_arrays({"b": (X, Y), "a": (X, Y)}).map(lambda x, y: (next(orders), y))
+
+
+def test_names_of_labels_are_a_list_of_different_ones():
+    for names in ({"no", "yes"}, ["no", "yes", "no"], "no"):
+        with pytest.raises(UserError, match="it must be a list of different names, by class"):
+            Population.from_arrays({"a": (X, NAMES[Y])}, label_names=names)
+
+
+def test_texts_for_numbers_cannot_follow():
+    numbers, texts, bools = ({"a": (X, y)} for y in (Y, Y.astype(str), Y > 0))
+    numbers, texts, bools = map(Population.from_arrays, (numbers, texts, bools))
+    assert "other names of labels" in why_not_after(numbers, texts) and not why_not_after(numbers, bools)
 
 
 def test_names_that_no_file_holds_are_refused_and_others_come_back_as_they_are(tmp_path):

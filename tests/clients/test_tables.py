@@ -231,6 +231,19 @@ def test_newcomers_are_read_by_the_rules_of_the_known(small):
         read(later, known=known.map(lambda x, y: (x * 2, y)))
 
 
+def test_a_category_is_the_same_beside_missing_values():
+    """Of whole numbers with one missing pandas makes floats, and 1.0 is ward 1."""
+    frame = pandas.DataFrame({"clinic": list("aabb"), "ill": [0, 1, 0, 1], "ward": [1, 2, None, 2]})
+    options = {"client": "clinic", "label": "ill", "test": 0.0}
+    known = Population.from_frame(frame.astype({"ward": "category"}), missing="drop", **options)
+    whole = frame[:2].assign(clinic="c").astype({"ward": int}).astype({"ward": "category"})
+    new = Population.from_frame(whole, known=known, **options)
+    np.testing.assert_array_equal(new.train(2).x, known.train(0).x)
+    assert new.train(2).x.any(axis=1).all()
+    named = frame.dropna().assign(ward=lambda rows: pandas.Categorical(rows["ward"]), ill=[0, 1, 1])
+    assert Population.from_frame(named, client="clinic", label="ward", test=0.0).label_names == ("1", "2")
+
+
 def test_missing_values_are_refused_filled_or_left_out(small):
     holed = small.astype({"age": float})
     holed.loc[1, "age"], holed.loc[2, "sex"] = np.nan, None

@@ -199,3 +199,15 @@ def test_validation_examples_may_be_held_out_later(population):
         population.with_validation(0.1)
     with pytest.raises(UserError, match="share is 0.001, which is no example of any client"):
         whole.with_validation(0.001)
+
+
+def test_columns_of_what_is_predicted_are_in_the_clients_order(tff_worker, tmp_path):
+    x = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)).astype("f4"), columns=["age", "dose"])
+    clients = tffcl.Population.from_arrays({name: (x, (x["age"] > 0).astype(int)) for name in "ab"})
+    keras = sequential(layers.Dense(2, input_shape=(2,)))
+    model = tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, clients.example_spec)
+    method = tffcl.algorithms.build_fedavg(model, TRAINING)
+    result = tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path, show_progress=False)
+    np.testing.assert_array_equal(result.predict("a", x), result.predict("a", x.to_numpy()))
+    with pytest.raises(UserError, match="columns of the examples are dose, age, those of the clients age, dose"):
+        result.predict("a", x[["dose", "age"]])

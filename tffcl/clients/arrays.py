@@ -83,7 +83,7 @@ def check_finite(x: np.ndarray, what: str, given=None):
     raise UserError(f"{what} have NaN or infinite entries in {rows} of {len(x)} rows, first in {where}")
 
 
-_BOOLS = ("False", "True")
+BOOLS = ("False", "True")
 _CURE = (
     ": y.astype(str) makes names of them, y.astype(float) numbers to predict, and padding is a class that the loss "
     "leaves out (ignore_class=)"
@@ -142,7 +142,12 @@ def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
         if part.dtype.kind == "U":
             texts.update(np.unique(part).tolist())
         bools = bools or part.dtype.kind == "b"
-    return tuple(sorted(texts)) or (_BOOLS if bools else None)
+    return tuple(sorted(texts)) or (BOOLS if bools else None)
+
+
+def written(category) -> str:
+    """Returns a category as text: 1.0 as 1, since pandas makes floats of whole numbers beside missing ones."""
+    return str(int(category) if isinstance(category, float) and category.is_integer() else category)
 
 
 def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):
@@ -154,7 +159,7 @@ def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):
       names: The names of the classes that are known.
     """
     parts = list(parts)
-    if names not in (None, _BOOLS) and any(part.dtype.kind == "b" for part in parts):
+    if names not in (None, BOOLS) and any(part.dtype.kind == "b" for part in parts):
         known = ", ".join(names[:3])
         raise UserError(f"the labels are bools, and those of the known clients are called {known}, ...; give texts")
     for each in np.unique(np.concatenate([np.zeros(0, int), *(part for part in parts if part.dtype.kind in "iu")])):

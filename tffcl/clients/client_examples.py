@@ -21,17 +21,19 @@ class ClientExamples:
     Attributes:
       pool: `(x, y)`, arrays of examples, which clients may share.
       rows: `int [n]`, which of these are the client's; None for all.
+      columns: The names of the columns of what were frames, by input, "" where there is one, and "labels".
     """
 
-    def __init__(self, x, y, rows: np.ndarray | None = None):
+    def __init__(self, x, y, rows: np.ndarray | None = None, columns: Mapping[str, tuple[str, ...]] | None = None):
         """Makes the examples of a client, which are read from the arrays when they are needed.
 
         Args:
           x: `[p, ...]`, or a structure of such arrays; those of several inputs are put in the order of their names.
           y: `[p, ...]`, their labels.
           rows: As `ClientExamples.rows`.
+          columns: As `ClientExamples.columns`.
         """
-        self.pool, self.rows = (in_order(x), y), rows
+        self.pool, self.rows, self.columns = (in_order(x), y), rows, dict(columns or {})
 
     def __len__(self) -> int:
         return len(self.pool[1] if self.rows is None else self.rows)
@@ -65,7 +67,7 @@ class ClientExamples:
     @property
     def nothing(self) -> "ClientExamples":
         """No examples, of the same kind; these are not read for it."""
-        return ClientExamples(*self.pool, _NO_ROWS)
+        return ClientExamples(*self.pool, _NO_ROWS, self.columns)
 
     def _chosen(self, values):
         return values if self.rows is None else chosen(values, self.rows)
@@ -85,6 +87,15 @@ def in_order(inputs):
     other.
     """
     return collections.OrderedDict(sorted(inputs.items())) if isinstance(inputs, Mapping) else inputs
+
+
+def columns_of(x, y=None) -> dict[str, tuple[str, ...]]:
+    """Returns `ClientExamples.columns` of examples and labels as they were given; not of frames whose columns are just
+    numbered."""
+    given = {name: list(getattr(each, "columns", [])) for name, each in {**inputs_of(x), "labels": y}.items()}
+    return {
+        name: tuple(map(str, found)) for name, found in given.items() if found[1:] and found != [*range(len(found))]
+    }
 
 
 def inputs_of(values) -> dict:

@@ -108,7 +108,7 @@ def fitted(population: Population, example_spec) -> Population:
             for name, wanted in inputs_of(example_spec["x"]).items()
         }
         y = _labels_as(held.y, example_spec["y"].dtype.as_numpy_dtype, f"the labels of client {whose}")
-        return ClientExamples(x.get("", x), y)
+        return ClientExamples(x.get("", x), y, columns=held.columns)
 
     return _with_examples(population, converted)
 

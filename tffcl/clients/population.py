@@ -251,7 +251,7 @@ class Population(Shown):
           examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers,
             or a dict of such arrays for a model of several inputs; y whole numbers, text, bools or other numbers, which
             become what `clients.arrays` says. Or to a data set of such pairs, in batches or not: batches are those
-            whose first dimension has no fixed size. All clients alike but for n.
+            whose first dimension has no fixed size. All clients alike but for n, and frames in the order of columns.
           test: The same for test examples; none for a client that is not named.
           lazy: Whether examples are read when they are needed, as `from_client_data` says: for a mapping of one's own,
             a `collections.abc.Mapping` whose `__getitem__` reads or makes those of one client, the same each time.
@@ -437,7 +437,7 @@ class Population(Shown):
         def part(place: int) -> Mapping[int, ClientExamples]:
             def of(client: int, each: ClientExamples) -> ClientExamples:
                 rows = splits.drawn(np.arange(len(each)), share, splits.random_of(self.name_of(client), seed))[place]
-                return ClientExamples(*each.pool, rows if each.rows is None else each.rows[rows])
+                return ClientExamples(*each.pool, rows if each.rows is None else each.rows[rows], each.columns)
 
             return client_examples.mapped(held(self.train_examples), of)
 

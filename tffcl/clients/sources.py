@@ -11,13 +11,22 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tffcl.clients import arrays, tables
-from tffcl.clients.client_examples import ClientExamples, LazyExamples, few_of, inputs_of, mapped, too_many
+from tffcl.clients.client_examples import (
+    ClientExamples,
+    LazyExamples,
+    columns_of,
+    few_of,
+    inputs_of,
+    mapped,
+    too_many,
+)  # fmt: skip
 from tffcl.errors import UserError, unknown
 
 if TYPE_CHECKING:  # which makes one of what is read here
     from tffcl.clients.population import Population
 
 _LONG = 3.0  # seconds, after which one wants to know how long it will take
+_MOST_NAMED = 12  # columns that a message lists
 _MOST_COUNTED = 1000  # different labels of which clients' counts are kept for reports
 
 
@@ -97,7 +106,7 @@ def fields(
     if known is not None:
         if label_names and tuple(label_names) != known.label_names:
             raise UserError("label_names are those of the known clients; leave them out")
-        numbers = ClientExamples(first.x, arrays.coded_labels(first.y[:0], "a client", None))
+        numbers = ClientExamples(first.x, arrays.coded_labels(first.y[:0], "a client", None), None, first.columns)
         theirs = known.train_examples.held[int(known.client_ids[0])]
         _check_alike(numbers, theirs, "the clients' {what} are", "those of the known clients")
 
@@ -116,6 +125,8 @@ def fields(
             values = each.y[:0] if each.y.dtype.kind == "f" else each.y
             counted[kind][number] = len(each), *np.unique(values, return_counts=True)
     seen = [values for clients in counted.values() for _, values, _ in clients.values()]
+    if isinstance(label_names, (str, set, frozenset)) or len(set(label_names or ())) < len(label_names or ()):
+        raise UserError(f"label_names is {label_names!r:.80}; it must be a list of different names, by class")
     names = tuple(label_names or ()) or (arrays.names_of_labels(seen) if known is None else known.label_names)
     if known is not None:
         arrays.check_label_names(seen, names)
@@ -126,7 +137,8 @@ def fields(
 
     def code_read(number: int, each: ClientExamples) -> ClientExamples:
         check(number, each)
-        return ClientExamples(each.x, arrays.coded_labels(each.y, f"client {name_of[number]}", names))
+        y = arrays.coded_labels(each.y, f"client {name_of[number]}", names)
+        return ClientExamples(each.x, y, columns=each.columns)
 
     def code_trained(number: int, each: ClientExamples) -> ClientExamples:
         if not len(each):
@@ -162,10 +174,10 @@ def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
     def code(number: int, examples: ClientExamples) -> ClientExamples:
         x, y = examples.pool
         if examples.rows is None:
-            return ClientExamples(x, arrays.coded_labels(y, "a client", names))
+            return ClientExamples(x, arrays.coded_labels(y, "a client", names), None, examples.columns)
         if id(y) not in pools:
             pools[id(y)] = y, arrays.coded_labels(y, "a client", names)  # `y` stays, so that no other has its number
-        return ClientExamples(x, pools[id(y)][1], examples.rows)
+        return ClientExamples(x, pools[id(y)][1], examples.rows, examples.columns)
 
     return code
 
@@ -213,6 +225,17 @@ def _check_alike(given: ClientExamples, like: ClientExamples, subject: str, othe
                 f"{'text' if each.dtype.kind == 'U' else each.dtype} {list(each.shape[1:])}" for each in (one, other)
             )
             raise UserError(f"{subject.format(what=what)} {mine}, {others} {its}; all must be alike")
+    check_columns(given.columns, like.columns, subject.format(what="columns"), others)
+
+
+def check_columns(given: Mapping[str, tuple], like: Mapping[str, tuple], subject: str, others: str):
+    """Raises UserError if frames have other columns than others, or the same in another order; see
+    `ClientExamples.columns`. Of arrays nobody knows what their columns are."""
+    for part in given.keys() & like.keys():
+        if given[part] != like[part]:
+            mine, its = (", ".join(each[part][:_MOST_NAMED]) for each in (given, like))
+            cure = f": frame[{list(like[part])}]" if len(like[part]) <= _MOST_NAMED else ""
+            raise UserError(f"{subject} {mine}, {others} {its}; all must be alike, in one order{cure}")
 
 
 def _kind_of(y: np.ndarray) -> str:
@@ -349,6 +372,7 @@ def checked(client, given, kind: str) -> ClientExamples:
         raise UserError(f"{what} are {type(given).__name__}; they must be a pair (x, y)") from None
     if isinstance(given, Mapping):
         raise UserError(f"{what} are a mapping of {', '.join(map(str, given))}; they must be a pair (x, y)")
+    columns = columns_of(x, y)
     if isinstance(x, Mapping):
         x = {str(name): _numbers(each, f"{what}, input {name},") for name, each in x.items()}
     else:
@@ -360,7 +384,7 @@ def checked(client, given, kind: str) -> ClientExamples:
                 f"client {client} has {kind} examples {leaf.dtype} {list(leaf.shape)} and {len(y)} labels; "
                 "they do not fit"
             )
-    return ClientExamples(x, y)
+    return ClientExamples(x, y, columns=columns)
 
 
 def _numbers(given, what: str) -> np.ndarray:

@@ -368,7 +368,7 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
     is_float = types.is_float_dtype(kind)
     found = set() if is_float else {type(each) for each in column.dropna()}
     if not is_float and (_is_categorical(column) or all(issubclass(each, str) for each in found)):
-        return column.astype(object).map(str, na_action="ignore").fillna("").to_numpy(str)
+        return column.astype(object).map(arrays.written, na_action="ignore").fillna("").to_numpy(str)
     if all(issubclass(each, (int, float, np.number, bool)) for each in found):
         values = column.to_numpy(np.float64, na_value=np.nan)
         if (infinite := np.isinf(values)).any():
@@ -459,7 +459,7 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
 
 def _names_of(column) -> tuple[str, ...]:
     """What the categories of a column are called; UserError if two are called the same, as 1 and "1" are."""
-    names = tuple(map(str, column.dtype.categories))
+    names = tuple(map(arrays.written, column.dtype.categories))
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"column {column.name} has two categories that are written {twice!r}")
@@ -471,7 +471,8 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
     names = None
     if single and _is_categorical(frame[outputs[0]]):
         names = _names_of(frame[outputs[0]])
-        return arrays.checked_labels(frame[outputs[0]].astype(str).to_numpy(object), f"column {outputs[0]}"), names
+        texts = frame[outputs[0]].astype(object).map(arrays.written).to_numpy(object)
+        return arrays.checked_labels(texts, f"column {outputs[0]}"), names
     columns = []
     for name in outputs:
         column = frame[name]

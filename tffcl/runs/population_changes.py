@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.algorithms.method import Views
+from tffcl.clients.arrays import BOOLS
 from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -167,10 +168,21 @@ def why_not_after(before: Population, after: Population) -> str:
             called = f"called {names[number]}" if number in names else "another client"
             return f"client {name} is {called} in it; build it with known=, a population that has all so far"
     rules = [each.table and (each.table.inputs, each.table.columns) for each in (before, after)]
-    for what, pair in (("names of labels", (before.label_names, after.label_names)), ("rules of columns", rules)):
-        if None not in pair and pair[0] != pair[1]:
-            return f"it has other {what}; build it with known=, a population that has all so far"
+    named = after.label_names not in (None, before.label_names)
+    if named and (before.label_names or after.label_names != BOOLS):  # bools are the numbers 0 and 1
+        return "it has other names of labels; build it with known=, a population that has all so far"
+    if None not in rules and rules[0] != rules[1]:
+        return "it has other rules of columns; build it with known=, a population that has all so far"
+    columns = [frame_columns(each) for each in (before, after)]
+    if any(columns[0][part] != columns[1][part] for part in columns[0].keys() & columns[1].keys()):
+        return "its frames have other columns; build it with known=, a population that has all so far"
     return ""
+
+
+def frame_columns(population: Population) -> dict[str, tuple[str, ...]]:
+    """Returns the columns of the frames that clients in memory were given as, see `ClientExamples.columns`."""
+    held = population.train_examples.held
+    return held[int(population.client_ids[0])].columns if isinstance(held, dict) else {}
 
 
 def _last_there(before: Sequence[Population], client_ids: np.ndarray) -> Iterator[tuple[Population, np.ndarray]]:

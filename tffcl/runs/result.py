@@ -13,8 +13,10 @@ import tensorflow as tf
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
+from tffcl.clients.client_examples import columns_of
 from tffcl.clients.example_types import as_taken
 from tffcl.clients.population import Population, index_of
+from tffcl.clients.sources import check_columns
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError
 from tffcl.files import read_table
@@ -23,7 +25,7 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
-from tffcl.runs.population_changes import taken_by, why_not_after
+from tffcl.runs.population_changes import frame_columns, taken_by, why_not_after
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 
@@ -140,6 +142,8 @@ class Trained(Shown):
           UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
             infinite or masked, or the model cannot be computed on them.
         """
+        known = frame_columns(self.population)
+        check_columns(columns_of(x), known, "the columns of the examples are", "those of the clients")
         try:
             x = as_taken(x, self.method.model.example_spec["x"], "the examples")
         except UserError as error:
