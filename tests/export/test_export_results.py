@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tffcl
 from tests.lab.tasks.own.my_methods import Histograms
@@ -14,6 +15,7 @@ from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
+from tffcl.export.writer import save_models
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.exports import check_export
@@ -99,3 +101,14 @@ def test_what_clients_keep_stays_in_the_run(tff_worker, model, population, tmp_p
     manifest = tffcl.export_result(result, tmp_path / "to")
     assert "personal_training" in manifest["computations"]
     assert check_export(tmp_path / "to") and json.loads((tmp_path / "to" / "manifest.json").read_text()) == manifest
+
+
+def test_an_input_that_is_called_as_the_row_of_the_models_is_refused(tmp_path):
+    keras = tf.keras.layers
+    inputs = {name: keras.Input([2], name=name) for name in ("age", "cluster")}
+    network = tf.keras.Model(inputs, keras.Dense(3)(keras.Concatenate()(list(inputs.values()))))
+    spec = {"x": {name: tf.TensorSpec([None, 2]) for name in inputs}, "y": tf.TensorSpec([None], tf.int32)}
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    flat = tffcl.FlatModel.from_keras(network, loss, spec)
+    with pytest.raises(UserError, match="an input of the model is called 'cluster', as what .* takes .*; rename it"):
+        save_models(tmp_path / "to", flat, flat.initial[None])

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import tffcl
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg
+from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.runs import fingerprint
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
@@ -36,6 +38,17 @@ def test_models_of_equal_shapes_that_compute_something_else_are_others():
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)
+
+
+def test_layers_of_one_size_that_clients_keep_are_apart():
+    tf.keras.utils.set_random_seed(1)
+    dense = tf.keras.layers.Dense
+    network = tf.keras.Sequential([dense(6, input_shape=(6,), name="a"), dense(6, name="b"), dense(3)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    whole = tffcl.FlatModel.from_keras(network, loss, SPEC)
+    kept = [LGFedAvgParameters(local_layers=[layer]) for layer in "ab"]
+    first, second = (build_lg_fedavg(whole, tffcl.LocalTraining(), each) for each in kept)
+    assert fingerprint.of_method(first)["model"] != fingerprint.of_method(second)["model"]
 
 
 def test_nobody_is_warned_where_a_process_has_several_models():

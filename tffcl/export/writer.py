@@ -1,7 +1,6 @@
 """A finished run as files for a TFF deployment; `tffcl export --check` proves that they run."""
 
 import csv
-import functools
 import importlib.metadata
 import os
 import pathlib
@@ -17,7 +16,6 @@ from tffcl import runtime
 from tffcl.algorithms.method import Exports, Method
 from tffcl.client_work.evaluation import build_mixed_outputs
 from tffcl.clients.client_state import KeptStore
-from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, argument
 from tffcl.export import deployment_forms
@@ -230,8 +228,13 @@ def first_value(start, trained):
     return {**start, **tf.nest.map_structure(repeated, values)}
 
 
+def _used(method: Method, state):
+    """The models that there are, of which the assignment table names rows, and who uses which."""
+    return method.used_models(state, method.views(state).client_ids)
+
+
 def _write_models(directory: pathlib.Path, trained: Trained):
-    models, given = trained.method.used_models(trained.state, trained.population.client_ids)
+    models, given = _used(trained.method, trained.state)
     models, used = np.asarray(models), assigned(given)
     save_models(directory / SAVED_MODEL, trained.method.model.whole, models, mixes=used.weights is not None)
     (directory / "state").mkdir(exist_ok=True)
@@ -243,7 +246,7 @@ def _describe_model(trained: Trained) -> dict:
     for weight in model.weights:
         tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
         start += weight.size
-    rows, _ = trained.method.used_models(trained.state, who.client_ids)
+    rows, _ = _used(trained.method, trained.state)
     return {
         "name": model.name,
         "parameters": model.size,
@@ -272,7 +275,7 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
         state = method.without_choices(state)
     else:
         with open(directory / ASSIGNMENTS, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(assignments(method, state, functools.partial(_called, trained.population)))
+            csv.writer(file).writerows(assignments(method, state, lambda client: text_cell(trained.names[client])))
     arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
     np.savez_compressed(directory / STATE, **arrays)
     why = "not written: clients choose themselves, and a round tells the server nobody's choice"
@@ -283,17 +286,12 @@ def assignments(method: Method, state, called: Callable[[int], str]) -> list[lis
     """Returns the rows of the assignment table: of every client what it is `called`, its cluster, the row of its model,
     and the weights of all models where it uses a mixture of them."""
     views = method.views(state)
-    used = assigned(method.used_models(state, views.client_ids)[1])
+    used = assigned(_used(method, state)[1])
     columns = {"client_id": map(called, views.client_ids.tolist()), "cluster": np.asarray(views.clusters).tolist()}
     columns["model"] = used.rows.tolist()
     if used.weights is not None:
         columns |= {f"weight_{row}": own.tolist() for row, own in enumerate(used.weights.T)}
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
-
-
-def _called(population: Population, client: int) -> str:
-    """As clients.csv has it; a state may know more clients than the population."""
-    return text_cell(population.name_of(client)) if client in population.client_ids else str(client)
 
 
 def describe(manifest: dict, to: str | pathlib.Path) -> str:
@@ -336,6 +334,8 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     served.models = tf.Variable(models, trainable=False, name="models")
 
     inputs = model.x_spec if isinstance(model.x_spec, Mapping) else {"images": model.x_spec}
+    for name in {"cluster", "weights"} & inputs.keys():
+        raise UserError(f"an input of the model is called {name!r}, as what the SavedModel takes beside it; rename it")
     images_spec = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in inputs.items()}
     images_spec = images_spec if isinstance(model.x_spec, Mapping) else images_spec["images"]
 

@@ -49,6 +49,9 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
     for start, population in populations.items():
         when = f" from round {start} on" if start else ""
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
+        numbers = population.client_ids
+        if population.names is not None and not np.array_equal(numbers, np.arange(len(numbers))):
+            found[f"numbers of clients{when}"] = of_array(numbers)
         counted = population.read_before if population.sizes is None else population.client_ids
         found[f"sizes of clients{when}"] = of_array(population.sizes_of(counted))
         read = [population.train(client) for client in population.read_before]
@@ -97,8 +100,18 @@ def of_method(method: Method) -> dict:
     An option that was not given is "none": whoever resumes with one has another method. What has no plain form, such as
     a function, is left out.
     """
-    given = {"model": _model(method.model), "training": method.training, "parameters": method.parameters}
+    model = _model(method.model) | _named_layers(method.model.whole, _plain(method.parameters))
+    given = {"model": model, "training": method.training, "parameters": method.parameters}
     return _table({**given, **{name: "none" if value is None else value for name, value in method.options.items()}})
+
+
+def _named_layers(model: FlatModel, parameters) -> dict:
+    """Where in a model the layers are that parameters name; a name that Keras has made is another's in a process with
+    more models."""
+    layers = model.layer_slices()
+    words = (str(each).split("/")[0] for each in tf.nest.flatten(parameters))
+    named = {word: layers[word].start for word in words if word in layers}
+    return {"named_layers": named} if named else {}
 
 
 def _model(model: FlatModel) -> dict:

@@ -108,8 +108,7 @@ class Stages:
 
     def names(self) -> dict[int, object]:
         """Returns what each client is called, by its number."""
-        each_of = (zip(each.client_ids.tolist(), each.shown_ids.tolist(), strict=True) for each in self.populations)
-        return dict(itertools.chain.from_iterable(each_of))
+        return dict(itertools.chain.from_iterable(names_of(each).items() for each in self.populations))
 
     def _place(self, round_number: int) -> int:
         return int(np.searchsorted(self.starts, round_number, side="right")) - 1
@@ -159,14 +158,26 @@ def taken_by(model: FlatModel, population: Population) -> Population:
     return population
 
 
-def why_not_after(before: Population, after: Population) -> str:
-    """Says why a population cannot follow another in a run; "" if it can."""
-    names = dict(zip(after.client_ids.tolist(), after.shown_ids.tolist(), strict=True))
-    known = set(names.values())
-    for number, name in zip(before.client_ids.tolist(), before.shown_ids.tolist(), strict=True):
-        if names.get(number, name) != name or (number not in names and name in known):
+def names_of(population: Population) -> dict[int, object]:
+    """Returns what each client is called, by its number."""
+    return dict(zip(population.client_ids.tolist(), population.shown_ids.tolist(), strict=True))
+
+
+def other_names(known: Mapping[int, object], after: Population) -> str:
+    """Says which client of those known, names by numbers, is called something else in a population; "" if none is."""
+    names = names_of(after)
+    there = set(names.values())
+    for number, name in known.items():
+        if names.get(number, name) != name or (number not in names and name in there):
             called = f"called {names[number]}" if number in names else "another client"
             return f"client {name} is {called} in it; build it with known=, a population that has all so far"
+    return ""
+
+
+def why_not_after(before: Population, after: Population) -> str:
+    """Says why a population cannot follow another in a run; "" if it can."""
+    if reason := other_names(names_of(before), after):
+        return reason
     rules = [each.table and (each.table.inputs, each.table.columns) for each in (before, after)]
     named = after.label_names not in (None, before.label_names)
     if named and (before.label_names or after.label_names != BOOLS):  # bools are the numbers 0 and 1

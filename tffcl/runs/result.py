@@ -25,7 +25,7 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
-from tffcl.runs.population_changes import frame_columns, taken_by, why_not_after
+from tffcl.runs.population_changes import frame_columns, names_of, other_names, taken_by, why_not_after
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 
@@ -41,12 +41,14 @@ class Trained(Shown):
       state: What it knows.
       population: The clients that took part.
       round_number: The round after which this is the state.
+      names: What each client that the state may know is called, by its number: of the population, and who has left.
     """
 
     method: Method
     state: object
     population: Population
     round_number: int
+    names: Mapping[int, object]
 
     def facts(self):
         """Which method, after how many rounds of whom."""
@@ -77,7 +79,7 @@ class Trained(Shown):
           UserError: If nobody is new in it, one of them cannot be told from the clients so far, or the method takes no
             newcomers or not these.
         """
-        if reason := why_not_after(self.population, population):
+        if reason := other_names(self.names, population) or why_not_after(self.population, population):
             raise UserError(f"these clients cannot join: {reason}")
         population = taken_by(self.method.model, population)
         # The state may know more clients than the population.
@@ -86,7 +88,8 @@ class Trained(Shown):
             raise UserError("these clients have taken part; admit lets those join that are new in a population")
         runtime.use_local_worker()
         state = self.method.admit(self.state, population.restricted(new))
-        return dataclasses.replace(self, state=state, population=population)
+        names = {**self.names, **names_of(population)}
+        return dataclasses.replace(self, state=state, population=population, names=names)
 
     def mixture_of(self, client) -> tuple[np.ndarray, np.ndarray]:
         """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a

@@ -91,8 +91,8 @@ def train(
         the same.
       show_progress: A progress bar with an ETA on standard error.
       settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is
-        resumed with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was
-        given.
+        resumed with the same settings only; what they leave out is not compared. Default: what is given here, and what
+        a builder of `tffcl.algorithms` was given.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.

@@ -62,7 +62,7 @@ def finish(run: Run, settings: Mapping) -> Result:
         contents["privacy"] = cost
     run.directory.write_summary(contents)
     rounds = run.directory.rounds()
-    trained = Trained(run.method, run.state, population, run.round_number)
+    trained = Trained(run.method, run.state, population, run.round_number, run.stages.names())
     return Result(contents, trained, out, {name: rounds.floats(name) for name in rounds.names}, columns)
 
 

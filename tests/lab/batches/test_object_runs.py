@@ -9,7 +9,9 @@ import pytest
 
 import tffcl
 from tests import own_data
+from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import UserError
@@ -138,6 +140,18 @@ def test_a_function_is_given_each_seed_and_a_run_that_diverges_leaves_the_others
     assert found.result("mine", seed=1).summary["accuracy"] == found[1]["accuracy"]
     with pytest.raises(UserError, match="mine, seed 0 diverged; it has no result"):
         found.result("mine", seed=0)
+
+
+def test_a_method_that_is_made_for_each_seed_goes_on(model, clients, tmp_path):
+    def build(seed):
+        return build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), seed=seed)
+
+    found = compare({"mine": build}, clients, tmp_path, seeds=[0, 1])
+    for seeds in ([0, 1], [2]):
+        again = compare({"mine": build}, clients, tmp_path, seeds=seeds, resume=True)
+    assert again[0]["seed"] == 2 and found.result("mine", seed=0).summary == found[0]
+    with pytest.raises(UserError, match="mine/seed-0 was run with built_from.seed 0, not 5"):
+        compare({"mine": lambda: build(5)}, clients, tmp_path, resume=True)
 
 
 def test_clients_that_join_later_are_in_all_runs(methods, clients, tmp_path):

@@ -201,17 +201,17 @@ def check_comparable(
     """
     wanted_configs, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
     dashes, overwrite_it = ("", "overwrite=True") if of_objects else ("--", "--overwrite")
-    places = {(config.algorithm, config.seed) for config in configs}
+    asked = {(config.algorithm, str(config.seed)): config for config in configs}
     for place in sorted(out.glob("*/seed-*")):
         label, seed = place.parent.name, place.name.removeprefix("seed-")
-        again = seed.isdecimal() and (label, int(seed)) in places
+        again = (label, seed) in asked
         # What has been asked for and has not ended is looked at where it is claimed.
         directory = RunDirectory(place)
         if not seed.isdecimal() or directory.state is State.EMPTY or again and (overwrite or not directory.ended):
             continue
         there = _settings_there(place, wanted_configs.get(label))
         if label in wanted_configs:
-            wanted = {**settings_of(wanted_configs[label]), "seed": there.get("seed")}
+            wanted = _of_seed(asked.get((label, seed), wanted_configs[label]), there.get("seed"))
             anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
         else:
             there, wanted = _shared(there, configs, others)
@@ -223,6 +223,15 @@ def check_comparable(
             raise UserError(f"{short_path(place)} {reason} give another {dashes}out, or run it anew ({anew})")
         if isinstance(configs[0], ObjectRun):
             configs[0].check_same_data(directory)
+
+
+def _of_seed(config: RunConfig | ObjectRun, seed) -> dict:
+    """The settings with which a method is run with a seed, by those of a run of it that may have another."""
+    wanted = settings_of(config)
+    built = wanted.get("built_from", {})
+    if built.get("seed") == config.seed:  # a builder that takes the run's
+        wanted["built_from"] = {**built, "seed": seed}
+    return {**wanted, "seed": seed}
 
 
 def _settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> dict:

@@ -258,11 +258,12 @@ class ObjectRun:
         self.check_same_data(directory)
         checkpoints = Checkpoints(directory / CHECKPOINTS, run=(directory.marker() or {}).get("tffcl run", ""))
         last = (directory.summary() or {})["rounds"]
-        population = self.check().at(last).population
+        stages = self.check()
+        population = stages.at(last).population
         runtime.use_local_worker()
         with simulating(client_states=KeptStore(directory / KEPT)):
             state, _ = checkpoints.load(last, method.state_class)
-        return Trained(method, method.choose(state, population), population, last)
+        return Trained(method, method.choose(state, population), population, last, stages.names())
 
     def check_same_data(self, directory: RunDirectory):
         """Raises UserError if the run in a directory was of other data."""

@@ -24,7 +24,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import ANEW, Checkpoints
-from tffcl.runs.population_changes import taken_by
+from tffcl.runs.population_changes import names_of, taken_by
 from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
 from tffcl.runs.run_directory import CHECKPOINTS, KEPT, LEDGER, RunDirectory
@@ -244,7 +244,7 @@ def load_run(
     population = taken_by(method.model, population_in(config, federated, newest))
     state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
     federated, _ = drifted_in(config, federated, newest)
-    return TrainedRun(method, state, population, newest, config, federated, ledger)
+    return TrainedRun(method, state, population, newest, names_of(population), config, federated, ledger)
 
 
 def _newest(checkpoints: Checkpoints, state_class: type):

@@ -1,0 +1,72 @@
+"""Clients who have left a run are known in what it gives: an export's table, newcomers, a run that goes on."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests.short_runs import TRAINING
+from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
+
+EVERYONE = ("0", "1", "10", "2", "5", "7")  # numbers 0 to 5 in this order: what one is called is another's number
+LEFT = ("10", "7")
+PROTOCOL = {"rounds": 3, "clients_per_round": 3, "show_progress": False}
+
+
+@pytest.fixture(scope="module")
+def read(digits):
+    """Makes the population of clients by name."""
+    x, y = digits
+
+    def rows_of(client, count):
+        start = 30 * int(client)
+        images = np.rot90(x, axes=(1, 2)) if int(client) % 2 else x
+        return images[start : start + count], y[start : start + count]
+
+    def made(names, known=None):
+        train, test = ({each: rows_of(each, count) for each in names} for count in (20, 10))
+        return tffcl.Population.from_arrays(train, test, known=known)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def everyone(read):
+    return read(EVERYONE)
+
+
+@pytest.fixture(scope="module")
+def result(model, everyone, tmp_path_factory):
+    """A model for each client; numbers 2 and 5 leave before the last round."""
+    stayed = everyone.restricted([each for each in EVERYONE if each not in LEFT])
+    out = tmp_path_factory.mktemp("left") / "run"
+    return tffcl.train(build_ditto(model, TRAINING), everyone, later={3: stayed}, out=out, **PROTOCOL)
+
+
+def test_the_table_of_an_export_names_each_ones_row_of_the_models(result, tmp_path):
+    tffcl.export_result(result, tmp_path / "to")
+    with open(tmp_path / "to" / "clustering" / "assignments.csv", newline="", encoding="utf-8") as file:
+        rows = {row["client_id"]: int(row["model"]) for row in csv.DictReader(file)}
+    models = np.load(tmp_path / "to" / "state" / "models.npy")
+    assert set(rows) == set(EVERYONE)
+    for client in set(EVERYONE) - set(LEFT):
+        np.testing.assert_array_equal(models[rows[client]], result.model_of(client))
+
+
+def test_no_newcomer_gets_the_number_of_one_who_has_left(read, everyone, result):
+    with pytest.raises(tffcl.UserError, match="cannot join: client 7 is called 8 in it; build it with known="):
+        result.admit(read(["8", "9"], known=result.trained.population))
+    joined = result.admit(read(["8"], known=everyone))
+    with pytest.raises(tffcl.UserError, match="cannot join: client 8 is called 9 in it"):
+        joined.admit(read(["9"], known=everyone))
+
+
+def test_a_run_does_not_go_on_with_clients_of_other_numbers(read, model, everyone, tmp_path):
+    some = [each for each in EVERYONE if each not in LEFT]
+    method = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2))
+    tffcl.train(method, read(some), out=tmp_path / "run", until=2, **PROTOCOL)
+    with pytest.raises(tffcl.UserError, match="numbers of clients are new"):
+        tffcl.train(method, everyone.restricted(some), out=tmp_path / "run", resume=True, **PROTOCOL)
