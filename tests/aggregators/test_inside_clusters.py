@@ -1,6 +1,7 @@
 """Private, secure, compressed and robust means inside clusters: right in clusters of any size, and against NumPy."""
 
 import collections
+import itertools
 import types
 
 import numpy as np
@@ -223,6 +224,18 @@ def test_robust_rules_against_numpy_and_within_their_bound(tff_worker, rule, clu
         assert np.all((np.linalg.norm(difference) if rule == "multi_krum" else difference) <= bound + 1e-5)
 
 
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_multi_krum_breaks_ties_whatever_the_order_of_members(tff_worker, count):
+    """Two that are each other's nearest have equal scores."""
+    values = np.random.default_rng(1).normal(size=(count, SIZE)).astype(np.float32)
+    factory, nobody = tffcl.aggregation("robust", rule="multi_krum", attackers=0.4), np.zeros(count, int)
+    found = [
+        np.asarray(aggregated(factory, nobody, values[list(order)], np.ones(count)).result)
+        for order in itertools.islice(itertools.permutations(range(count)), 0, None, 5 if count == 5 else 1)
+    ]
+    np.testing.assert_allclose(found, np.broadcast_to(found[0], np.shape(found)), atol=1e-6)
+
+
 def krum(own, left_out):
     """The mean of the chosen members; None where two that are each other's nearest compete for the last place."""
     n = len(own)
@@ -286,6 +299,23 @@ def test_a_client_of_weight_zero_is_nobody(tff_worker):
     ):
         factory = keyed_factory(tffcl.aggregation(name, **options), 1)
         np.testing.assert_allclose(aggregated(factory, keys, values, [1, 0]).result, [np.ones(SIZE)], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, options, expected",
+    [
+        ("robust", {"rule": "median", "attackers": 0.4}, 1),
+        ("robust", {"rule": "trimmed_mean", "attackers": 0.4}, 1),
+        ("robust", {"rule": "multi_krum", "attackers": 0.4}, 1),
+        ("robust", {"rule": "clipping", "initial_clip": 9}, 0.8),  # it counts as zero
+        ("secure_sum", {"min_cluster_size": 1, "bound": 4}, 0.8),
+    ],
+)
+def test_one_member_of_five_that_is_not_a_number_moves_the_others_by_little(tff_worker, name, options, expected):
+    values = np.ones((5, SIZE), np.float32)
+    values[2] = np.nan
+    found = aggregated(keyed_factory(tffcl.aggregation(name, **options), 1), np.zeros(5, int), values, np.ones(5))
+    np.testing.assert_allclose(found.result, [np.full(SIZE, expected)], rtol=1e-4)
 
 
 @pytest.mark.parametrize(

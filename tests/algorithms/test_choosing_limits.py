@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import tffcl
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms import choosing_method
 from tffcl.algorithms.choosing_method import build_trying, losses_of_few
@@ -63,6 +64,19 @@ def test_ifca_with_one_model_is_fedavg(tff_worker, model, population, reference,
     one = train(build_ifca(model, TRAINING, IFCAParameters(num_clusters=1, start=start)), population)
     assert len(one.models) == 1
     assert_close(one.models[0], reference("fedavg")[1][0])
+
+
+@pytest.mark.parametrize("noise", [None, 1.0])
+def test_in_a_warm_up_groups_are_equal_and_in_a_private_one_nobody_moves_another(model, population, noise):
+    """In equal groups one client more would change the rows of others, too."""
+    aggregation = noise and tffcl.aggregation("dp", noise_multiplier=noise, seed=1)
+    how = IFCAParameters(num_clusters=2, start="warm_up", warm_up_rounds=50)
+    method, moved = build_ifca(model, TRAINING, how, seed=5, aggregation=aggregation), 0
+    for number in range(1, 31):
+        fewer, more = (method.forced(cohort_of(population, range(count), number)) for count in (3, 4))
+        moved += (fewer != more[:3]).any()
+        assert noise or np.bincount(more).tolist() == [2, 2]
+    assert bool(moved) == (noise is None)
 
 
 def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, model, population):

@@ -9,7 +9,9 @@ import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, split, train
 from tffcl.algorithms.each_round_parameters import RDPCFLParameters
 from tffcl.algorithms.r_dpcfl import build_r_dpcfl
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
+from tffcl.runs.privacy import Ledger, PrivacySettings
 
 
 def built(model, aggregation=None, **how):
@@ -59,7 +61,10 @@ def test_newcomers_take_the_model_of_least_loss_and_stay_while_clusters_are_draw
     known, newcomers = split(grouped, [3, 4, 5])
     method = built(model, num_clusters=3, soft_rounds=40)
     state = train(method, known, [(0, 1, 2, 6, 7, 8)] * 2)
-    joined = method.admit(state, newcomers)
+    ledger = Ledger(PrivacySettings(delta=1e-3), 9)
+    with simulating(ledger=ledger):  # the coordinator is told which they choose
+        joined = method.admit(state, newcomers)
+    assert ledger.as_array()[:, 0].tolist() == [0] and np.isinf(ledger.epsilon)
     np.testing.assert_array_equal(joined.assignment[3:6], joined.assignment[:3])
     np.testing.assert_array_equal(joined.probabilities[3:6], np.eye(3)[joined.assignment[3:6]])
     np.testing.assert_array_equal(joined.probabilities[[0, 1, 2, 6, 7, 8]], state.probabilities)

@@ -44,13 +44,18 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
         seed = self._options.get("seed")
         if seed is None or not number:
             return self
-        own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)
-        return type(self)(*self._rule, num_clusters=self.num_clusters, **{**self._options, "seed": own})
+        own = {**self._options, "seed": seed_of(seed, number)}
+        return type(self)(*self._rule, num_clusters=self.num_clusters, **own)
 
     def _clusters(self) -> int:
         if self.num_clusters is None:
             raise UserError(f"{type(self).__name__} aggregates inside each cluster, so it needs num_clusters")
         return self.num_clusters
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Returns a seed of its own for what is drawn beside what another seed draws."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)
 
 
 def rearranged_state(old, fresh, rows: np.ndarray):
@@ -115,6 +120,7 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
         weight = tf.clip_by_value(tf.cast(weight, tf.float64), 0.0, 1.0)
 
         def scaled(leaf):
+            leaf = tf.where(tf.math.is_nan(leaf), tf.zeros_like(leaf), leaf)
             leaf = tf.clip_by_value(tf.cast(leaf, tf.float64), -1.0, 1.0) * weight
             rows = tf.reshape(one, [clusters] + [1] * len(leaf.shape)) * leaf[tf.newaxis]
             return tf.cast(tf.round(rows * SECURE_BOUND), tf.int64)

@@ -12,7 +12,14 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.parameters import DPParameters
-from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, by_row, global_norm, secure_sums
+from tffcl.aggregators.per_cluster import (
+    PerClusterFactory,
+    aggregation_process,
+    by_row,
+    global_norm,
+    secure_sums,
+    seed_of,
+)
 from tffcl.aggregators.secure_mean import integer_rows
 
 
@@ -79,7 +86,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         """
         if bound is not None or not traits(plain).is_uniform:
             return plain
-        seed = None if self.noise_seed is None else self.noise_seed + 1
+        seed = None if self.noise_seed is None else seed_of(self.noise_seed, 2**31)  # of no upload that is `numbered`
         return PrivateClusteredMeanFactory(
             dataclasses.replace(self._how, clipping="fixed"), num_clusters=self.num_clusters, seed=seed
         )

@@ -42,7 +42,7 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
         @tff.tensorflow.computation(value_type, state_type)
         def clip(upload, state):
             bound, norm = state["clip"][upload["key"]], global_norm(upload["value"])
-            scale = bound / tf.maximum(norm, bound)
+            scale = tf.where(tf.math.is_finite(norm), bound / tf.maximum(norm, bound), 0.0)
             if how.zeroing:
                 scale = tf.where(norm > how.zeroing * bound, 0.0, scale)
 
@@ -85,7 +85,7 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
     sees.
 
     For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another
-    way to attack):
+    way to attack), and one whose value is not finite not at all:
 
     * "median": the median of each coordinate. Within σ of the mean, σ² being the coordinate's variance among the
       members.
@@ -125,6 +125,8 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
         @tff.tensorflow.computation(stacked(row_type))
         def combine(rows):
             counting = rows["weight"] > 0
+            for leaf in tf.nest.flatten(rows["upload"]["value"]):
+                counting &= tf.reduce_all(tf.math.is_finite(leaf), axis=list(range(1, leaf.shape.rank)))
             keys = tf.boolean_mask(rows["upload"]["key"], counting)
             leaves = [tf.boolean_mask(leaf, counting) for leaf in tf.nest.flatten(rows["upload"]["value"])]
             clusters = tf.reduce_max(tf.concat([keys, [-1]], 0)) + 1
@@ -174,11 +176,16 @@ def _trimmed_mean(members, attackers: float):
 
 
 def _multi_krum(members, attackers: float):
+    # Members come in no promised order, and of two that are each other's nearest, whose scores are equal, the first
+    # is taken: any order that values alone decide will do.
+    directions = tf.cos(tf.range(tf.shape(members)[1], dtype=tf.float32))
+    members = tf.gather(members, tf.argsort(tf.linalg.matvec(members, tf.cast(directions, members.dtype))))
     count, precise = tf.shape(members)[0], tf.cast(members, tf.float64)
     chosen = count - _left_out(members, attackers)
     products = tf.matmul(precise, precise, transpose_b=True)
     squares = tf.linalg.diag_part(products)
-    distances = tf.sort(squares[:, tf.newaxis] + squares[tf.newaxis] - 2 * products, axis=1)
+    both_ways = products + tf.transpose(products)  # equal to the last bit
+    distances = tf.sort(squares[:, tf.newaxis] + squares[tf.newaxis] - both_ways, axis=1)
     nearest = tf.clip_by_value(chosen - 2, tf.minimum(1, count - 1), count - 1)
     scores = tf.reduce_sum(distances[:, 1 : 1 + nearest], axis=1)  # the first is a member's own
     return tf.reduce_mean(tf.gather(members, tf.argsort(scores, stable=True)[:chosen]), axis=0)

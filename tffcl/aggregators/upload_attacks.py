@@ -52,7 +52,8 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self.noise_multiplier = of.noise_multiplier
         self.noise_seed = of.noise_seed
         self.hides_uploads = of.hides_uploads
-        self.is_mean, self.members_needed, self.clipped = of.is_mean, of.members_needed, of.clipped
+        self.is_mean, self.is_uniform = of.is_mean, of.is_uniform
+        self.members_needed, self.clipped = of.members_needed, of.clipped
         self.by_length, self.sends_weight = of.by_length, of.sends_weight
         self.num_clusters, self.waits_for_clusters = of.num_clusters, of.waits_for_clusters
         self.by_parts = (lambda state: _Collected(self._process.next, state)) if kind == "lie" else None

@@ -244,11 +244,14 @@ class IFCA(Choosing):
 
     def forced(self, cohort: Cohort) -> np.ndarray:
         """Returns the row that each client of the cohort must take, `CHOOSE` to choose: random equal groups in the
-        warm-up."""
+        warm-up. Of a private round each row is drawn by itself: in equal groups a client more moves others, too, and
+        changes more than the one row that the noise is for."""
         clients, number, how = len(cohort.client_ids), cohort.seed[1], self._parameters
         if how.start != "warm_up" or number > how.warm_up_rounds:
             return np.full(clients, CHOOSE)
         rng = np.random.default_rng([self._seed, number])
+        if privacy_releases.all_noised(self._round.uploads):
+            return rng.integers(how.num_clusters, size=clients, dtype=np.int32)
         return (rng.permutation(clients) % how.num_clusters).astype(np.int32)
 
     def train_rows(self, state: IFCAState, cohort: Cohort, **fields):

@@ -13,9 +13,11 @@ from tffcl.algorithms.method import Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
+from tffcl.clients.simulation_context import current
 from tffcl.clustering.groupings import fit_mixture, largest_overlap
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
@@ -76,6 +78,8 @@ class RDPCFL(IFCA):
 
     def admit(self, state: RDPCFLState, newcomers: Population) -> RDPCFLState:
         """Newcomers take the model of least loss, and while clusters are drawn stay with it."""
+        if state.soft_rounds:  # the coordinator draws by their choices, which they tell it
+            current().release(privacy_releases.of_all("the choices among models", newcomers))
         joined, order = super().admit(state, newcomers), joined_order(state, newcomers)
         chosen = np.eye(self._how.num_clusters)[joined.clusters(newcomers.client_ids)]
         return dataclasses.replace(joined, probabilities=np.concatenate([state.probabilities, chosen])[order])

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build, resolve
 from tffcl.lab.tasks.exports import export_run
 from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.privacy import Ledger
 
 HELD_OUT = 8
 SHORT = {"train": {"rounds": 4}, "evaluation": {"every": 4}, "newcomers": {"clients": HELD_OUT, "epochs": 5}}
@@ -143,7 +145,10 @@ def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_pa
         resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False, until=1
     )
     assert not (tmp_path / "run" / "summary.json").exists()
-    contents = newcomers.join_newcomers(tmp_path / "run", show_progress=False)
+    told, spend = [], Ledger.spend
+    with mock.patch.object(Ledger, "spend", lambda ledger, *given: (told.extend(given), spend(ledger, *given))):
+        contents = newcomers.join_newcomers(tmp_path / "run", show_progress=False)
+    assert [(each.what, each.repeats) for each in told] == [("the signatures", True)]  # again they are the same
     spent = contents["privacy"]
     assert spent["releases"] == 2 and 0 < spent["epsilon"] < 20 and spent["budget"] == 20
     said = newcomers.describe(contents).splitlines()[-1]

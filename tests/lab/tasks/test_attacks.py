@@ -1,6 +1,7 @@
 """Malicious clients: what each attack uploads, and runs of tasks with them."""
 
 import collections
+import dataclasses
 import json
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import tensorflow_federated as tff
 
 import tffcl
+from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.contract import traits
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.errors import UserError
 from tffcl.lab.tasks import resolve, settings
@@ -68,6 +71,15 @@ def test_nobody_malicious_changes_nothing_and_rules_are_attacked_too(tff_worker)
     assert np.abs(found).max() < 10
 
 
+def test_what_is_attacked_keeps_its_promises():
+    """A soft grouping refuses means in which all count the same, attacked ones too."""
+    for name in ("uniform_mean", "secure_sum", "dp", "robust", "compression"):
+        own = traits(keyed_factory(tffcl.aggregation(name), 2))
+        under = AttackedFactory(tffcl.aggregation(name), "sign_flip", [11]).with_clusters(2)
+        for each in ("is_uniform", "is_mean", "members_needed", "hides_uploads", "noise_multiplier", "sends_weight"):
+            assert getattr(under, each) == getattr(own, each), (name, each)
+
+
 TASK = """
 description = "d"
 [dataset]
@@ -105,6 +117,23 @@ def task(tmp_path_factory):
     return path
 
 
+def test_whom_imitators_imitate_stays_when_others_join(population):
+    everyone = dataclasses.replace(population, groups=np.array([0, 0, 0, 1, 1], np.int32))
+    at_first, malicious = everyone.restricted([1, 2, 3, 4]), np.array([3, 4], np.int32)
+    before = settings.with_imitators(at_first, malicious, 0)
+    assert before.signed_as == {3: 1, 4: 2} != settings.with_imitators(everyone, malicious, 0).signed_as
+    assert settings.with_imitators(everyone, malicious, 0, before).signed_as == before.signed_as
+
+
+def test_those_who_join_later_are_not_among_the_malicious(task):
+    for seed in range(20):
+        overrides = {"newcomers": {"clients": 4}, "attack": {"share": 0.5}}
+        config = resolve.resolve(task, "fedavg", seed=seed, overrides=overrides)
+        there = config.participants(10)
+        malicious = config.attack.malicious(there, seed)
+        assert len(malicious) == 3 and np.isin(malicious, there).all()
+
+
 def run(task, out, label="fedavg", **overrides):
     return tffcl.run(resolve.resolve(task, label, overrides=overrides), out, show_progress=False)
 
@@ -115,7 +144,7 @@ def test_a_robust_rule_saves_what_the_mean_loses(task, tmp_path):
     benign = [each.summary["attack"]["benign_accuracy"] for each in (lost, saved)]
     assert benign[1]["mean"] > benign[0]["mean"] + 0.2
     told = json.loads((tmp_path / "median" / "summary.json").read_text())
-    assert told["attack"]["malicious"] == settings.AttackSettings(share=0.2).malicious(10, 0).tolist()
+    assert told["attack"]["malicious"] == settings.AttackSettings(share=0.2).malicious(np.arange(10), 0).tolist()
     assert len(told["attack"]["malicious"]) == 2 and set(benign[1]["clusters"]) == {"0", "1"}
     members = told["attack"]["members"].values()
     assert sum(each["malicious"] for each in members) == 2 and sum(each["benign"] for each in members) == 8

@@ -19,6 +19,7 @@ from tffcl.files import check_replaceable, csv_text, finite, write_text
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
+from tffcl.lab.tasks import build
 from tffcl.lab.tasks.build import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
@@ -97,6 +98,10 @@ def join_newcomers(
     for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
         check_replaceable(out / name)
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
+    # The noise of what newcomers sign follows from the seed, so that whoever lets them join again learns no more.
+    model = build.build_model(trained.config, trained.federated)
+    method = build.build_method(trained.config, model, trained.federated, data_dir, simulated=True)
+    trained = dataclasses.replace(trained, method=method)
     contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)
     return contents

@@ -78,14 +78,15 @@ def run(
         federated = build.load_data(config, data_dir)
         population, later = build_populations(config, federated)
     attack = config.attack
-    malicious = attack.malicious(federated.num_clients, config.seed)
+    malicious = attack.malicious(config.participants(federated.num_clients), config.seed)
     if attack.kind in OF_DATA and len(malicious):
         classes = federated.classes_for(f"attack {attack.kind}")
         population = with_wrong_labels(population, malicious, classes)
         later = {start: with_wrong_labels(each, malicious, classes) for start, each in later.items()}
     if attack.imitated_group is not None and len(malicious):
         population = with_imitators(population, malicious, attack.imitated_group)
-        later = {start: with_imitators(each, malicious, attack.imitated_group) for start, each in later.items()}
+        imitating = attack.imitated_group, population
+        later = {start: with_imitators(each, malicious, *imitating) for start, each in later.items()}
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
     stopping = config.train.early_stopping
     result = train_by(
@@ -292,7 +293,7 @@ class ObjectRun:
 def check_seeds(seeds: Iterable[int]) -> list[int]:
     """Returns seeds as a list; UserError if they are no different whole numbers."""
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
-        raise UserError(f"seeds is {str(seeds)[:100]!r}; it must be a list of whole numbers, e.g. [0, 1, 2]")
+        raise UserError(f"seeds is {repr(seeds)[:100]}; it must be a list of whole numbers, e.g. [0, 1, 2]")
     found = [check_value("one of seeds", each, Whole) for each in seeds]
     if not found or len({*found}) < len(found):
         raise UserError(f"seeds are {found}; give one or more, each once")

@@ -144,7 +144,7 @@ def build_method(
     """
     given = _given(config, federated, data_dir, simulated=simulated)
     factory = build_aggregation(config, model, simulated=simulated)
-    malicious = config.attack.malicious(federated.num_clients, config.seed)
+    malicious = config.attack.malicious(config.participants(federated.num_clients), config.seed)
     if simulated and len(malicious) and config.attack.kind in OF_UPLOADS:
         factory = AttackedFactory(factory, config.attack.kind, malicious, config.attack.strength)
     return config.method_source.build(model, config.train.local, config.method, given, factory)

@@ -216,10 +216,10 @@ class AttackSettings(Parameters):
         """The group that malicious clients pretend to be of; None where they sign what they hold."""
         return 0 if self.imitates is None and self.kind == "imitation" else self.imitates
 
-    def malicious(self, clients: int, seed: int) -> np.ndarray:
-        """Returns the IDs of the malicious ones of so many clients, ascending."""
+    def malicious(self, client_ids: np.ndarray, seed: int) -> np.ndarray:
+        """Returns the IDs of the malicious ones of those clients that take part from the beginning, ascending."""
         rng = np.random.default_rng(stream(seed, "attack"))
-        return np.sort(rng.choice(clients, round(self.share * clients), replace=False)).astype(np.int32)
+        return np.sort(rng.choice(client_ids, round(self.share * len(client_ids)), replace=False)).astype(np.int32)
 
 
 def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: int) -> "Population":
@@ -242,13 +242,16 @@ def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: 
     return dataclasses.replace(population, train_examples=held, label_counts=counts)
 
 
-def with_imitators(population: "Population", malicious: np.ndarray, group: int) -> "Population":
+def with_imitators(
+    population: "Population", malicious: np.ndarray, group: int, before: "Population | None" = None
+) -> "Population":
     """Returns the population in which malicious clients of other groups sign what benign clients of a group hold.
 
     Args:
       population: The clients, of true groups.
       malicious: Their IDs; some may not be of the population.
       group: Whom they imitate; one benign client after the other, so that no two signatures need be the same.
+      before: The same clients, and perhaps fewer, at the beginning: they go on to imitate those.
 
     Raises:
       UserError: If there are no true groups, or nobody benign is of this one.
@@ -262,6 +265,8 @@ def with_imitators(population: "Population", malicious: np.ndarray, group: int) 
     if not len(models):
         known = ", ".join(map(str, np.unique(population.groups[~bad])))
         raise wrong("imitates", group, f"it must be a group with benign clients, one of {known}")
+    if before is not None:
+        return dataclasses.replace(population, signed_as=before.signed_as)
     strangers = population.client_ids[bad & (population.groups != group)]
     signed_as = {int(client): int(models[place % len(models)]) for place, client in enumerate(strangers)}
     return dataclasses.replace(population, signed_as=signed_as)
