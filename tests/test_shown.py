@@ -93,7 +93,9 @@ def test_states_views_and_results():
             return views
 
     clients = tffcl.Population.from_arrays({number: (np.zeros((1, 2)), [0]) for number in range(6)})
-    assert repr(Trained(Stub(), state, clients, 3)) == "Trained(method: mine, after round: 3, clients: 6, clusters: 2)"
+    assert (
+        repr(Trained(Stub(), state, clients, 3, {})) == "Trained(method: mine, after round: 3, clients: 6, clusters: 2)"
+    )
 
 
 def test_a_table_is_escaped():

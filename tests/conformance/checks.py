@@ -294,8 +294,8 @@ def _broadcast(subject: Subject, broadcast: tff.Type, state) -> set[int]:
 
 
 def check_whole_traffic(subject: Subject):
-    """What a run has sent is what its rounds have, and what `initialize` and `admit` asked clients for: nothing where
-    they asked nobody. Every column of the rounds stands in the table of metrics."""
+    """What a run has sent is what its rounds have, with who joins in them, and what `initialize` asked clients for:
+    nothing where it or `admit` asked nobody. Every column of the rounds stands in the table of metrics."""
     method, seen = subject.build(), []
 
     def noted(make):
@@ -327,7 +327,10 @@ def check_whole_traffic(subject: Subject):
                 charge = method.joined_traffic(before, after)
                 assert asked or not charge.up, "what nobody sends is counted"
                 assert charge.up or not asked or method.clients_choose, "what clients send is not counted"
-                charged += charge
+                charged += charge if before is None else Traffic()
+            joined = method.joined_traffic(*seen[-1][:2])
+            row = {which: int(run.rounds[f"{which}_bytes"][begins - 1]) for which in ("down", "up")}
+            assert all(row[which] >= getattr(joined, which) for which in row)
             seen.clear()
             assert set(run.round_columns) <= {metrics.ROUND, *metrics.OF_ROUNDS}
             for which in ("down", "up"):

@@ -107,6 +107,7 @@ def test_the_direction_of_a_users_metric_follows_from_its_name():
     (own,) = chosen((brier_loss,), "classes", "net")
     given = answers(TWO)
     assert (own.name, own.better) == ("brier_loss", "down") and better_of("brier") == "up"
+    assert {better_of(f"mean_poisson_{end}") for end in ("deviance", "error", "loss", "distance")} == {"down"}
     assert compute(own, given) == pytest.approx(sklearn.brier_score_loss(given.labels, given.outputs[:, 1]))
 
 

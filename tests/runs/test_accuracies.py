@@ -133,6 +133,12 @@ def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
     first, second = (each.client_columns["cluster_accuracy"] for each in (plain, placed))
     np.testing.assert_array_equal(first[took_part], second[took_part])
     assert (first[~took_part] != second[~took_part]).any()
+    notes = [note for note in placed.summary["notes"] if "place_unseen" in note]
+    assert len(notes) == 1 and notes[0].startswith(f"{sum(~took_part)} clients that have not taken part were tested")
+    with np.load(placed.out / "confusion.npz") as found:  # the members are those of clients.csv
+        tested = {cluster: counts.sum() for cluster, counts in zip(found["clusters"], found["counts"])}
+    who = placed.client_columns
+    assert tested == {each: who["test_examples"][who["cluster"] == each].sum() for each in tested}
     method, state = placed.trained.method, placed.trained.state
     population = placed.trained.population
     seen = method.place(state, population)

@@ -12,7 +12,8 @@ import tffcl
 from tests import own_data, own_objectives
 from tests.own_data import layers, sequential, spec
 from tffcl.errors import Diverged
-from tffcl.models.metrics import compute
+from tffcl.models.metrics import METRICS, compute
+from tffcl.runs import summary
 from tffcl.runs.evaluator import answers_of
 
 NAMES = ("accuracy", "auc", "f1", "log_loss")
@@ -66,6 +67,26 @@ def test_answers_that_are_not_finite_are_told_and_large_ones_have_their_error():
     for wrong in (np.inf, np.nan):
         with pytest.raises(Diverged, match="answers with numbers that are not finite"):
             answers_of(model, labels, np.array([[0.0], [wrong]], np.float32))
+
+
+@pytest.mark.parametrize("kind", ["binary logits", "labels"])
+def test_the_log_loss_of_sure_answers_is_that_of_their_logits(kind):
+    """Also where float32 leaves nothing to the other answer."""
+    model, sure = own_objectives.model(kind), np.array([20.0, 3.0, -3.0, -20.0], np.float32)
+    shape = [4, *model.objective.outputs]
+    outputs = np.broadcast_to(sure.reshape([4] + [1] * (len(shape) - 1)), shape).astype(np.float32)
+    for label, signs in ((0, 1), (1, -1)):
+        labels = np.full([4, *model.label_shape], label, np.int32)
+        found = compute(METRICS["log_loss"], answers_of(model, labels, outputs))
+        assert found == pytest.approx(np.log1p(np.exp(signs * sure.astype(float))).mean(), rel=1e-6)
+
+
+def test_the_worst_tenth_of_validation_examples_is_that_of_the_largest_losses():
+    losses = np.arange(20.0)
+    accuracy = {"cluster": losses / 20, "global": None, "metrics": {"log_loss": {"cluster": losses, "global": None}}}
+    found = summary._validation(accuracy)
+    assert found["metrics"]["log_loss"]["cluster"]["worst_decile"] == 18.5
+    assert found["cluster"]["worst_decile"] == pytest.approx(0.5 / 20)
 
 
 def test_each_client_cluster_and_all_have_the_metrics_of_scikit_learn(tff_worker, model, clients, tmp_path):

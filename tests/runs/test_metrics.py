@@ -45,6 +45,8 @@ def test_a_target_is_reached_upwards_or_downwards():
     assert BY_KEY["cluster_accuracy"].first_reached(rounds, 71) is None
     assert BY_KEY["train_loss"].first_reached(rounds, 1.5) == 1
     assert BY_KEY["ari"].first_reached(rounds, 0) is None
+    for right in range(101):  # of 100 examples: 100 * 0.58 is less than 58
+        assert BY_KEY["cluster_accuracy"].first_reached({"cluster_accuracy": np.array([right / 100])}, right) == 0
 
 
 def test_the_share_of_the_largest_cluster_is_of_the_known_clients():

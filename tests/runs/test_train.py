@@ -288,6 +288,7 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
     assert run.summary["notes"] == ["2 newcomers joined in round 3", "from round 3 on these clients held other data: 1"]
     assert run.clients["client_id"].tolist() == list(range(6)) and sum(run.clients["rounds_trained"]) == 12
     assert run.summary["traffic"]["signature_bytes"] == 6 * 8
+    assert run.rounds["up_bytes"].tolist() == [5, 5, 5 + 2 * 8, 5]  # newcomers' signatures in the round they join
     for later, message in (
         ({3: first.restricted([0, 1])}, "^clients_per_round is 3, but there are only 2 clients"),
         ({0: population}, "a round of later is 0; it must be a whole number from 1"),

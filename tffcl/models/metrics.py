@@ -181,10 +181,10 @@ OF_NUMBERS = ("mae", "mse", "r2")
 
 def better_of(name: str) -> str:
     """Returns whether a metric is better `UP` or `DOWN`: of a user's own by scikit-learn's rule for names, `DOWN` if it
-    ends with "error", "loss" or "distance"."""
+    ends with "error", "loss", "deviance" or "distance"."""
     if name in METRICS:
         return METRICS[name].better
-    return DOWN if name.endswith(("error", "loss", "distance")) else UP
+    return DOWN if name.endswith(("error", "loss", "deviance", "distance")) else UP
 
 
 def chosen(metrics: Sequence[str | Callable], kind: str, whose: str) -> tuple[AnswerMetric, ...]:

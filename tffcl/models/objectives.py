@@ -353,9 +353,7 @@ def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.
         raise UserError(f"class_weight is for labels that are classes; those of {name} are none")
     weights = np.ones(classes, np.float32)
     if not isinstance(given, Mapping):
-        raise UserError(
-            f"class_weight is {given!r:.100}; it must be a mapping of classes to weights, {{0: 1.0, 1: 5.0}}"
-        )
+        raise UserError(f"class_weight is {given!r:.100}; it must map classes to their weights, {{0: 1.0, 1: 5.0}}")
     for label, weight in given.items():
         whole = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
         if not whole or not 0 <= label < classes:
@@ -363,6 +361,8 @@ def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.
         if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight < np.inf:
             raise UserError(f"class_weight of class {label} is {weight!r:.50}; it must be a number from 0")
         weights[label] = weight
+    if not weights.any():
+        raise UserError("class_weight gives every class 0, so that nothing is learned")
     return weights
 
 
@@ -425,9 +425,10 @@ def _to_probabilities(name: str, outputs: np.ndarray, kind: str, facts: LossFact
                 f"what probabilities= gives for {name} are none; they must be from 0 and sum to 1 over the classes"
             )
         return given
+    if kind == BINARY and (outputs == 1).all():  # as a softmax of one output does
+        raise UserError(f'{name} gives 1 for every example; one output needs activation="sigmoid"')
     last = "softmax" if kind == CLASSES else "sigmoid"
-    known = facts.activation in (last, "linear")
-    already = facts.activation == last if known else _are_probabilities(outputs, kind)
+    already = facts.activation == last if facts.activation in (last, "linear") else _are_probabilities(outputs, kind)
     if facts.from_logits and already:
         raise UserError(
             f"{name} gives probabilities, but its loss takes logits (from_logits=True): leave the {last} out, or use "

@@ -41,6 +41,10 @@ def check_method(method):
         if inspect.isfunction(method):
             name = method.__name__
             raise UserError(f"{name} is a function, and no method: call it, {name}(model, training)")
+        if inspect.isclass(method):
+            raise UserError(f"{method.__name__} is a class, and no method: make one of it")
+        if method is None:
+            raise UserError("None is no method; a function that builds one returns it")
         raise UserError(f"{kind} is no method: its class does not derive from tffcl.algorithms.Method")
     for name, (wanted, words) in _ATTRIBUTES.items():
         if not isinstance(getattr(method, name, None), wanted):
@@ -78,8 +82,20 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     """
     if not isinstance(state, method.state_class):
         raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
+    told, of = getattr(state, "assignment", None), getattr(state, "client_ids", client_ids)
+    if told is not None and len(told) != len(of):
+        raise UserError(f"{method.name}: its state has {len(told)} clusters in assignment for {len(of)} clients")
     check_views(method.name, method.views(state), client_ids, size)
     check_models(method.name, *method.models_for(state, client_ids), len(client_ids), size)
+
+
+def check_round(method: Method, found) -> tuple:
+    """Returns what `Method.next` has returned; UserError if it is no state with metrics."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise UserError(
+            f"{method.name}: next gives {type(found).__name__}; it must give the next state and its metrics"
+        )
+    return found
 
 
 def check_own(method: Method, state):

@@ -88,7 +88,10 @@ def _build_meaning(model: FlatModel):
 
     def meaning(outputs):
         predictions = objective.predictions(outputs)
-        return predictions, predictions if objective.probabilities is None else objective.probabilities(outputs)
+        if objective.probabilities is None:
+            return predictions, predictions
+        # In float32 a probability near 1 leaves 0 for the others, whose log loss is infinite.
+        return predictions, objective.probabilities(tf.cast(outputs, tf.float64))
 
     return session_function(meaning, tf.TensorSpec([None, *objective.outputs]))
 
@@ -280,6 +283,11 @@ class Evaluator:
         answered = ((int(out["item"]), np.asarray(out["answers"])) for out in answering(items))
         return [(item, answers) for item, answers in answered if item < len(wave)]
 
+    @property
+    def counts(self) -> np.ndarray:
+        """`int [N]`, how many labels of each client's test examples count: of a sequence there are several."""
+        return np.array([np.count_nonzero(self._counted[index]) for index in self._tests.indices])
+
     def cluster_accuracy(self, models: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Accuracy of each client's assigned model, or mixture of models, on its own test images.
 
@@ -290,11 +298,9 @@ class Evaluator:
         Returns:
           `float64 [N]`; NaN for a client without test images, or without a label that counts.
         """
-        tests = self._tests.indices
-        own = zip(tests, self._own_predictions(models, keys), strict=True)
+        own = zip(self._tests.indices, self._own_predictions(models, keys), strict=True)
         found = np.array([np.sum((label == self._tests.y[images]) & self._counted[images]) for images, label in own])
-        counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
-        return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
+        return np.divide(found, self.counts, out=np.full(len(found), np.nan), where=self.counts > 0)
 
     def _wanted(self, used: Assigned) -> dict[int, np.ndarray]:
         """The test images of the clients of each row."""
@@ -364,13 +370,13 @@ class Evaluator:
         """Returns which labels are taken for which; arguments as of `cluster_metrics`.
 
         Returns:
-          Of the clusters with most clients, `int64 [C, C]`: how many labels (row) of the test examples of its clients
+          Of the clusters with most clients that have test examples, `int64 [C, C]`: how many labels (row) of these
           were answered with another (column); nothing where there are too many classes to look at, or none.
         """
         classes = self.model.num_classes
         if classes is None or classes > _MOST_CLASSES:
             return {}
-        found, sizes = np.unique(clusters, return_counts=True)
+        found, sizes = np.unique(clusters[self.counts > 0], return_counts=True)
         largest = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS].tolist()
         counts = {cluster: np.zeros([classes, classes], np.int64) for cluster in largest}
         own = zip(self._tests.indices, clusters.tolist(), self._own_predictions(models, keys), strict=True)

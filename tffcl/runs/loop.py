@@ -16,7 +16,7 @@ from tffcl.errors import Diverged, UserError
 from tffcl.models.model_rows import assigned
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.privacy_releases import release_measured
-from tffcl.rounds.traffic import RoundMetrics
+from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runs import checks, summary
 from tffcl.runs.callbacks import Callback, CallbackFailed
 from tffcl.runs.checkpoints import Checkpoints
@@ -32,17 +32,20 @@ def next_round(run: Run):
     run.totals = copy.deepcopy(run.totals)
     try:
         number = run.round_number + 1
-        if run.stages.begins(number):
-            _enter_stage(run, number)
+        joined = _enter_stage(run, number) if run.stages.begins(number) else Traffic()
         row = _train(run, number)
+        row |= {"down_bytes": row["down_bytes"] + joined.down, "up_bytes": row["up_bytes"] + joined.up}
         run.evaluation = None
         if is_evaluation(number, run.protocol.rounds, run.protocol.evaluate_every):
             evaluate(run)
             row |= _accuracies(run.evaluation, run.totals) | summary.cluster_numbers(run.population, run.views)
         run.round_number, run.metrics = number, row
-    except BaseException:
+    except BaseException as error:
         run.stage, run.state, run.totals, run.evaluation = before
-        run.ledger.rewind(run.totals.releases)
+        if isinstance(error, BudgetSpent):  # what was released in the round before, as signatures, has happened
+            run.totals.releases = run.ledger.as_array()
+        else:
+            run.ledger.rewind(run.totals.releases)
         raise
 
 
@@ -58,7 +61,8 @@ def evaluate(run: Run):
         views = method.views(placed).of(tested.client_ids)
         # A model for everyone has nothing of what clients keep of theirs.
         everyones = views.global_model if method.model.own is None else None
-        clusters = np.asarray(views.clusters)
+        # Whoever is placed for a test alone is in the results where the method has it.
+        clusters = np.asarray(method.views(run.state).of(tested.client_ids).clusters)
         used = assigned(rows)
         if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
             everyones = models[used.rows[0]]
@@ -74,6 +78,7 @@ def evaluate(run: Run):
             return {**found, "global": shared}
 
         run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
+        run.evaluation["labels"] = stage.of_all(stage.evaluator.counts)
         # Who asks has them counted: the results do at the end, and no round between.
         run.evaluation["confusion"] = functools.partial(stage.evaluator.confusion, models, rows, clusters)
         if stage.validator is not None:
@@ -87,31 +92,33 @@ def accounted(population: Population) -> contextlib.AbstractContextManager:
     return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
 
 
-def count_joining(run: Run, before: object, after: object):
-    """Counts what joining has cost clients that are new in a state."""
+def count_joining(run: Run, before: object, after: object) -> Traffic:
+    """Counts what joining has cost clients that are new in a state, and returns it."""
     exchanged = run.method.joined_traffic(before, after)
     run.totals.down_bytes += exchanged.down
     run.totals.up_bytes += exchanged.up
     run.totals.signature_bytes += exchanged.up + exchanged.down  # part of the two
+    return exchanged
 
 
-def _enter_stage(run: Run, number: int):
-    """Lets newcomers join and data change before a round."""
+def _enter_stage(run: Run, number: int) -> Traffic:
+    """Lets newcomers join and data change before a round; returns what joining has cost."""
     before, run.stage = run.stage, run.stages.at(number)
     run.totals = run.totals.moved(before.population.client_ids, run.population.client_ids)
     # The last local test of these was on data that they hold no more.
-    changed = np.isin(run.population.client_ids, run.stage.changed)
+    changed = np.isin(run.population.client_ids, run.stage.retested)
     run.totals.local_correct[changed] = run.totals.local_total[changed] = 0
     run.totals.local_metrics[changed] = np.nan
     privacy_releases.release_measured(run.population)
     if run.stage.arrivals is None:
-        return
+        return Traffic()
     with run.timed(CLUSTERING), accounted(run.stage.arrivals):
         joined = run.method.admit(run.state, run.stage.arrivals)
     known = run.stages.known_before(number + 1)  # of who has left it knows what it knew
     checks.check_state(run.method, joined, known, run.method.model.size)
-    count_joining(run, run.state, joined)
+    exchanged = count_joining(run, run.state, joined)
     run.state = joined
+    return exchanged
 
 
 def _train(run: Run, number: int) -> dict:
@@ -121,7 +128,7 @@ def _train(run: Run, number: int) -> dict:
         run.totals.releases = run.ledger.as_array()  # newcomers may have released something when they joined
         return _row(run)
     with run.timed(TRAINING), accounted(run.population):
-        run.state, metrics = run.method.next(run.state, cohort)
+        run.state, metrics = checks.check_round(run.method, run.method.next(run.state, cohort))
     if len(metrics.client_ids):
         checks.check_own(run.method, run.state)
     where, totals = run.population.index(metrics.client_ids), run.totals

@@ -35,7 +35,7 @@ class Metric:
       over_rounds: What it is at the end where summary.json lacks it: the "last" round's, or "mean" or "std" (ddof 1) of
         all rounds.
       unit: "%" and "%²" of fractions in files, "" of others.
-      digits: After the point; or "count", "bytes", "seconds", "epsilon", which depend on the size.
+      digits: After the point; or "number", "count", "bytes", "seconds", "epsilon", which depend on the size.
       better: `UP`, `DOWN`, or "" where neither is.
       title: Of its panel in figures.
       axis: What this panel's axis says.
@@ -99,7 +99,8 @@ class Metric:
           target: What it must be at least; at most where less is better.
         """
         values = self.scale * rounds.get(self.column, np.zeros(0))
-        reached = np.flatnonzero(values <= target if self.better == DOWN else values >= target)
+        slack = 1e-9 * abs(target)  # 100 * 0.58 is less than 58
+        reached = np.flatnonzero(values <= target + slack if self.better == DOWN else values >= target - slack)
         return int(reached[0]) if reached.size else None
 
 
@@ -147,7 +148,7 @@ def _count(key: str, about: str, **others) -> Metric:
 METRICS = (
     Metric(
         key="train_loss", about="mean over the examples of a cohort", column="train_loss", in_all=True, better=DOWN,
-        title="training loss", axis="loss (nats)", panels=("progress",),
+        title="training loss", axis="loss", panels=("progress",),
     ),
     _main_accuracy("cluster", "accuracy %, the assigned model before local training"),
     _main_accuracy("local", "accuracy %, the client's own model after its last local training"),
@@ -280,7 +281,7 @@ def rows_of(name: str) -> tuple[Metric, ...]:
     known = answer_metrics.METRICS.get(name)
     title = known.title if known else name
     share = known is not None and known.is_share
-    look: dict = {"unit": "%", "limits": (0, 100)} if share else {"digits": 3}
+    look: dict = {"unit": "%", "limits": (0, 100)} if share else {"digits": "number"}
     if known and not share:
         look["limits"] = known.limits
     shown = {**look, "better": answer_metrics.better_of(name), "axis": f"{title} (%)" if share else title}

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tffcl.algorithms.method import Views
 from tffcl.clients.arrays import BOOLS
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -29,7 +30,8 @@ class Stage:
       population: Those who take part.
       evaluator: Of the test examples of those of them whose accuracies are taken, `population.evaluated`.
       arrivals: Those of them who were in no stage before, or None.
-      changed: Clients with other data than when they were there last, `int32 [n]`, ascending.
+      changed: Clients with other training data than when they were there last, `int32 [n]`, ascending.
+      retested: These, and clients with other test examples than then, `int32 [n]`, ascending.
       left: Clients of the stage before that are not there, `int32 [n]`, ascending.
       returned: Clients that are there again, and were not in the stage before, `int32 [n]`, ascending.
       initial: The model before any training, `float32 [P]`.
@@ -40,6 +42,7 @@ class Stage:
     evaluator: Evaluator
     arrivals: Population | None
     changed: np.ndarray
+    retested: np.ndarray
     left: np.ndarray
     returned: np.ndarray
     initial: np.ndarray
@@ -119,16 +122,20 @@ class Stages:
         evaluator, held = Evaluator(self._model, tested), tested.pooled_validation
         more = self._model.initial, None if held is None else Evaluator(self._model, tested, tests=held)
         if place == 0:
-            return Stage(population, evaluator, None, nobody, nobody, nobody, *more)
-        before, there, changed = self.populations[:place], population.client_ids, [nobody]
+            return Stage(population, evaluator, None, nobody, nobody, nobody, nobody, *more)
+        before, there, changed, retested = self.populations[:place], population.client_ids, [nobody], [nobody]
         for each, clients in _last_there(before, there):
             anew = population.versions[population.index(clients)] > each.versions[each.index(clients)]
             changed.append(clients[anew])
+            both = np.intersect1d(np.intersect1d(clients, tested.client_ids), each.evaluated.client_ids)
+            others = [client for client in both.tolist() if _are_others(each.test(client), population.test(client))]
+            retested.append(np.union1d(clients[anew], np.array(others, np.int32)))
         known, previous = self.known_before(self.starts[place]), before[-1].client_ids
         new = np.setdiff1d(there, known)
         arrivals = population.restricted(new) if new.size else None
         left, returned = np.setdiff1d(previous, there), np.setdiff1d(np.intersect1d(there, known), previous)
-        return Stage(population, evaluator, arrivals, np.sort(np.concatenate(changed)), left, returned, *more)
+        different = (np.sort(np.concatenate(each)) for each in (changed, retested))
+        return Stage(population, evaluator, arrivals, *different, left, returned, *more)
 
     def known_before(self, round_number: int) -> np.ndarray:
         """Returns the IDs of all that were there in some stage which began before a round, ascending."""
@@ -216,15 +223,16 @@ def _with_versions(before: Sequence[Population], after: Population) -> Populatio
         return after
     versions = after.versions.copy()
     for last, clients, rows, then in known:
-        versions[rows] = then + [_differ(last, after, client) for client in clients.tolist()]
+        versions[rows] = then + [_are_others(last.train(client), after.train(client)) for client in clients.tolist()]
     return dataclasses.replace(after, versions=versions)
 
 
-def _differ(before: Population, after: Population, client: int) -> bool:
-    """Whether a client has other training examples than before."""
-    old, new = before.train(client), after.train(client)
+def _are_others(old: ClientExamples, new: ClientExamples) -> bool:
+    """Whether a client's examples are others than before."""
     if old is new:
         return False
+    if len(old) != len(new):
+        return True
     leaves = zip(tf.nest.flatten(old.stacked), tf.nest.flatten(new.stacked), strict=True)
     return not all(np.array_equal(one, other) for one, other in leaves)
 

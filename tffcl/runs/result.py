@@ -28,8 +28,9 @@ from tffcl.runs.evaluator import not_taken
 from tffcl.runs.population_changes import frame_columns, names_of, other_names, taken_by, why_not_after
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
+from tffcl.validation import check_kind
 
-_NAMES = ("client_id", "true_cluster")  # columns of clients.csv that are no numbers
+_NAMES = ("client_id", "true_cluster", "rounds_there")  # columns of clients.csv that are no numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +80,7 @@ class Trained(Shown):
           UserError: If nobody is new in it, one of them cannot be told from the clients so far, or the method takes no
             newcomers or not these.
         """
+        check_kind("population", population, Population, "a tffcl.Population")
         if reason := other_names(self.names, population) or why_not_after(self.population, population):
             raise UserError(f"these clients cannot join: {reason}")
         population = taken_by(self.method.model, population)
@@ -195,7 +197,7 @@ class Result(Shown):
 
     @classmethod
     def read(cls, trained: Trained, out: str | pathlib.Path) -> "Result":
-        """Returns the result of a run that has finished, as its files have it: accuracies of clients to six decimals.
+        """Returns the result of a run that has finished, as its files have it: numbers of clients to nine digits.
 
         Args:
           trained: The method and its state after the last round.
@@ -208,6 +210,7 @@ class Result(Shown):
         rounds, clients, who = directory.rounds(), read_table(directory / CLIENTS, ["client_id"]), trained.population
         columns: dict = {name: clients.numbers(name) for name in clients.names if name not in _NAMES}
         columns = {"client_id": who.shown_ids, "true_cluster": who.groups, **columns}
+        columns |= {name: clients.texts(name) for name in clients.names if name == "rounds_there"}
         by_round = {name: rounds.floats(name) for name in rounds.names}
         return cls(directory.summary() or {}, trained, directory.path, by_round, columns)
 

@@ -192,7 +192,8 @@ class Run:
       ledger: Counts what was released of the clients.
       last_round: The round to stop after; fewer than `protocol.rounds` where the run goes on later.
       progress: The progress bar.
-      tests_each_round: Whether all clients of a cohort test their own models in every round: the run may end with any.
+      tests_each_round: Whether all clients of a cohort test their own models in every round: the run may end with any,
+        or clients that are drawn may wait.
       interrupts: Whether the process has been asked to end.
       totals: What has been counted up to this round.
       round_number: How many rounds are done.

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -40,6 +41,7 @@ class Clients(Shown):
       local_accuracy: float[N], a fraction; NaN for a client that never trained.
       label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
       mixture: float[N, K], the weights of the K models whose mixture each client uses; K is 0 where each uses one.
+      test_set: int[N], the same number for clients with the same test examples.
       further: float[N] by column, `cluster_auc` and the like, of metrics beside the accuracy; NaN where one is not
         defined.
     """
@@ -54,6 +56,7 @@ class Clients(Shown):
     local_accuracy: np.ndarray
     label_counts: np.ndarray
     mixture: np.ndarray
+    test_set: np.ndarray
     further: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -157,7 +160,7 @@ class _Numbers:
             value = value.get(key)
         if value is None:
             return math.nan
-        most = 1 if keys[0] == "accuracy" else _LARGEST
+        most = 1 if keys[0] == "accuracy" else sys.float_info.max if "metrics" in keys else _LARGEST
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
             raise self._damaged(keys, value)
         return float(value)
@@ -354,6 +357,7 @@ def _read_clients(path: pathlib.Path) -> Clients:
         rounds_trained=table.integers("rounds_trained", empty=0), cluster_accuracy=table.floats("cluster_accuracy"),
         local_accuracy=table.floats("local_accuracy"), label_counts=table.numbered("label", empty=0).astype(int),
         mixture=table.numbered("weight"),
+        test_set=table.integers("test_set", empty=0) if "test_set" in table.names else np.arange(len(table.rows)),
         further={name: table.floats(name) for name in table.names if metrics.is_further(name)},
     )  # fmt: skip
 

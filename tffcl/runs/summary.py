@@ -1,15 +1,19 @@
 """The summary of a run: accuracies with their spread over clients, cluster quality, traffic, time."""
 
+import collections
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 
 from tffcl.algorithms.method import Views, listed, nowhere_note
+from tffcl.clients.client_examples import chosen
 from tffcl.clients.population import Population
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runs import fingerprint
 from tffcl.runs.run import Totals
 
 _MOST_COMPARED = 5000  # clients of a score that compares all pairs
@@ -44,8 +48,8 @@ def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
 
 
 def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
-    """The accuracy on the test examples of all clients together: each client's `values` by its number of them,
-    `counts`."""
+    """The accuracy on the test examples of all clients together: each client's `values` by how many labels of them
+    count, `counts`."""
     known = np.isfinite(values) & (counts > 0)
     return float(np.average(values[known], weights=counts[known])) if known.any() else None
 
@@ -63,7 +67,7 @@ def participation(accuracy: Mapping, totals: Totals, counts: np.ndarray) -> dict
     Args:
       accuracy: `cluster float [N]`.
       totals: What the run has counted.
-      counts: `int [N]`, test examples.
+      counts: `float [N]`, labels of test examples that count; NaN of clients whose accuracies are not taken.
 
     Returns:
       Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the
@@ -193,7 +197,7 @@ def summarize(
     _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
     unknown = {} if views.known is None else {"unknown": int(np.sum(~views.known_or_all))}
     clustering, training, evaluation = (float(value) for value in totals.seconds)
-    numbers, counts = cluster_numbers(population, views), population.test_sizes
+    numbers, counts = cluster_numbers(population, views), accuracy["labels"]
     cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
     return {
         **about,
@@ -232,7 +236,8 @@ def summarize(
 
 def _notes(population: Population, views: Views) -> list[str]:
     nowhere = [] if views.nowhere is None else [population.name_of(client) for client in views.nowhere()]
-    return [*_notes_of_classes(population), *views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
+    untested = [] if population.test_sizes.any() else ["no client has test examples: no accuracy is known"]
+    return [*_notes_of_classes(population), *untested, *views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
 
 
 def _notes_of_classes(population: Population) -> list[str]:
@@ -270,7 +275,7 @@ def _information(population: Population, views: Views) -> dict:
 
 def _validation(accuracy: Mapping) -> dict:
     further = {
-        name: {"cluster": spread(found["cluster"]), "global": {"mean": found["global"]}}
+        name: {"cluster": spread(found["cluster"], better_of(name)), "global": {"mean": found["global"]}}
         for name, found in accuracy["metrics"].items()
     }
     own = {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
@@ -311,11 +316,30 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
     if len(tested := population.evaluated) < len(population):  # nobody knows how many the others have
         unknown = ~np.isin(population.client_ids, tested.client_ids)
         columns["test_examples"] = np.ma.masked_array(population.test_sizes, unknown)
+    if (sets := _test_sets(population)) is not None:
+        columns["test_set"] = sets
     for place, (name, found) in enumerate(accuracy["metrics"].items()):
         columns |= {f"cluster_{name}": found["cluster"], f"local_{name}": totals.local_metrics[:, place]}
     if labels is not None:
         columns |= {f"label_{label}": labels[:, label] for label in range(labels.shape[1])}
     return columns
+
+
+def _test_sets(population: Population) -> np.ndarray | None:
+    """Which clients have the same test examples: the first row of clients.csv that has those of each, `int [N]`; None
+    where no two have the same."""
+    tested = population.evaluated
+    tests, alike = tested.pooled_tests, collections.defaultdict(list)
+    for row, index in zip(population.index(tested.client_ids).tolist(), tests.indices, strict=True):
+        alike[tests.y[index].tobytes()].append((row, index))  # of others with other labels nobody reads the examples
+    found, hashes = np.arange(len(population)), {}
+    for members in alike.values():
+        firsts: dict[str, int] = {}
+        for row, index in members if len(members) > 1 else ():
+            if id(index) not in hashes:
+                hashes[id(index)] = fingerprint.of_array(*tf.nest.flatten(chosen(tests.x, index)))
+            found[row] = firsts.setdefault(hashes[id(index)], row) if len(index) else row
+    return None if np.array_equal(found, np.arange(len(found))) else found
 
 
 def truly_related(population: Population, client_ids: np.ndarray) -> np.ndarray | None:

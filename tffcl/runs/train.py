@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from tffcl import runtime
+from tffcl.aggregators.contract import traits
 from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.cohort import sample_cohort
@@ -235,9 +236,12 @@ def _prepared(
     ledger = Ledger(protocol.privacy, clients)
     if protocol.privacy.epsilon or protocol.privacy.delta:
         warn_of_delta(ledger, clients)
-    tests_each_round = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
+    # Who is drawn again need not train again: the run may end before, and a cluster of too few waits.
+    aggregation = method.options.get("aggregation")
+    waits = aggregation is not None and (traits(aggregation).members_needed or 1) > 1
+    may_end = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
     last = min(protocol.rounds, until or protocol.rounds)
-    run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
+    run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, waits or may_end)
     for each in callbacks:
         if isinstance(each, EarlyStopping):
             each.check_measured(run)
@@ -259,10 +263,18 @@ def _claimed(
     ledger.file = directory / LEDGER
     if resume:
         ledger.read_file(marker.get("tffcl run", ""))
-    elif ledger.file.exists():
+    elif ledger.file.exists() or _was_private(directory):
         tell(f"{directory} held a private run; what it has released adds to what this one does, which counts its own")
     ledger.run = directory.claim(settings, data, anew=anew, resume=resume)
     return ledger.run
+
+
+def _was_private(directory: RunDirectory) -> bool:
+    """Whether the directory holds the summary of a private run; of a damaged one nothing is known."""
+    try:
+        return "privacy" in (directory.summary() or {})
+    except UserError:
+        return False
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ def finish(run: Run, settings: Mapping) -> Result:
     notes = [
         *population_changes.notes(run.stages, run.round_number, views),
         *_notes_of_waiting(run),
+        *_notes_of_placing(run),
         *_notes_of_statistics(run.method),
         *privacy_notes(cost),
     ]
@@ -77,6 +78,17 @@ def _notes_of_statistics(method: Method) -> list[str]:
     return [
         "the updates are clipped, and the model's statistics in them, which then lag behind the data's; they are not "
         'sent with from_keras(statistics="local"), "fedbn" or "reset", and move less on features of deviation 1'
+    ]
+
+
+def _notes_of_placing(run: Run) -> list[str]:
+    """Says that accuracies are of models which the result does not give."""
+    unseen = int((~run.views.known_or_all).sum())
+    if not run.protocol.place_unseen or not unseen or type(run.method).place is Method.place:
+        return []
+    return [
+        f"{unseen} clients that have not taken part were tested with the model of the cluster that is closest to them "
+        "(place_unseen); in the result and its export they have the one that all start from"
     ]
 
 
@@ -109,7 +121,7 @@ def _cells(column: np.ndarray | None, clients: int) -> list:
     if column.dtype.kind == "U":
         return list(map(text_cell, values))
     if column.dtype.kind == "f":
-        return [f"{value:.6f}" if np.isfinite(value) else "" for value in values]
+        return [f"{value:.9g}" if np.isfinite(value) else "" for value in values]
     return ["" if value is None else value for value in values]
 
 

@@ -18,6 +18,7 @@ from tffcl.lab.reporting.number_format import Stat, human_time
 from tffcl.lab.reporting.results_page import results_page, write_leagues
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.build import load_data
+from tffcl.runs import metrics
 
 MINE = """
 title = "Two methods"
@@ -167,6 +168,22 @@ def test_choices_that_are_damaged_are_told(league, tmp_path, capsys, damage):
     known["tuned"]["digits/FedAvg"] = damage if damage == 3 else {**known["tuned"]["digits/FedAvg"], **damage}
     file.write_text(json.dumps(known))
     assert f"{file} is damaged: " in fails(capsys, "study", str(league[0]), *SHORT, "--out", str(out))
+
+
+def test_a_column_may_compare_one_model_for_all(league, read):
+    """Of which some methods have none: they come last."""
+    results = [
+        dataclasses.replace(each, noted={**each.noted, "measure": "global"}, here=each.accuracies["global"])
+        for each in read.results
+    ]
+    rows = league_table.league_rows(dataclasses.replace(read, results=results))["digits"]
+    assert [row.result.noted["row"] for row in rows] == ["FedAvg", "SOLO"]
+    assert league_table.heads(metrics.BY_MEASURE["global"])[1:5] == (
+        "global accuracy %", "global accuracy − FedAvg's", "local %", "cluster %"
+    )  # fmt: skip
+    shown = league_table.cells(rows[0])
+    for place, kind in ((1, "global"), (3, "local"), (4, "cluster")):
+        assert shown[place] == f"{rows[0].result.accuracies[kind].mean:.2f}"
 
 
 def test_the_table_has_what_methods_are_compared_by(league, read):

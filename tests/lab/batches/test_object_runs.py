@@ -175,7 +175,7 @@ def test_clients_that_join_later_are_in_all_runs(methods, clients, tmp_path):
         ({"population": "dict"}, "population is of dict; it must be a tffcl.Population"),
         ({"population": "runs/x"}, "population is of str; it must be a tffcl.Population"),
         ({"later": {2: "x"}}, r"later\[2\] is of str; it must be a tffcl.Population"),
-        ({"seeds": 3}, r"seeds is '3'; it must be a list of whole numbers, e.g. \[0, 1, 2\]"),
+        ({"seeds": 3}, r"seeds is 3; it must be a list of whole numbers, e.g. \[0, 1, 2\]"),
         ({"seeds": [0, 0]}, r"seeds are \[0, 0\]; give one or more, each once"),
         ({"seeds": [0.5]}, "one of seeds is 0.5; it must be a whole number"),
         ({"rounds": 0}, "rounds is 0; it must be a whole number from 1"),

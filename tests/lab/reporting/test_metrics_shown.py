@@ -25,7 +25,7 @@ def test_rows_of_a_metric_follow_from_its_name():
     assert metrics.find("cluster_auc").limits == (0, 1)
     with pytest.raises(UserError, match="unknown metric of a round 'cluster_auk'"):
         metrics.find("cluster_auk")
-    assert metrics.find("cluster_auk", ["cluster_auk"]).digits == 3
+    assert metrics.find("cluster_auk", ["cluster_auk"]).digits == "number"
 
 
 @pytest.fixture(scope="module")

@@ -310,6 +310,24 @@ def test_notes_say_whose_they_are(comparison_path, tmp_path):
     assert "<dd>of all</dd>" in text and "<dd>fedavg: attack</dd>" in text
 
 
+def test_notes_say_of_whom_they_are(comparison_path, tmp_path):
+    """Of all runs, of some methods, or of some seeds of theirs."""
+    path = shutil.copytree(comparison_path, tmp_path / "out")
+    runs = sorted(path.glob("*/*/summary.json"))
+    notes = {"all": runs, "one": runs[:1], "first of each": [runs[0], runs[-1]]}
+    for file in runs:
+        own = [note for note, files in notes.items() if file in files]
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": own}))
+    found = batch_index.find_runs(path)
+    one, last = (next(run for run in found if run.path == file.parent) for file in (runs[0], runs[-1]))
+    several = sum(run.method == one.method for run in found) > 1
+    assert several and notes_of(found) == [
+        "all",
+        f"{one.method}, seed {one.seed}: one",
+        f"{one.method}, seed {one.seed}; {last.method}, seed {last.seed}: first of each",
+    ]
+
+
 def test_private_runs_say_what_they_cost_together(comparison_path, tmp_path):
     """By basic composition: whoever is a client of several runs is told of by each."""
     path = shutil.copytree(comparison_path, tmp_path / "out")
@@ -323,14 +341,17 @@ def test_private_runs_say_what_they_cost_together(comparison_path, tmp_path):
     spent = {"epsilon": 1.5, "delta": 1e-3, "neighbours": "add or remove a client"}
     said = "each run's epsilon is its own: a client of all 2 private runs is told of by each of them"
     assert told(spent) == []
-    assert told(spent, spent | {"epsilon": 2}) == [f"{said}, which cost together epsilon 3.5 at delta 0.002 at most"]
+    assert told(spent, spent | {"epsilon": 2}) == [
+        f"{said}, which cost together epsilon 3.5 at delta 0.002 at most, "
+        "each with noise of its own; runs of one seed, as here, may share theirs"
+    ]
     assert told(spent, spent | {"epsilon": None}) == told(spent, spent | {"neighbours": "another"}) == [said]
 
 
 def test_without_a_target_one_is_suggested(comparison):
     page = Page(comparison / "report.html")
     best = [100 * np.nanmax(run.rounds["cluster_accuracy"]) for run in batch_index.find_runs(comparison)]
-    wanted = 5 * int(np.median([max(best[:2]), max(best[2:])]) // 5)
+    wanted = 5 * int(max(best) // 5)  # half of two is one
     assert f"cluster {wanted} %" in page.text and "No target was asked for" in page.text
     assert not (comparison / "targets.csv").exists()
 

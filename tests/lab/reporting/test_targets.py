@@ -111,6 +111,12 @@ def test_a_target_that_was_noted_earlier_is_read_still(tmp_path):
     assert targets.read_targets(tmp_path) == [targets.Target("local", 0.75)]
 
 
+def test_the_page_sorts_by_numbers(compared):
+    rows = targets.reached(batch_index.find_runs(compared), [targets.Target("cluster", 1)])
+    for row, line in zip(rows, targets.to_table(rows).rows, strict=True):
+        assert [cell.value for cell in line[2:5]] == [row.rounds.mean, row.total_bytes.mean, row.megabits.mean]
+
+
 def test_a_run_without_an_accuracy_reaches_nothing(compared):
     pacfl = next(run for run in batch_index.find_runs(compared) if run.method == "pacfl")
     (row,) = targets.reached([pacfl], [targets.Target("global", 1)])

@@ -24,19 +24,32 @@ def runs(tmp_path_factory):
     return [read_run(out / name / f"seed-{seed}", name) for name, seed in places]
 
 
-def test_the_difference_is_tested_over_pairs_of_client_and_seed(runs):
+def test_the_difference_is_tested_over_pairs_of_client_and_seed_and_over_seeds(runs):
     fedavg, pacfl = runs[:2], runs[2:]
     found = [100 * (two.clients.cluster_accuracy - one.clients.cluster_accuracy) for one, two in zip(fedavg, pacfl)]
     apart, chance, pairs = verdict.paired_test(pacfl, fedavg, CLUSTER)
-    found = np.concatenate(found)
-    assert pairs == np.sum(~np.isnan(found)) and apart == pytest.approx(np.nanmean(found))
-    assert chance == pytest.approx(scipy.stats.ttest_1samp(found[~np.isnan(found)], 0).pvalue)
+    found = [each[~np.isnan(each)] for each in found]
+    together, means = np.concatenate(found), [each.mean() for each in found]
+    assert pairs == len(together) and apart == pytest.approx(together.mean())
+    expected = [scipy.stats.ttest_1samp(each, 0).pvalue for each in (together, means)]
+    assert chance == pytest.approx(max(expected)) and expected[0] != pytest.approx(expected[1])
+    assert verdict.paired_test(pacfl[:1], fedavg, CLUSTER)[1] == pytest.approx(scipy.stats.ttest_1samp(found[0], 0)[1])
 
 
-def test_seeds_that_disagree_tell_nothing(runs):
-    one, two = runs[2:]
-    worse = dataclasses.replace(one.clients, cluster_accuracy=runs[0].clients.cluster_accuracy - 0.5)
-    assert verdict.paired_test([dataclasses.replace(one, clients=worse), two], runs[:2], CLUSTER)[1] == 1
+def test_models_that_differ_by_their_seeds_alone_are_seldom_told_apart(runs):
+    """Each seed moves the difference of all clients together, as other first weights do."""
+    rng, beyond = np.random.default_rng(0), 0
+    base = np.full(len(runs[0].clients), 0.5)
+
+    def trained(seed, accuracies):
+        clients = dataclasses.replace(runs[0].clients, cluster_accuracy=accuracies)
+        return dataclasses.replace(runs[0], clients=clients, summary={**runs[0].summary, "seed": seed})
+
+    for _ in range(200):
+        shifts = rng.normal(0, 0.05, 3)
+        one = [trained(seed, base + shift + rng.normal(0, 0.01, len(base))) for seed, shift in enumerate(shifts)]
+        beyond += verdict.paired_test(one, [trained(seed, base) for seed in range(3)], CLUSTER)[1] < 0.05
+    assert beyond <= 20  # a twentieth, and what chance adds to it
 
 
 def test_a_difference_is_of_the_seeds_that_both_have(runs):
@@ -53,12 +66,46 @@ def test_a_difference_is_of_the_seeds_that_both_have(runs):
     assert "10.0 points below fedavg with the seeds that both have" in best
 
 
+def test_the_pairs_of_each_rival_are_told(runs):
+    """The next has both seeds of the best, FedAvg one of them."""
+    next_best = []
+    for run in runs[2:]:
+        clients = dataclasses.replace(run.clients, cluster_accuracy=run.clients.cluster_accuracy - 0.01)
+        accuracy = {**run.summary["accuracy"], "cluster": {"mean": run.number("accuracy", "cluster", "mean") - 0.01}}
+        summary = {**run.summary, "algorithm": "next", "accuracy": accuracy}
+        next_best.append(dataclasses.replace(run, method="next", clients=clients, summary=summary))
+    _, best, _ = verdict.verdict([runs[0], *next_best, *runs[2:]])
+    pairs = [verdict.paired_test(runs[2:], rival, CLUSTER)[2] for rival in (next_best, runs[:1])]
+    assert pairs[0] > pairs[1] and f"paired t tests over {pairs[0]} and {pairs[1]} pairs of client and seed" in best
+
+
+def test_clients_with_the_same_test_examples_are_one(runs):
+    """One example more of them all that is right is no finding."""
+    found = []
+    for run, more in zip(runs[:2], (0, 0.005)):
+        one = np.full(len(run.clients), 0.5 + more)
+        clients = dataclasses.replace(run.clients, cluster_accuracy=one, test_set=np.zeros(len(one), int))
+        found.append(dataclasses.replace(run, clients=clients, summary={**run.summary, "seed": 0}))
+    assert verdict.paired_test(found[1:], found[:1], CLUSTER) == (pytest.approx(0.5), 1, 1)
+    apart = [dataclasses.replace(run, clients=dataclasses.replace(run.clients, test_set=np.arange(len(run.clients))))
+             for run in found]  # fmt: skip
+    count = len(found[0].clients)
+    assert verdict.paired_test(apart[1:], apart[:1], CLUSTER) == (pytest.approx(0.5), 2.0 ** (1 - count), count)
+
+
+def test_one_cluster_whose_clients_keep_layers_is_no_model_for_all(runs):
+    """LG-FedAvg: nothing is measured of one model."""
+    kept = {**runs[0].summary, "accuracy": {**runs[0].summary["accuracy"], "global": {"mean": None}}}
+    groups, *_ = verdict.verdict([dataclasses.replace(runs[0], summary=kept), runs[2]])
+    assert "fedavg has a model for each client" in groups and "one model for all" not in groups
+
+
 def test_a_comparison_has_three_sentences(runs):
     groups, best, cost = verdict.verdict(runs)
     assert groups.startswith("There are groups: pacfl finds 3 clusters (adjusted Rand index with the true groups 1.00)")
     assert groups.endswith("fedavg has one model for all.")
     assert best.startswith("Best by cluster accuracy is pacfl with ") and "points above fedavg, beyond chance" in best
-    assert best.endswith("pairs of client and seed.")
+    assert best.endswith("pairs of client and seed and over seeds.")
     assert cost.startswith("pacfl sent ") and " as much as fedavg" in cost and cost.endswith(" here.")
 
 

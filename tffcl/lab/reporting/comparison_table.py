@@ -224,14 +224,24 @@ def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:
 
 
 def notes_of(runs: Sequence[RunFiles]) -> list[str]:
-    """What the runs note, with the methods that do where not all do; and what private runs cost together."""
-    notes: dict[str, dict[str, None]] = {}
+    """What the runs note, with the methods that do where not all do, and their seeds where not all of these do; and
+    what private runs cost together."""
+    notes: dict[str, list[RunFiles]] = {}
     for run in runs:
         for note in run.summary.get("notes", []):
-            notes.setdefault(note, {})[run.method] = None
-    methods = {run.method for run in runs}
-    own_notes = [note if set(own) == methods else f"{', '.join(own)}: {note}" for note, own in notes.items()]
+            notes.setdefault(note, []).append(run)
+    own_notes = [note if len(own) == len(runs) else f"{_whose(own, runs)}: {note}" for note, own in notes.items()]
     return own_notes + cost_together(runs)
+
+
+def _whose(noting: Sequence[RunFiles], runs: Sequence[RunFiles]) -> str:
+    """Which methods note something, and with which seeds where not with all of theirs."""
+    found = []
+    for method in dict.fromkeys(run.method for run in noting):
+        seeds = [run.seed for run in noting if run.method == method]
+        every = len(seeds) == sum(run.method == method for run in runs)
+        found.append(method if every else f"{method}, seed {', '.join(map(str, seeds))}")
+    return "; ".join(found) if any("," in each for each in found) else ", ".join(found)
 
 
 def cost_together(runs: Sequence[RunFiles]) -> list[str]:
@@ -246,7 +256,8 @@ def cost_together(runs: Sequence[RunFiles]) -> list[str]:
     if len({str(each.get("neighbours")) for each in private}) > 1:
         return [note]
     epsilon, delta = map(sum, zip(*costs))
-    return [f"{note}, which cost together epsilon {epsilon:.4g} at delta {delta:.3g} at most"]
+    together = f"which cost together epsilon {epsilon:.4g} at delta {delta:.3g} at most"
+    return [f"{note}, {together}, each with noise of its own; runs of one seed, as here, may share theirs"]
 
 
 # These stand at the head of a report.

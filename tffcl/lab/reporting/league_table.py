@@ -13,6 +13,7 @@ from tffcl.lab.reporting import style, targets
 from tffcl.lab.reporting.number_format import (
     MISSING,
     Stat,
+    decimals_of,
     show_bytes,
     show_count,
     show_number,
@@ -95,7 +96,11 @@ def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
     baseline = next((_values(study, result) for result in own if result.noted["method"] == BASELINE), {})
     rows = [_row(study, result, baseline) for result in own]
     sign = 1 if _metric(own[0]).better == DOWN else -1
-    return sorted((row for row in rows if row.seeds), key=lambda row: sign * row.result.here.mean)
+
+    def last_if_missing(row: LeagueRow):
+        return math.isnan(row.result.here.mean), sign * row.result.here.mean
+
+    return sorted((row for row in rows if row.seeds), key=last_if_missing)
 
 
 def _metric(result: Result) -> Metric:
@@ -140,15 +145,18 @@ def heads(metric: Metric) -> tuple[str, ...]:
     if metric.measure == "cluster":
         return HEADS
     name = metric.group.removesuffix(" %")
-    return ("", f"cluster {metric.group}", f"cluster {name} − FedAvg's", f"local {metric.group}", HEADS[1], *HEADS[5:])
+    own = f"{metric.header} {metric.group}", f"{metric.header} {name} − FedAvg's"
+    local = HEADS[3] if metric.group == "accuracy %" else f"local {metric.group}"
+    return ("", *own, local, HEADS[1], *HEADS[5:])
 
 
 def cells(row: LeagueRow) -> list[str]:
     """A line under the column's heads."""
     result, stats, target, metric = row.result, row.stats, row.result.noted.get("target"), _metric(row.result)
+    found = result.accuracies
     further = result.further.get(metric.measure.replace("cluster_", "local_"), Stat.of(()))
-    both = (result.accuracies["local"], result.accuracies["global"])
-    beside = both if metric.measure == "cluster" else (further, result.accuracies["cluster"])
+    local = found["local"] if metric.measure in found else further
+    beside = local, found["global" if metric.measure == "cluster" else "cluster"]
     accuracies = [show_number(each, metric.digits) for each in (result.here, beside[0])] + [show_number(beside[1], 2)]
     missed = row.seeds - stats["rounds_to_target"].count
     rounds = "not reached" if target else MISSING
@@ -171,7 +179,7 @@ def _show_difference(row: LeagueRow) -> str:
     if not above.count:
         return MISSING
     metric = _metric(row.result)
-    shown = _with_minus(show_number(above, 1 if metric.unit == "%" else metric.digits))
+    shown = _with_minus(show_number(above, 1 if metric.unit == "%" else decimals_of(above, metric.digits)))
     return f"{'+' * (above.mean > 0)}{shown}{'*' * row.is_beyond_chance}"
 
 

@@ -40,25 +40,34 @@ class Stat:
         return cls(statistics.fmean(present), std, len(present))
 
 
-def show_number(stat: Stat, decimals: int) -> str:
-    """Returns "91.23 ± 0.40", "91.23" with one seed, "infinite", or a dash."""
+def show_number(stat: Stat, decimals: int | str) -> str:
+    """Returns "91.23 ± 0.40", "91.23" with one seed, "infinite", or a dash.
+
+    As a "number" it has three decimals, or two digits and a power of ten where these show none.
+    """
     if not stat.count:
         return MISSING
     if math.isinf(stat.mean):
         return "infinite"
+    if decimals == "number":
+        decimals = 3
+        if 0 < abs(stat.mean) < 0.001:
+            return f"{stat.mean:.1e}" if stat.count == 1 else f"{stat.mean:.1e} ± {stat.std:.1e}"
     mean = f"{stat.mean:,.{decimals}f}"
     return mean if stat.count == 1 else f"{mean} ± {stat.std:,.{decimals}f}"
 
 
 def show_stat(stat: Stat, digits: int | str) -> str:
     """Returns a number as the table of metrics says, see `Metric.digits`."""
-    if isinstance(digits, int) or digits == "epsilon":
-        return show_number(stat, digits if isinstance(digits, int) else decimals_of(stat, digits))
+    if isinstance(digits, int) or digits in ("epsilon", "number"):
+        return show_number(stat, decimals_of(stat, digits) if digits == "epsilon" else digits)
     return {"count": show_count, "bytes": show_bytes, "seconds": show_seconds}[digits](stat)
 
 
 def decimals_of(stat: Stat, digits: int | str) -> int:
     """Returns how many digits a number has after the point beside a published one: two at least, none of a count."""
+    if digits == "number":
+        return 3
     return max(digits, 2) if isinstance(digits, int) else int(digits == "epsilon" and stat.mean < 100)
 
 

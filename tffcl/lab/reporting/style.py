@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import pathlib
+import warnings
 from collections.abc import Mapping, Sequence
 
 import matplotlib
@@ -175,8 +176,11 @@ def to_png(figure: Figure) -> bytes:
     """Returns the picture of a figure."""
     data = io.BytesIO()
     take_literally(figure)
-    # Without the metadata the same files give the same bytes, whatever matplotlib's version.
-    figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
+    with warnings.catch_warnings():
+        # A letter that the font lacks is a box in the picture; tables and the page have it.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        # Without the metadata the same files give the same bytes, whatever matplotlib's version.
+        figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
     return data.getvalue()
 
 

@@ -11,7 +11,7 @@ from tffcl.files import inside, telling_damage
 from tffcl.lab.reporting import comparison_table
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.comparison_table import LEGEND, Row
-from tffcl.lab.reporting.number_format import MISSING, Stat, show_number, show_value
+from tffcl.lab.reporting.number_format import Stat, show_number, show_value
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs import run_files
 from tffcl.runs.metrics import BY_KEY, on_validation
@@ -191,8 +191,8 @@ def search_text(found: Mapping) -> str:
         for point in rung["points"]:
             name = _name(point["values"])
             if name not in seen:
-                score = MISSING if point["score"] is None else f"{metric.scale * point['score']:.{metric.digits}f}"
-                lines.append([name, str(rung["rounds"]), score])
+                score = math.nan if point["score"] is None else metric.scale * point["score"]
+                lines.append([name, str(rung["rounds"]), show_number(Stat.of([score]), metric.digits)])
                 seen.add(name)
     text = [Table.of(heads, lines).to_text()]
     picked = found["picked"]

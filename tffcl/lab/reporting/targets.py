@@ -10,7 +10,7 @@ import numpy as np
 from tffcl.errors import UserError, argument, unknown
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
-from tffcl.lab.reporting.table import Column, Table
+from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column, of_panel
 from tffcl.runs.run_files import RunFiles, RunNumbers, by_method
 
@@ -139,7 +139,8 @@ def suggested(runs: Sequence[RunFiles]) -> list[Target]:
         values = 100 * run.rounds["cluster_accuracy"]
         if np.any(~np.isnan(values)):
             best[run.method] = max(best.get(run.method, 0.0), float(np.nanmax(values)))
-    percent = 5 * math.floor(float(np.median(list(best.values()))) / 5) if best else 0
+    half = float(np.quantile(list(best.values()), 0.5, method="higher")) if best else 0.0
+    percent = 5 * math.floor((half + 1e-9) / 5)
     return [Target("cluster", percent)] if percent else []
 
 
@@ -180,7 +181,13 @@ def cells(row: Reached) -> list[str]:
 
 def to_table(rows: Sequence[Reached]) -> Table:
     """Makes the table for people."""
-    return Table.of(HEADS, list(map(cells, rows)))
+    lines = []
+    for row in rows:
+        numbers = [row.rounds, row.total_bytes, row.megabits, row.rounds_of_all]
+        method, target, *texts, seeds = cells(row)
+        sorted_by = [Cell(text, stat.mean if stat.count else None) for text, stat in zip(texts, numbers, strict=True)]
+        lines.append([method, target, *sorted_by, seeds])
+    return Table.of(HEADS, lines)
 
 
 def to_csv(rows: Sequence[Reached]) -> str:

@@ -52,28 +52,34 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
     """Compares two methods on the clients that both have measured, by seed.
 
     Returns:
-      The mean difference over clients and seeds in the metric's unit, the p value of a paired t test of all pairs of
-      client and seed, 1 where the seeds disagree on the sign, and the number of pairs. The test takes clients as
-      independent, although those of a cluster share a model.
+      The mean difference over clients and seeds in the metric's unit; the p value, the larger of two paired t tests:
+      of all pairs of client and seed, which takes clients as independent although those of a cluster share a model, and
+      of the seeds' means, as training anew with other seeds gives other models; and the number of pairs. Clients with
+      the same test examples are one, with their mean.
     """
     apart = []
     for run in one:
         for beside in (each for each in other if each.seed == run.seed):
             if np.array_equal(run.clients.client_id, beside.clients.client_id):
                 found = _of_clients(run, measured) - _of_clients(beside, measured)
-                apart.append(measured.scale * found[~np.isnan(found)])
+                known = ~np.isnan(found)
+                sets = np.unique(run.clients.test_set[known], return_inverse=True)[1]
+                apart.append(measured.scale * np.bincount(sets, found[known]) / np.bincount(sets))
     apart = [each for each in apart if each.size]
     pairs = np.concatenate([np.zeros(0), *apart])
     if not pairs.size:
         return math.nan, math.nan, 0
-    signs = {np.sign(each.mean()) for each in apart}
-    if pairs.size < 2 or len(signs) > 1 or not pairs.any():
-        chance = 1.0
-    elif not np.ptp(pairs):  # the same difference for all, of which the test would divide by 0
-        chance = 0.0
-    else:
-        chance = float(scipy.stats.ttest_1samp(pairs, 0).pvalue)
-    return float(pairs.mean()), chance, pairs.size
+    means = np.array([each.mean() for each in apart])
+    return float(pairs.mean()), max(_by_chance(pairs), _by_chance(means) if len(means) > 1 else 0.0), pairs.size
+
+
+def _by_chance(differences: np.ndarray) -> float:
+    """How often chance alone would make the mean of paired differences as large: the p value of a t test."""
+    if len(differences) < 2 or not differences.any():
+        return 1.0
+    if not np.ptp(differences):  # all are the same, and the test would divide by 0: that of their signs
+        return 2.0 ** (1 - len(differences))
+    return float(scipy.stats.ttest_1samp(differences, 0).pvalue)
 
 
 def _of_clients(run: RunFiles, measured: Metric) -> np.ndarray:
@@ -92,10 +98,10 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
     one, alone, found, given, agreements = [], [], {}, {}, []
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
-        if counts == [1]:
+        if counts == [1] and _have_one_model(runs):
             one.append(name)
-        elif all(run.number("clusters", "count") == len(run.clients) for run in runs):
-            alone.append(name)
+        elif counts == [1] or all(run.number("clusters", "count") == len(run.clients) for run in runs):
+            alone.append(name)  # with one cluster, clients keep a part of their model
         else:
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             if any({GIVEN, ORACLE}.intersection(run.summary.get("notes", [])) for run in runs):
@@ -126,6 +132,13 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
     return f"{'; '.join(sentences)}."
 
 
+def _have_one_model(runs: Sequence[RunFiles]) -> bool:
+    """Whether all clients use the same model: it is measured then."""
+    measured = [("accuracy", "global", "mean")]
+    measured += [("metrics", name, "global", "mean") for name in runs[0].summary.get("metrics", {})]
+    return any(not math.isnan(run.number(*keys)) for run in runs for keys in measured)
+
+
 def _beyond_chance(methods: ByMethod, measured: Metric, name: str, rival: str, compared: int) -> bool:
     """Whether a method is better than another by more than chance, as one of so many that are compared."""
     apart, chance, _ = paired_test(methods[name], methods[rival], measured)
@@ -139,12 +152,13 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         return f"The {what} of {best} is {value}; what it gains is known beside another method (tffcl compare)."
     rivals = list(dict.fromkeys([others[0], *(name for name in others if _is_plain(methods[name]))]))
     seeds = {run.seed for run in methods[best]}
-    sentences, pairs = [], 0
+    sentences, counts = [], []
     for rival in rivals:
         apart, chance, pairs = paired_test(methods[best], methods[rival], measured)
         if not pairs:
             sentences.append(f"{rival}, which was not measured on the same clients")
             continue
+        counts.append(f"{pairs:,}")
         chance = min(1.0, chance * len(others))
         words = "beyond chance" if chance < _CHANCE else "not beyond chance"
         # The means are of all seeds of a method: with those that both have, the difference may be the other way round.
@@ -152,7 +166,11 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         side = "below" if apart < 0 or (not apart and measured.better == DOWN) else "above"
         points = _shown(abs(apart), measured, " points")
         sentences.append(f"{points} {side} {rival}{both}, {words} (p {_probability(chance)})")
-    test = f"paired t tests over {pairs:,} {'clients' if len(seeds) == 1 else 'pairs of client and seed'}"
+    clients = methods[best][0].clients
+    shared = len({*clients.test_set.tolist()}) < len(clients)
+    units = "test sets" if shared else "clients"
+    units = units if len(seeds) == 1 else f"pairs of {units.removesuffix('s')} and seed and over seeds"
+    test = f"paired t tests over {' and '.join(dict.fromkeys(counts)) or '0'} {units}"
     alone = "" if len(seeds) > 1 else "; other seeds may say otherwise"
     corrected = f", for the best of {len(others) + 1}" if len(others) > 1 else ""
     return f"Best by {what} is {best} with {value}: {' and '.join(sentences)}; {test}{corrected}{alone}."
@@ -189,8 +207,9 @@ def _is_plain(runs: Sequence[RunFiles]) -> bool:
 
 def _shown(value: float, measured: Metric, unit: str = " %") -> str:
     """A value of the metric with its unit; a difference of fractions is in points."""
-    digits = measured.digits if isinstance(measured.digits, int) else 2
-    return f"{value:.{1 if measured.unit == '%' else digits}f}{unit if measured.unit == '%' else ''}"
+    if measured.unit == "%":
+        return f"{value:.1f}{unit}"
+    return show_number(Stat.of([value]), measured.digits if measured.digits == "number" else 2)
 
 
 def _probability(value: float) -> str:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tffcl.lab.reporting import ordering
 from tffcl.lab.reporting.comparison_table import further_columns
-from tffcl.lab.reporting.number_format import MISSING
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
 from tffcl.lab.reporting.page.panels import png_address
 from tffcl.lab.reporting.table import Cell, Column, Table, percent
 from tffcl.runs.metrics import Metric, find, rows_of
@@ -69,8 +69,7 @@ def _of_cluster(run: RunFiles, name: str, cluster: int) -> Cell:
 
 def _shown(metric: Metric, value: float) -> Cell:
     """A value from a file, as the table of metrics says."""
-    known = not math.isnan(value)
-    return Cell(f"{metric.scale * value:.{metric.digits}f}" if known else MISSING, metric.scale * value)
+    return Cell(show_number(Stat.of([metric.scale * value]), metric.digits), metric.scale * value)
 
 
 def same_clusters(one: RunFiles, other: RunFiles) -> bool:
