@@ -75,6 +75,8 @@ MISTAKES = [
     (lambda here: here.train(population=here.raw), "population is of dict; .* Population.from_arrays makes one"),
     (lambda here: here.train(population=here.frame), "population is of DataFrame; .* tffcl.Population"),
     (lambda here: here.train(method=here.model), "FlatModel is no method"),
+    (lambda here: here.train(method=None), "None is no method; a function that builds one returns it"),
+    (lambda here: here.train(method=type(here.method)), "is a class, and no method: make one of it"),
     (lambda here: here.train(method=methods.build_fedavg), r"call it, build_fedavg\(model, training\)"),
     (lambda here: here.train(method=here.clients, population=here.method), "Population is no method"),
     (lambda here: here.train(rounds=2.5), "rounds is 2.5; it must be a whole number from 1"),
@@ -102,7 +104,7 @@ MISTAKES = [
     # Several runs
     (compare(lambda here: [here.method]), r'must be a dict of what tables call each method, \{"PACFL": method'),
     (compare(lambda here: {"a": "fedavg"}), r"methods\['a'\] is of str; it must be a method"),
-    (compare(lambda here: {"a": here.method}, seeds=3), r"must be a list of whole numbers, e.g. \[0, 1, 2\]"),
+    (compare(lambda here: {"a": here.method}, seeds=3), r"seeds is 3; .* whole numbers, e.g. \[0, 1, 2\]"),
     (
         lambda here: tffcl.sweep(here.method, {"epochs": [1, 2]}, here.clients, **PROTOCOL),
         "method is of .*; it must be a function of epochs that returns a method",
@@ -125,7 +127,7 @@ MISTAKES = [
     (arrays({"a": tf.data.Dataset.from_tensor_slices(np.zeros([3, 4]))}), r'must be \(x, y\) or \{"x"'),
     (arrays({"a": (np.zeros([1, 4]), [0])}, {"z": (np.zeros([1, 4]), [0])}), "client z has test examples, but no"),
     (lambda here: tffcl.Population.from_frame(here.frame, client="hospital", label="y"), "unknown column 'hospital'"),
-    (lambda here: tffcl.Population.from_frame("no.csv", client="who", label="y"), "there is no table no.csv"),
+    (lambda here: tffcl.Population.from_frame("no.csv", client="who", label="y"), "there is no table /.*no.csv"),
     (lambda here: tffcl.Population.from_folders("/nowhere"), "ROOT/CLIENT/LABEL/NAME.png"),
     # Models
     (keras(lambda: tf.keras.Sequential([layers.Dense(2)])), "give its first layer an input shape, or call build"),
@@ -171,6 +173,14 @@ MISTAKES = [
         "known= of from_frame is a population that it has made",
     ),
     (lambda here: here.clients.map(lambda x: x / 255), r"examples and labels, as in clients.map\(lambda x, y: "),
+    (lambda here: here.done.admit(None), "population is of NoneType; it must be a tffcl.Population"),
+    (
+        lambda here: tffcl.FlatModel.from_keras(
+            net("softmax", units=1), tf.keras.losses.BinaryCrossentropy(), here.clients.example_spec
+        ),
+        'gives 1 for every example; one output needs activation="sigmoid"',
+    ),
+    (lambda here: here.done.predict("c0", np.full((1, 4), "a")), "examples are <U1 of shape"),
     (lambda here: here.clients.train(99), "client 99 is not known; there are 4 clients"),
     (lambda here: tffcl.similarity(here.clients, 3, model=here.model), "signature is of int; it must be a name, a tab"),
     (

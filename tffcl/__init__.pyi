@@ -11,7 +11,9 @@ from tffcl.lab.batches.compare import compare as compare
 from tffcl.lab.batches.newcomers import join_newcomers as join_newcomers
 from tffcl.lab.batches.run import run as run
 from tffcl.lab.batches.search import search as search
+from tffcl.lab.batches.similarity import Similarity as Similarity
 from tffcl.lab.batches.similarity import similarity as similarity
+from tffcl.lab.batches.summaries import Summaries as Summaries
 from tffcl.lab.batches.sweep import sweep as sweep
 from tffcl.lab.datasets.core import Dataset as Dataset
 from tffcl.lab.datasets.core import Partition as Partition
@@ -26,6 +28,8 @@ from tffcl.registry import aggregation as aggregation
 from tffcl.runs.callbacks import Callback as Callback
 from tffcl.runs.callbacks import EarlyStopping as EarlyStopping
 from tffcl.runs.privacy import PrivacySettings as PrivacySettings
+from tffcl.runs.result import Result as Result
+from tffcl.runs.result import Trained as Trained
 from tffcl.runs.train import train as train
 from tffcl.runtime import RemoteWorkers as RemoteWorkers
 from tffcl.runtime import use_local_worker as use_local_worker

@@ -34,6 +34,7 @@ def argument(name: str) -> Option:
 
 RESUME = Option("--resume", "resume=True")
 OVERWRITE = Option("--overwrite", "overwrite=True")
+OVERRIDES = Option("on the command line", "in overrides")
 VALIDATION = Option("dataset.validation = 0.1", "clients.with_validation(0.1)")
 
 # What commands a terminal, breaks a line, or is not seen: controls, separators, and what turns the order of letters.

@@ -118,7 +118,7 @@ def _module(name: str, directory, where: str):
         if error.name == name.split(".")[0] or error.name == name:
             raise UserError(
                 f"{where} names the module {name}, which is neither a file {path.name} beside the task file nor on "
-                "Python's path"
+                f"Python's path{'; a module is named without .py' if name.endswith('.py') else ''}"
             ) from None
         raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported

@@ -391,7 +391,7 @@ def _words(info: kinds.Type, many: bool = False) -> str:
         described = (info.extra_json_schema or {}).get("description")
         return described or _words(info.type, many)
     if isinstance(info, kinds.UnionType):
-        words = [_words(each, many).removeprefix("one of ") for each in _alternatives(info)]
+        words = [_words(each, many).removeprefix("some of " if many else "one of ") for each in _alternatives(info)]
         return " or ".join(words) if len(words) > 1 else _words(_alternatives(info)[0], many)
     if isinstance(info, (kinds.IntType, kinds.FloatType)):
         noun = "whole number" if isinstance(info, kinds.IntType) else "number"
@@ -400,7 +400,8 @@ def _words(info: kinds.Type, many: bool = False) -> str:
         least = f"{info.min_length} or more " if info.min_length else ""
         return f"{'lists' if many else 'a list'} of {least}{_words(info.item_type, True)}"
     if isinstance(info, kinds.LiteralType):
-        return f"one of {', '.join(map(str, info.values))}" if len(info.values) > 1 else str(info.values[0])
+        choice = "some of" if many else "one of"
+        return f"{choice} {', '.join(map(str, info.values))}" if len(info.values) > 1 else str(info.values[0])
     if isinstance(info, kinds.AnyType):
         return "values" if many else ""
     if isinstance(info, kinds.DataclassType):

@@ -34,7 +34,8 @@ def test_numbers_that_do_not_change_become_the_models(given, wanted):
     "x, wanted, message",
     [
         (np.array([[0.5, 1]]), np.uint8, r"they are float64\[2\]; the model takes uint8\[2\]: round them, "
-                                         r"x.astype\(np.uint8\), or build"),
+                                         r"np.round\(255 \* x\).astype\(np.uint8\), or build .* of float32"),
+        (np.array([[0.5, 3]]), np.uint8, r"round them, np.round\(x\).astype\(np.uint8\), or build"),
         (np.array([[0.0, 1]], np.float32), np.int32, r"they are float32\[2\]; the model takes int32\[2\]: round them"),
         (np.array([3, 2**31]), np.int32, r"they are int64\[\]; the model takes int32\[\], which does not hold "
                                          r"2147483648: scale them"),

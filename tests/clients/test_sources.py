@@ -616,3 +616,15 @@ def test_examples_by_name_are_those_of_a_pair():
     named, pair = (Population.from_arrays({"a": given}) for given in ({"x": X, "y": Y}, (X, Y)))
     np.testing.assert_array_equal(named.train("a").x, pair.train("a").x)
     np.testing.assert_array_equal(named.train("a").y, pair.train("a").y)
+
+
+def test_a_mapping_that_fails_names_its_client():
+    class Failing(dict):
+        def __getitem__(self, name):
+            if name == "bob":
+                raise ValueError("no such shard")
+            return super().__getitem__(name)
+
+    for lazy in (False, True):
+        with pytest.raises(UserError, match="training examples of client bob cannot be read: ValueError: no such shar"):
+            Population.from_arrays(Failing(ann=(X, Y), bob=(X, Y)), lazy=lazy)

@@ -389,3 +389,16 @@ def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):
     assert "it has other names of labels" in why_not_after(first, other)
     tables = [Population.from_frame(small[:rows], client="user", label="age") for rows in (4, 6)]
     assert "it has other rules of columns" in why_not_after(*tables) and not why_not_after(tables[0], tables[0])
+
+
+@pytest.mark.parametrize(
+    "text, cure",
+    [
+        ("clinic;age\na;25,0\n".encode(), r'separated by ";": pandas.read_csv\(path, sep=";"\) makes a DataFrame'),
+        ("clinic,age\nCharité,25\n".encode("cp1252"), r'not in UTF-8 .*: pandas.read_csv\(path, encoding="cp1252"\)'),
+    ],
+)
+def test_files_that_pandas_reads_with_an_option_are_told(tmp_path, text, cure):
+    (tmp_path / "table.csv").write_bytes(text)
+    with pytest.raises(UserError, match=cure):
+        Population.from_frame(tmp_path / "table.csv", client="clinic", label="age")

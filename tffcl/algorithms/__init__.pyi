@@ -4,6 +4,7 @@ from tffcl.algorithms.choosing_method import Choosing as Choosing
 from tffcl.algorithms.clove import build_clove as build_clove
 from tffcl.algorithms.clustered_training import EngineMethod as EngineMethod
 from tffcl.algorithms.clustered_training import build_clustered_training as build_clustered_training
+from tffcl.algorithms.clustered_training import build_engine as build_engine
 from tffcl.algorithms.composed import build_composed as build_composed
 from tffcl.algorithms.ditto import build_ditto as build_ditto
 from tffcl.algorithms.each_round_parameters import CFLParameters as CFLParameters

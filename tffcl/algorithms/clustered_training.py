@@ -242,7 +242,8 @@ class ClusteredTraining:
 
 
 class EngineMethod(Method):
-    """A method whose rounds are those of the engine."""
+    """A method whose rounds are those of an engine, of `build_clustered_training` or `build_engine`: what is left to
+    write is `initialize`, by `engine.start(population, assignment)`, and `admit`."""
 
     state_class = ClusteredState
 
@@ -351,7 +352,19 @@ def build_clustered_training(
     weighting="examples",
     trajectories=False,
 ) -> ClusteredTraining:
-    """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
+    """Builds rounds in which each client trains the model of its cluster, and each cluster's model moves by the mean of
+    its members' updates (PACFL Alg. 1 lines 17 to 25).
+
+    Args:
+      model: What is trained; every cluster starts from its initial weights.
+      training: Local hyper-parameters.
+      aggregation: Of updates inside each cluster, see `tffcl.aggregation`; None for their mean.
+      optimizer: `tff.learning.optimizers.Optimizer` of the server, see `keyed_server`; None adds the mean.
+      flags: `(state, Cohort) -> int32 [m]`, whether the data of each client have changed, which it tells then; None
+        asks for none.
+      weighting: Of clients in the mean: "examples" or "uniform".
+      trajectories: Whether clients upload their mean loss in each epoch, too.
+    """
 
     def build_round(aggregation) -> Round:
         options = {"optimizer": optimizer, "weighting": weighting, "trajectories": trajectories}

@@ -104,7 +104,10 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
 
     Args:
       flags: Whether the client tells that its data have changed.
-      **own: `local_sgd` and `adapt` of `build_train_and_report`.
+      **own: What a client does in a way of its own, in TensorFlow: `local_sgd`, in the place of `training`'s epochs
+        `(vector float32[P], x, y, seed int32[2], centre) -> (trained float32[P], loss float32)` on all of its examples;
+        and `adapt`, `(vector float32[P], x, y, seed) -> vector float32[P]`, what it makes of its trained model before
+        it tests it.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the upload

@@ -29,16 +29,17 @@ def as_type(x: np.ndarray, dtype, whose: str) -> np.ndarray:
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
         return x
+    input_type = "float32" if x.dtype.kind == "f" else x.dtype
     kinds = f"{whose} are {x.dtype}{list(x.shape[1:])}; the model takes {dtype.name}{list(x.shape[1:])}"
     if x.dtype.kind not in "biuf" or dtype.kind not in "biuf" or (x.dtype.kind == "f") > (dtype.kind == "f"):
-        raise UserError(
-            f"{kinds}: round them, x.astype(np.{dtype.name}), or build the model with an input of {x.dtype}"
-        )
+        shares = dtype == np.uint8 and x.size and 0 <= x.min() and x.max() <= 1  # of 255; rounded they would be 0
+        cure = f"round them, np.round({'255 * ' * bool(shares)}x).astype(np.{dtype.name})"
+        raise UserError(f"{kinds}: {cure}, or build the model with an input of {input_type}")
     lowest, highest = _range_of(dtype, x.dtype)
     if x.size and not lowest <= x.min() <= x.max() <= highest:
         wrong = x.min() if x.min() < lowest else x.max()
         raise UserError(
-            f"{kinds}, which does not hold {wrong}: scale them, or build the model with an input of {x.dtype}"
+            f"{kinds}, which does not hold {wrong}: scale them, or build the model with an input of {input_type}"
         )
     return x.astype(dtype)
 

@@ -72,8 +72,11 @@ def _read_by_name(names: Mapping, there: set, read: Callable, kind: str, lazy: b
     def of(number: int) -> ClientExamples:
         try:
             return read(names[number])
-        except OSError as error:  # which would be taken for one of the run's own files
-            raise UserError(f"the {kind} examples of client {names[number]} cannot be read: {error}") from error
+        except (UserError, KeyError):  # a KeyError is that of a client who is not there
+            raise
+        except Exception as error:  # whatever a mapping of the user's raises; an OSError would be taken for the run's
+            told = f"{type(error).__name__}: {error}"
+            raise UserError(f"the {kind} examples of client {names[number]} cannot be read: {told}") from error
 
     return LazyExamples(numbers, of) if lazy and numbers else {number: of(number) for number in _bar(numbers, kind)}
 

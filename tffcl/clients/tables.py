@@ -11,6 +11,7 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
+from tffcl.clients.table_files import read_table_file
 from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
@@ -98,7 +99,8 @@ class TableRules:
         values = {}
         for name in self.columns:
             if name not in frame.columns:
-                raise unknown("column", name, map(str, frame.columns))
+                some = [*map(str, frame.columns[:12]), *(["..."] if len(frame.columns) > 12 else [])]
+                raise UserError(f"the table lacks column {name!r}; it has {', '.join(some)}")
             none = frame[name].isna().to_numpy()
             if none.any() and self.missing != "mean":
                 where = f"{none.sum()} of {len(frame)} rows, first in row {none.argmax()}"
@@ -251,7 +253,7 @@ def _is_number(text: str) -> bool:
 
 def _as_frame(frame, client: str):
     if isinstance(frame, (str, pathlib.Path)):
-        frame = read_file(pathlib.Path(frame).expanduser(), client)
+        frame = read_table_file(pathlib.Path(frame).expanduser(), client)
     _check_form(frame)
     if not len(frame):
         raise UserError("the table has no rows")
@@ -271,28 +273,6 @@ def _check_form(frame):
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise UserError(f"the table has two columns {twice[0]}; their names must be different")
-
-
-def read_file(path: pathlib.Path, client: str):
-    """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read.
-
-    In a CSV file clients are numbers only where all of them are written as numbers are, which 007 is not.
-    """
-    import pandas
-
-    try:
-        if path.suffix in (".parquet", ".pq"):
-            return pandas.read_parquet(path)
-        frame = pandas.read_csv(path)
-        if client in frame and pandas.api.types.is_integer_dtype(frame[client]):
-            written = pandas.read_csv(path, dtype={client: str}, usecols=[client])[client]
-            if (written != frame[client].astype(str)).any():
-                frame[client] = written
-        return frame
-    except FileNotFoundError:
-        raise UserError(f"there is no table {path}") from None
-    except Exception as error:  # pandas', the parsers' and the file system's errors are of a dozen types
-        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
 
 
 def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:

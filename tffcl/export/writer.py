@@ -294,8 +294,8 @@ def assignments(method: Method, state, called: Callable[[int], str]) -> list[lis
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
-def describe(manifest: dict, to: str | pathlib.Path) -> str:
-    """Returns what was written as a few lines, for a terminal."""
+def describe(manifest: dict, to: str | pathlib.Path, *, more: str = "") -> str:
+    """Returns what was written as a few lines, for a terminal; `more` are options of the command that checks it."""
     run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
     lines = [f"{to}: {run}, {len(manifest['files'])} files"]
     for name, about in manifest["computations"].items():
@@ -309,7 +309,7 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
         lines.append(
             "  it takes features, not rows of the table: model.features of manifest.json says how they are made"
         )
-    lines.append(f"prove that they run: tffcl export --check {to}")
+    lines.append(f"prove that they run: tffcl export --check {to}{more}")
     if "run_one_round.py" in manifest["files"]:
         lines.append(f"a round with TFF alone: python {to}/run_one_round.py")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from tffcl.aggregators.collect import collect as collect
 from tffcl.aggregators.contract import FactoryTraits as FactoryTraits
 from tffcl.aggregators.per_cluster import PerClusterFactory as PerClusterFactory
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory as RelatednessMeanFactory
+from tffcl.client_work.client_work import ClientResult as ClientResult
 from tffcl.client_work.client_work import ClientWork as ClientWork
 from tffcl.client_work.client_work import stack as stack
 from tffcl.client_work.local_sgd import ScheduledOptimizer as ScheduledOptimizer
@@ -33,6 +34,7 @@ from tffcl.rounds.composer import compose as compose
 from tffcl.rounds.privacy_releases import Release as Release
 from tffcl.rounds.privacy_releases import of_all as of_all
 from tffcl.rounds.server import keyed_server as keyed_server
+from tffcl.rounds.simulation import RoundResult as RoundResult
 from tffcl.rounds.simulation import run_round as run_round
 from tffcl.rounds.traffic import RoundMetrics as RoundMetrics
 from tffcl.rounds.traffic import Traffic as Traffic

@@ -13,6 +13,7 @@ import pytest
 
 import tffcl
 import tffcl.parts
+from tests.lab.tasks.own.my_training import build_fedsam
 from tests.runs.test_run import rows_of, wait_for
 from tffcl import algorithms
 from tffcl.errors import UserError
@@ -23,6 +24,7 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.exports import check_export, export_run
+from tffcl.models.classifiers import build_mlp
 
 OWN = pathlib.Path(__file__).parent / "own"
 LABELS = ["mine", "pacfl", "pacfl_eq3", "by_labels", "held"]
@@ -226,6 +228,21 @@ def test_a_signature_of_unknown_size_is_told_how_to_be_known(tmp_path):
 
 
 PAGE = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.5])
+def test_local_training_of_ones_own_is_fedavg_where_it_does_the_same(digit_clients, radius, tmp_path):
+    """Steps on all examples; with a radius they go to where all around is low, too. And it is exported."""
+    clients, training = digit_clients([30, 20, 25]), tffcl.LocalTraining(epochs=3, batch_size=0, learning_rate=0.1)
+    model = build_mlp((8, 8, 1), 10, hidden=8)
+    how = {"rounds": 2, "clients_per_round": 2, "show_progress": False}
+    own, plain = build_fedsam(model, training, radius=radius), algorithms.build_fedavg(model, training)
+    own, plain = (tffcl.train(each, clients, out=tmp_path / each.name, **how) for each in (own, plain))
+    apart = np.abs(own.trained.state.models - plain.trained.state.models).max()
+    assert (apart < 1e-6) if radius == 0 else (1e-4 < apart)
+    assert own.rounds["train_loss"][1] < own.rounds["train_loss"][0]
+    assert np.isfinite(own.clients["local_accuracy"]).any()
+    assert "training" in tffcl.export_result(own, tmp_path / "to")["computations"]
 
 
 def test_an_extension_needs_no_deep_path():

@@ -94,18 +94,15 @@ def test_the_line_of_a_wrong_key(tmp_path, before, after, message):
 @pytest.mark.parametrize(
     "pairs, message",
     [
-        (["train.rounds=0"], "on the command line: train.rounds is 0; it must be a whole number from 1"),
-        (
-            ["algorithms.fedavg.momentum=2"],
-            "on the command line: train.momentum is 2; it must be a number from 0 to below 1",
-        ),
-        (["train.round=3"], r"on the command line: unknown key in \[train\] 'round'; did you mean 'rounds'"),
-        (["model.hidden=0"], "on the command line: model.hidden is 0"),
-        (["algorithms.fedavgg.momentum=0.5"], r"on the command line: unknown algorithm in \[algorithms\] 'fedavgg'"),
-        (["drift.clients=1"], "on the command line: drift.clients is 1; it must be 0 or a whole number from 2"),
+        (["train.rounds=0"], "in overrides: train.rounds is 0; it must be a whole number from 1"),
+        (["algorithms.fedavg.momentum=2"], "in overrides: train.momentum is 2; it must be a number from 0 to below 1"),
+        (["train.round=3"], r"in overrides: unknown key in \[train\] 'round'; did you mean 'rounds'"),
+        (["model.hidden=0"], "in overrides: model.hidden is 0"),
+        (["algorithms.fedavgg.momentum=0.5"], r"in overrides: unknown algorithm in \[algorithms\] 'fedavgg'"),
+        (["drift.clients=1"], "in overrides: drift.clients is 1; it must be 0 or a whole number from 2"),
     ],
 )
-def test_a_wrong_value_from_the_command_line(tmp_path, pairs, message):
+def test_a_wrong_value_in_overrides(tmp_path, pairs, message):
     with pytest.raises(UserError, match=f"^{message}"):
         resolve.resolve(write(tmp_path, BASE), "fedavg", overrides=resolve.parse_overrides(pairs))
 

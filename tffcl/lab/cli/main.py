@@ -146,7 +146,7 @@ def _export(options):
     from tffcl.lab.tasks import exports
 
     written = exports.export_run(options.out, options.to, **given)
-    print(writer.describe(written, options.to))
+    print(writer.describe(written, options.to, more=" --trust-builders" * options.trust_builders))
 
 
 def _add_worker(parser):

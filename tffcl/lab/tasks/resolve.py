@@ -11,7 +11,7 @@ import numpy as np
 
 from tffcl.clients import cohort
 from tffcl.display import Shown
-from tffcl.errors import Option, UserError, unknown
+from tffcl.errors import OVERRIDES, Option, UserError, unknown
 from tffcl.files import read_text
 from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.batch_index import runs_below
@@ -213,11 +213,11 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
     loaded = task_file.load_task(task)
     overrides = overrides or {}
     check_kind("overrides", overrides, Mapping, 'nested tables, e.g. {"train": {"rounds": 10}}')
-    task_file.check_plain(overrides, "on the command line")
+    task_file.check_plain(overrides, str(OVERRIDES))
     for section in overrides:
         if section not in task_file.SECTIONS:
             raise _unknown_section(section, overrides[section], loaded)
-    task_file.check_tables(overrides, "on the command line")
+    task_file.check_tables(overrides, str(OVERRIDES))
     with loaded.locating(overrides):
         source = _find(algorithm, task_file.merged(loaded.contents, overrides), str(loaded.path.parent))
         contents = task_file.merged(_without_replaced(loaded.contents, overrides, source), overrides)

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 
 from tffcl.display import Shown
-from tffcl.errors import UserError, unknown
+from tffcl.errors import OVERRIDES, UserError, unknown
 from tffcl.files import MOST_TOML, parse_toml, read_text
 from tffcl.lab.datasets.catalog import NATURAL
 from tffcl.registry import Row, add
@@ -63,7 +63,7 @@ class Task(Shown):
             if error.table is None:
                 raise
             if error.key in _table(overrides, error.table.split(".")):
-                place = "on the command line"
+                place = str(OVERRIDES)
             else:
                 line = _line_of(self.path.read_text(encoding="utf-8"), error.table, error.key)
                 place = f"{self.path.name}, line {line}" if line else ""
