@@ -113,7 +113,8 @@ def unknown(
     wanted = str(name)[:_LONGEST]
     near = _nearest(wanted, names, 1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    allowed = f"allowed: {', '.join(names)}"
+    shown_names = [repr(each) if any(", " in other for other in names) else each for each in names]
+    allowed = f"allowed: {', '.join(shown_names)}"
     if len(names) > _MOST_LISTED or len(allowed) > _LONGEST_LIST:
         nearest = _nearest(wanted, names, 5, cutoff=0)
         others = f"; `tffcl list {listed}` has all" if listed else ""

@@ -66,6 +66,15 @@ def test_a_difference_is_of_the_seeds_that_both_have(runs):
     assert "10.0 points below fedavg with the seeds that both have" in best
 
 
+def test_methods_are_compared_by_the_first_metric_that_a_user_has_named(runs):
+    def by(*names):
+        found = {name: {"cluster": {"mean": 0.9}} for name in names}
+        return verdict.measure_of([dataclasses.replace(run, summary={**run.summary, "metrics": found}) for run in runs])
+
+    keys = [by(*names).key for names in (("auc", "accuracy"), ("accuracy", "auc"), ())]
+    assert keys == ["cluster_auc", "cluster_accuracy", "cluster_accuracy"]
+
+
 def test_the_pairs_of_each_rival_are_told(runs):
     """The next has both seeds of the best, FedAvg one of them."""
     next_best = []

@@ -33,10 +33,11 @@ def verdict(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def measure_of(runs: Sequence[RunFiles]) -> Metric | None:
-    """Returns what methods are compared by: the cluster accuracy, else the first further metric that all runs have of
-    the same models; None if there is none."""
-    further = dict.fromkeys(name for run in runs for name in run.summary.get("metrics", {}) if name != "accuracy")
-    for each in (BY_KEY["cluster_accuracy"], *(rows_of(name)[0] for name in further)):
+    """Returns what methods are compared by, of the assigned models: the first of the model's metrics that all runs
+    have, which is the accuracy unless a user has named others before it; None if there is none."""
+    accuracy = BY_KEY["cluster_accuracy"]
+    named = dict.fromkeys(name for run in runs for name in run.summary.get("metrics", {}))
+    for each in [*(accuracy if name == "accuracy" else rows_of(name)[0] for name in named), accuracy]:
         if not any(math.isnan(each.of_run(run)) for run in runs):
             return each
     return None
