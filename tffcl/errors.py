@@ -111,8 +111,7 @@ def unknown(
     """
     names = sorted(str(each) for each in allowed)
     wanted = str(name)[:_LONGEST]
-    near = _nearest(wanted, names, 1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(wanted, names)
     shown_names = [repr(each) if any(", " in other for other in names) else each for each in names]
     allowed = f"allowed: {', '.join(shown_names)}"
     if len(names) > _MOST_LISTED or len(allowed) > _LONGEST_LIST:
@@ -122,6 +121,12 @@ def unknown(
     shown = repr(name) if len(str(name)) <= _LONGEST else f"{wanted!r}..."
     besides = besides and f"; or {besides}"
     return UserError(f"unknown {kind} {shown}{hint} ({allowed}{besides})", table=table, key=key)
+
+
+def did_you_mean(wanted: str, names: Iterable[str]) -> str:
+    """Returns "; did you mean 'name'?" for a name that is not among others; "" where none is like it."""
+    near = _nearest(wanted, names, 1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _nearest(wanted: str, names: Iterable[str], count: int, *, cutoff: float) -> list[str]:

@@ -175,6 +175,11 @@ def csv_text(rows: Iterable[Iterable]) -> str:
     return text.getvalue()
 
 
+def nine_digits(value: float) -> str:
+    """Returns a number as the CSV files of runs have it: float32, which most come of, has no more digits."""
+    return f"{value:.9g}"
+
+
 def text_cell(text: object) -> str:
     """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -,
     @ and tab."""

@@ -309,6 +309,7 @@ def test_a_client_of_weight_zero_is_nobody(tff_worker):
         ("robust", {"rule": "multi_krum", "attackers": 0.4}, 1),
         ("robust", {"rule": "clipping", "initial_clip": 9}, 0.8),  # it counts as zero
         ("secure_sum", {"min_cluster_size": 1, "bound": 4}, 0.8),
+        ("dp", {"noise_multiplier": 0, "clip": 9.0}, 0.8),
     ],
 )
 def test_one_member_of_five_that_is_not_a_number_moves_the_others_by_little(tff_worker, name, options, expected):

@@ -1,11 +1,13 @@
 """Metrics of a run beside the accuracy: of each client, cluster and all, against scikit-learn on what it predicts."""
 
+import collections
 import json
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 from sklearn import metrics as sklearn
 
 import tffcl
@@ -79,6 +81,21 @@ def test_the_log_loss_of_sure_answers_is_that_of_their_logits(kind):
         labels = np.full([4, *model.label_shape], label, np.int32)
         found = compute(METRICS["log_loss"], answers_of(model, labels, outputs))
         assert found == pytest.approx(np.log1p(np.exp(signs * sure.astype(float))).mean(), rel=1e-6)
+
+
+def test_a_users_own_probabilities_are_given_what_they_were_tried_with():
+    """A function with a constant of its own takes float32 alone."""
+    prior = np.array([0.5, 0.3, 0.2], np.float32)
+    rng, x, y = np.random.default_rng(0), tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)
+    network, loss = own_objectives.keras(3), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    functional = tff.learning.models.functional_model_from_keras(network, loss, collections.OrderedDict(x=x, y=y))
+    model = tffcl.FlatModel.from_functional(
+        functional, probabilities=lambda logits: tf.nn.softmax(logits + tf.math.log(prior)), metrics=["log_loss"]
+    )
+    outputs, labels = rng.normal(size=(9, 3)).astype(np.float32), rng.integers(0, 3, 9).astype(np.int32)
+    scores = np.exp(outputs) * prior
+    expected = sklearn.log_loss(labels, scores / scores.sum(1, keepdims=True), labels=range(3))
+    assert compute(METRICS["log_loss"], answers_of(model, labels, outputs)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_worst_tenth_of_validation_examples_is_that_of_the_largest_losses():

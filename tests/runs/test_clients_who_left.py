@@ -68,5 +68,5 @@ def test_a_run_does_not_go_on_with_clients_of_other_numbers(read, model, everyon
     some = [each for each in EVERYONE if each not in LEFT]
     method = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2))
     tffcl.train(method, read(some), out=tmp_path / "run", until=2, **PROTOCOL)
-    with pytest.raises(tffcl.UserError, match="numbers of clients are new"):
+    with pytest.raises(tffcl.UserError, match="numbers of clients differ"):
         tffcl.train(method, everyone.restricted(some), out=tmp_path / "run", resume=True, **PROTOCOL)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import tffcl
 from tests import own_data
@@ -34,9 +35,13 @@ def test_a_local_accuracy_is_of_the_test_examples_that_there_are(tmp_path):
     np.testing.assert_array_equal(found.clients["local_accuracy"][known], found.clients["cluster_accuracy"][known])
 
 
-def test_secure_sums_in_which_clusters_wait_lose_no_local_accuracy(tmp_path):
+@pytest.mark.parametrize("whose", ["ours", "TFF's"])
+def test_secure_sums_in_which_clusters_wait_lose_no_local_accuracy(whose, tmp_path):
     """A client is tested when it trains, though it is drawn again: it may then not be asked."""
     secure = tffcl.aggregation("secure_sum", min_cluster_size=2)
+    if whose == "TFF's":
+        sums = tff.aggregators.SecureSumFactory(4.0, -4.0)
+        secure = tff.aggregators.MeanFactory(sums, tff.aggregators.SecureSumFactory(100.0, 0.0))
     method = build_pacfl(own_data.perceptron(), TRAINING, PACFLParameters(num_clusters=2), aggregation=secure)
     often, once = (
         run(method, own_data.clinics(), tmp_path / str(every), rounds=4, evaluate_every=every).clients

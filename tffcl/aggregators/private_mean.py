@@ -161,6 +161,7 @@ def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
     def clip(upload, weight, bound):
         norm = global_norm(upload["value"])
         counts = tf.cast(weight > 0, tf.float32) / tf.maximum(norm, bound)
+        counts = tf.where(tf.math.is_finite(norm), counts, 0.0)
         scaled = tf.nest.map_structure(
             lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"]
         )

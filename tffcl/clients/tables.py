@@ -12,7 +12,7 @@ from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
 from tffcl.clients.table_files import read_table_file
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
 MISSING = ("refuse", "mean", "drop")
@@ -99,8 +99,7 @@ class TableRules:
         values = {}
         for name in self.columns:
             if name not in frame.columns:
-                some = [*map(str, frame.columns[:12]), *(["..."] if len(frame.columns) > 12 else [])]
-                raise UserError(f"the table lacks column {name!r}; it has {', '.join(some)}")
+                raise UserError(f"the table lacks column {name!r}{did_you_mean(name, map(str, frame.columns))}")
             none = frame[name].isna().to_numpy()
             if none.any() and self.missing != "mean":
                 where = f"{none.sum()} of {len(frame)} rows, first in row {none.argmax()}"

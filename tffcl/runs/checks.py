@@ -98,6 +98,16 @@ def check_round(method: Method, found) -> tuple:
     return found
 
 
+def may_wait(method: Method) -> bool:
+    """Whether clients of a round may wait, untrained, since too few of their cluster are in it."""
+    if method.options.get("aggregation", method) is None:  # the plain mean waits for nobody
+        return False
+    try:
+        return method.exports().members_needed() > 1
+    except UserError:  # it cannot be deployed
+        return False
+
+
 def check_own(method: Method, state):
     """Raises UserError if clients keep a part of the model, and the method has lost it after a round."""
     if method.model.own is not None and method.own_states(state) is None:

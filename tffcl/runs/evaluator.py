@@ -90,8 +90,10 @@ def _build_meaning(model: FlatModel):
         predictions = objective.predictions(outputs)
         if objective.probabilities is None:
             return predictions, predictions
-        # In float32 a probability near 1 leaves 0 for the others, whose log loss is infinite.
-        return predictions, objective.probabilities(tf.cast(outputs, tf.float64))
+        # In float32 a probability near 1 leaves 0 for the others, whose log loss is infinite. A user's own function may
+        # take no other type.
+        own = objective.activation in (tf.identity, tf.nn.softmax, tf.sigmoid)
+        return predictions, objective.probabilities(tf.cast(outputs, tf.float64) if own else outputs)
 
     return session_function(meaning, tf.TensorSpec([None, *objective.outputs]))
 
@@ -283,7 +285,7 @@ class Evaluator:
         answered = ((int(out["item"]), np.asarray(out["answers"])) for out in answering(items))
         return [(item, answers) for item, answers in answered if item < len(wave)]
 
-    @property
+    @functools.cached_property
     def counts(self) -> np.ndarray:
         """`int [N]`, how many labels of each client's test examples count: of a sequence there are several."""
         return np.array([np.count_nonzero(self._counted[index]) for index in self._tests.indices])

@@ -62,7 +62,7 @@ def evaluate(run: Run):
         # A model for everyone has nothing of what clients keep of theirs.
         everyones = views.global_model if method.model.own is None else None
         # Whoever is placed for a test alone is in the results where the method has it.
-        clusters = np.asarray(method.views(run.state).of(tested.client_ids).clusters)
+        clusters = np.asarray(run.views.of(tested.client_ids).clusters)
         used = assigned(rows)
         if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
             everyones = models[used.rows[0]]
@@ -225,7 +225,9 @@ class SaveCheckpoints(Callback):
             self._save()
 
     def end(self, run: Run):
-        """Saves the last round that is not saved."""
+        """Saves the last round that is not saved, or that has released more since: a round that the budget refuses."""
+        if run.budget_spent:
+            self._due = run.round_number, run.state, run.totals
         self._save()
 
     def _save(self):

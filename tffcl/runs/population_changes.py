@@ -127,9 +127,9 @@ class Stages:
         for each, clients in _last_there(before, there):
             anew = population.versions[population.index(clients)] > each.versions[each.index(clients)]
             changed.append(clients[anew])
-            both = np.intersect1d(np.intersect1d(clients, tested.client_ids), each.evaluated.client_ids)
+            both = np.intersect1d(np.intersect1d(clients[~anew], tested.client_ids), each.evaluated.client_ids)
             others = [client for client in both.tolist() if _are_others(each.test(client), population.test(client))]
-            retested.append(np.union1d(clients[anew], np.array(others, np.int32)))
+            retested += [clients[anew], np.array(others, np.int32)]
         known, previous = self.known_before(self.starts[place]), before[-1].client_ids
         new = np.setdiff1d(there, known)
         arrivals = population.restricted(new) if new.size else None
@@ -229,9 +229,10 @@ def _with_versions(before: Sequence[Population], after: Population) -> Populatio
 
 def _are_others(old: ClientExamples, new: ClientExamples) -> bool:
     """Whether a client's examples are others than before."""
-    if old is new:
+    same_pool = all(one is other for one, other in zip(tf.nest.flatten(old.pool), tf.nest.flatten(new.pool)))
+    if old is new or same_pool and old.rows is not None and np.array_equal(old.rows, new.rows):
         return False
-    if len(old) != len(new):
+    if not np.array_equal(old.y, new.y):
         return True
     leaves = zip(tf.nest.flatten(old.stacked), tf.nest.flatten(new.stacked), strict=True)
     return not all(np.array_equal(one, other) for one, other in leaves)

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import RESUME, UserError, tell
-from tffcl.files import Table, check_replaceable, csv_text, make_directory, read_bytes, write_text
+from tffcl.files import Table, check_replaceable, csv_text, make_directory, nine_digits, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
@@ -42,13 +42,17 @@ class RoundsTable(Callback):
     def after_round(self, run: Run):
         """Writes the row; a cell is empty where nothing was measured."""
         row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
-        row = {key: "" if value is None else np.asarray(value).item() for key, value in row.items()}
+        row = {key: "" if value is None else _cell(np.asarray(value).item()) for key, value in row.items()}
         if new := [name for name in row if name not in self._names]:
             _, *before = csv.reader(io.StringIO(read_bytes(self._file).decode(), newline=""))
             self._names = [*self._names, *new]
             _write_rows(self._file, self._names, [[*each, *("" for _ in new)] for each in before])
         with open(self._file, "a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._names).writerow(row)
+
+
+def _cell(value):
+    return nine_digits(value) if isinstance(value, float) else value
 
 
 class TensorBoard(Callback):

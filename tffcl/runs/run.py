@@ -200,7 +200,8 @@ class Run:
       state: The method's state after this round.
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
       evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]`
-        (of the initial model); `metrics`, name to `cluster`, `global` and `clusters` (cluster to its value) of each
+        (of the initial model), and `labels float [N]`, how many of each count, NaN of clients whose accuracies are not
+        taken; `metrics`, name to `cluster`, `global` and `clusters` (cluster to its value) of each
         further metric; `confusion`, a function that counts them, see `Evaluator.confusion`; and with validation
         examples `validation`, of `cluster`, `global` and `metrics` on these.
       stopped: Why the run ends before its last round; "" if it does not.

@@ -41,7 +41,7 @@ class Clients(Shown):
       local_accuracy: float[N], a fraction; NaN for a client that never trained.
       label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
       mixture: float[N, K], the weights of the K models whose mixture each client uses; K is 0 where each uses one.
-      test_set: int[N], the same number for clients with the same test examples.
+      test_set: int[N], the same number for clients with the same test examples; their rows where the file does not say.
       further: float[N] by column, `cluster_auc` and the like, of metrics beside the accuracy; NaN where one is not
         defined.
     """

@@ -331,7 +331,7 @@ def _test_sets(population: Population) -> np.ndarray | None:
     tested = population.evaluated
     tests, alike = tested.pooled_tests, collections.defaultdict(list)
     for row, index in zip(population.index(tested.client_ids).tolist(), tests.indices, strict=True):
-        alike[tests.y[index].tobytes()].append((row, index))  # of others with other labels nobody reads the examples
+        alike[fingerprint.of_array(tests.y[index])].append((row, index))  # where labels differ nobody reads examples
     found, hashes = np.arange(len(population)), {}
     for members in alike.values():
         firsts: dict[str, int] = {}

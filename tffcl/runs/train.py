@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from tffcl import runtime
-from tffcl.aggregators.contract import traits
 from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.cohort import sample_cohort
@@ -237,11 +236,10 @@ def _prepared(
     if protocol.privacy.epsilon or protocol.privacy.delta:
         warn_of_delta(ledger, clients)
     # Who is drawn again need not train again: the run may end before, and a cluster of too few waits.
-    aggregation = method.options.get("aggregation")
-    waits = aggregation is not None and (traits(aggregation).members_needed or 1) > 1
     may_end = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
+    tests_each_round = may_end or checks.may_wait(method)
     last = min(protocol.rounds, until or protocol.rounds)
-    run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, waits or may_end)
+    run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
     for each in callbacks:
         if isinstance(each, EarlyStopping):
             each.check_measured(run)

@@ -14,7 +14,7 @@ from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
-from tffcl.files import csv_text, replacing, text_cell, write_text
+from tffcl.files import csv_text, nine_digits, replacing, text_cell, write_text
 from tffcl.runs import checks, population_changes, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
@@ -121,7 +121,7 @@ def _cells(column: np.ndarray | None, clients: int) -> list:
     if column.dtype.kind == "U":
         return list(map(text_cell, values))
     if column.dtype.kind == "f":
-        return [f"{value:.9g}" if np.isfinite(value) else "" for value in values]
+        return [nine_digits(value) if np.isfinite(value) else "" for value in values]
     return ["" if value is None else value for value in values]
 
 

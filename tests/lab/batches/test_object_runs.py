@@ -150,6 +150,9 @@ def test_a_method_that_is_made_for_each_seed_goes_on(model, clients, tmp_path):
     for seeds in ([0, 1], [2]):
         again = compare({"mine": build}, clients, tmp_path, seeds=seeds, resume=True)
     assert again[0]["seed"] == 2 and found.result("mine", seed=0).summary == found[0]
+    kept = {"always": build(0)}  # the seed of the first run only by chance
+    compare(kept, clients, tmp_path / "kept", seeds=[0, 1])
+    assert compare(kept, clients, tmp_path / "kept", seeds=[0], resume=True)[0]["seed"] == 0
     with pytest.raises(UserError, match="mine/seed-0 was run with built_from.seed 0, not 5"):
         compare({"mine": lambda: build(5)}, clients, tmp_path, resume=True)
 

@@ -102,6 +102,26 @@ def test_clients_with_the_same_test_examples_are_one(runs):
     assert verdict.paired_test(apart[1:], apart[:1], CLUSTER) == (pytest.approx(0.5), 2.0 ** (1 - count), count)
 
 
+def test_the_difference_is_that_of_the_clients_though_some_share_their_tests(runs):
+    """Nine clients share one set; the means over clients and over sets go apart."""
+    found = []
+    for run, shared, own in zip(runs[:2], (0.80, 0.78), (0.50, 0.60)):
+        accuracies = np.where(np.arange(len(run.clients)) < 9, shared, own)
+        sets = np.where(np.arange(len(run.clients)) < 9, 0, np.arange(len(run.clients)))
+        clients = dataclasses.replace(run.clients, cluster_accuracy=accuracies, test_set=sets)
+        found.append(dataclasses.replace(run, clients=clients, summary={**run.summary, "seed": 0}))
+    apart, _, pairs = verdict.paired_test(found[:1], found[1:], CLUSTER)
+    own = len(found[0].clients) - 9
+    assert apart == pytest.approx((9 * 2 - 10 * own) / (9 + own)) and pairs == 1 + own
+    # A run of an earlier version does not tell who shares.
+    old = dataclasses.replace(found[0].clients, test_set=np.arange(9 + own))
+    assert verdict.paired_test([dataclasses.replace(found[0], clients=old)], found[1:], CLUSTER)[2] == 1 + own
+
+
+def test_means_that_are_equal_but_for_rounding_are_no_evidence():
+    assert verdict._by_chance(np.array([0.1 + 0.2, 0.3])) == verdict._by_chance(np.array([0.3, 0.3])) == 0.5
+
+
 def test_one_cluster_whose_clients_keep_layers_is_no_model_for_all(runs):
     """LG-FedAvg: nothing is measured of one model."""
     kept = {**runs[0].summary, "accuracy": {**runs[0].summary["accuracy"], "global": {"mean": None}}}

@@ -211,7 +211,8 @@ def check_comparable(
             continue
         there = _settings_there(place, wanted_configs.get(label))
         if label in wanted_configs:
-            wanted = _of_seed(asked.get((label, seed), wanted_configs[label]), there.get("seed"))
+            own = asked.get((label, seed))
+            wanted = settings_of(own) if own else _of_seed(wanted_configs[label], there)
             anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
         else:
             there, wanted = _shared(there, configs, others)
@@ -225,11 +226,12 @@ def check_comparable(
             configs[0].check_same_data(directory)
 
 
-def _of_seed(config: RunConfig | ObjectRun, seed) -> dict:
-    """The settings with which a method is run with a seed, by those of a run of it that may have another."""
-    wanted = settings_of(config)
-    built = wanted.get("built_from", {})
-    if built.get("seed") == config.seed:  # a builder that takes the run's
+def _of_seed(config: RunConfig | ObjectRun, there: Mapping) -> dict:
+    """The settings that a run with another seed than is asked for must have: of a method that is made for each seed,
+    that of the run stands in what it was built from."""
+    wanted, seed = settings_of(config), there.get("seed")
+    built, was = wanted.get("built_from", {}), there.get("built_from", {})
+    if built.get("seed") == config.seed and was.get("seed") == seed:
         wanted["built_from"] = {**built, "seed": seed}
     return {**wanted, "seed": seed}
 

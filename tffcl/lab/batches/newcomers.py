@@ -19,7 +19,6 @@ from tffcl.files import check_replaceable, csv_text, finite, write_text
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
 from tffcl.lab.reporting.table import Table
-from tffcl.lab.tasks import build
 from tffcl.lab.tasks.build import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
@@ -97,11 +96,8 @@ def join_newcomers(
         raise UserError(f"the newcomers of the run in {out} joined it in round {settings.round}; none are left")
     for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
         check_replaceable(out / name)
-    trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
     # The noise of what newcomers sign follows from the seed, so that whoever lets them join again learns no more.
-    model = build.build_model(trained.config, trained.federated)
-    method = build.build_method(trained.config, model, trained.federated, data_dir, simulated=True)
-    trained = dataclasses.replace(trained, method=method)
+    trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders, simulated=True)
     contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)
     return contents

@@ -179,7 +179,10 @@ def _show_difference(row: LeagueRow) -> str:
     if not above.count:
         return MISSING
     metric = _metric(row.result)
-    shown = _with_minus(show_number(above, 1 if metric.unit == "%" else decimals_of(above, metric.digits)))
+    # With as many decimals as the number that it is a difference of.
+    small = metric.digits == "number" and abs(row.result.here.mean) < 0.001
+    digits = 1 if metric.unit == "%" else metric.digits if small else decimals_of(above, metric.digits)
+    shown = _with_minus(show_number(above, digits))
     return f"{'+' * (above.mean > 0)}{shown}{'*' * row.is_beyond_chance}"
 
 

@@ -160,7 +160,7 @@ def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[f
     if row is None:
         return math.nan, math.nan, math.nan
     exchanged = run.rounds["down_bytes"] + run.rounds["up_bytes"]
-    # What is exchanged before and between the rounds stands in the summary alone.
+    # What is exchanged before the rounds stands in the summary alone.
     beside = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes") - exchanged.sum()
     return float(run.rounds[ROUND][row]), exchanged[: row + 1].sum(), beside
 

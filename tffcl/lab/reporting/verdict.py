@@ -2,7 +2,7 @@
 whether by more than chance, and what it cost."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import scipy.stats
@@ -55,30 +55,37 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
     Returns:
       The mean difference over clients and seeds in the metric's unit; the p value, the larger of two paired t tests:
       of all pairs of client and seed, which takes clients as independent although those of a cluster share a model, and
-      of the seeds' means, as training anew with other seeds gives other models; and the number of pairs. Clients with
-      the same test examples are one, with their mean.
+      of the seeds' means, as training anew with other seeds gives other models; and the number of pairs. In the test of
+      pairs clients with the same test examples are one, with their mean.
     """
-    apart = []
+    apart, of_sets = [], []
     for run in one:
         for beside in (each for each in other if each.seed == run.seed):
             if np.array_equal(run.clients.client_id, beside.clients.client_id):
-                found = _of_clients(run, measured) - _of_clients(beside, measured)
+                found = measured.scale * (_of_clients(run, measured) - _of_clients(beside, measured))
                 known = ~np.isnan(found)
-                sets = np.unique(run.clients.test_set[known], return_inverse=True)[1]
-                apart.append(measured.scale * np.bincount(sets, found[known]) / np.bincount(sets))
+                sets = np.unique(_test_sets([run, beside])[known], return_inverse=True)[1]
+                apart.append(found[known])
+                of_sets.append(np.bincount(sets, found[known]) / np.bincount(sets))
     apart = [each for each in apart if each.size]
-    pairs = np.concatenate([np.zeros(0), *apart])
-    if not pairs.size:
+    if not apart:
         return math.nan, math.nan, 0
-    means = np.array([each.mean() for each in apart])
-    return float(pairs.mean()), max(_by_chance(pairs), _by_chance(means) if len(means) > 1 else 0.0), pairs.size
+    pairs, means = np.concatenate(of_sets), np.array([each.mean() for each in apart])
+    chance = max(_by_chance(pairs), _by_chance(means) if len(means) > 1 else 0.0)
+    return float(np.concatenate(apart).mean()), chance, pairs.size
+
+
+def _test_sets(runs: Iterable[RunFiles]) -> np.ndarray:
+    """Which clients of runs on the same data have the same test examples; runs of earlier versions do not tell."""
+    return min((run.clients.test_set for run in runs), key=lambda sets: len(np.unique(sets)))
 
 
 def _by_chance(differences: np.ndarray) -> float:
     """How often chance alone would make the mean of paired differences as large: the p value of a t test."""
     if len(differences) < 2 or not differences.any():
         return 1.0
-    if not np.ptp(differences):  # all are the same, and the test would divide by 0: that of their signs
+    # All are the same but for rounding, and the test would divide by 0: that of their signs.
+    if np.ptp(differences) <= 1e-9 * np.abs(differences).max():
         return 2.0 ** (1 - len(differences))
     return float(scipy.stats.ttest_1samp(differences, 0).pvalue)
 
@@ -167,8 +174,8 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         side = "below" if apart < 0 or (not apart and measured.better == DOWN) else "above"
         points = _shown(abs(apart), measured, " points")
         sentences.append(f"{points} {side} {rival}{both}, {words} (p {_probability(chance)})")
-    clients = methods[best][0].clients
-    shared = len({*clients.test_set.tolist()}) < len(clients)
+    sets = _test_sets([run for name in (best, *rivals) for run in methods[name]])
+    shared = len(np.unique(sets)) < len(sets)
     units = "test sets" if shared else "clients"
     units = units if len(seeds) == 1 else f"pairs of {units.removesuffix('s')} and seed and over seeds"
     test = f"paired t tests over {' and '.join(dict.fromkeys(counts)) or '0'} {units}"

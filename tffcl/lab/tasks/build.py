@@ -204,7 +204,11 @@ class TrainedRun(Trained):
 
 
 def load_run(
-    out: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool | RunConfig = False
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    trust_builders: bool | RunConfig = False,
+    simulated: bool = False,
 ) -> TrainedRun:
     """Loads a run with its data and the state of its newest checkpoint.
 
@@ -212,6 +216,8 @@ def load_run(
       out: The directory of one run.
       data_dir: Where data sets are; default as in `datasets`.
       trust_builders: As of `resolve.load_run_config`: without, a run that names functions of somebody's own is refused.
+      simulated: Whether the method goes on as the run's, with noise that follows from its seed; else as one that is
+        deployed.
 
     Raises:
       UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or
@@ -236,7 +242,7 @@ def load_run(
         raise UserError(f"the checkpoint of round {last} in {out} is missing; {_again(newest)}")
     federated = load_data(config, data_dir)
     fingerprint.check_same_data(out, marker.get("data"), data_fingerprint(federated))
-    method = build_method(config, build_model(config, federated), federated, data_dir)
+    method = build_method(config, build_model(config, federated), federated, data_dir, simulated=simulated)
     runtime.use_local_worker()
     with simulating(client_states=KeptStore(directory / KEPT)):
         state, totals = _newest(checkpoints, method.state_class)

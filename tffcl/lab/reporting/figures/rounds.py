@@ -61,7 +61,7 @@ def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
     drawn, ends = [], []
     for run in runs:
         exchanged = np.cumsum(run.rounds["down_bytes"] + run.rounds["up_bytes"])
-        # What is exchanged before and between the rounds stands in the summary alone.
+        # What is exchanged before the rounds stands in the summary alone.
         whole = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes")
         sent = exchanged + whole - exchanged[-1:]
         if len(sent) and sent[0] > 0:
