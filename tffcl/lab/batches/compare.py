@@ -211,8 +211,8 @@ def check_comparable(
             continue
         there = _settings_there(place, wanted_configs.get(label))
         if label in wanted_configs:
-            own = asked.get((label, seed))
-            wanted = settings_of(own) if own else _of_seed(wanted_configs[label], there)
+            config = asked.get((label, seed))
+            wanted = settings_of(config) if config else _of_seed(wanted_configs[label], there)
             anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
         else:
             there, wanted = _shared(there, configs, others)
