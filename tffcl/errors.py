@@ -82,10 +82,11 @@ class Diverged(UserError):
     """Training has left the finite numbers; the same run would do so again, whatever is resumed."""
 
 
-def no_server_data() -> UserError:
+def no_server_data(method: str) -> UserError:
     """Returns the error for a method that compares models on images which the server has not."""
-    held_out = "dataset.server_examples, e.g. --set dataset.server_examples=2500 (held out before the partition)"
-    return UserError(f"the server has no data to compare models on; give {Option(held_out, 'server_images=')}")
+    held_out = "dataset.server_examples, how many are held out before the partition (2500 in the paper)"
+    given = Option(held_out, "server_images=")
+    return UserError(f"{method}: the server has no data to compare models on; give {given}")
 
 
 def unknown(

@@ -25,7 +25,7 @@ def check_images(model: FlatModel, images):
       UserError: If there are none, shape or inputs are others, the type does not hold them, or one is not finite.
     """
     if images is None:
-        raise no_server_data()
+        raise no_server_data("FLIS")
     images = as_taken(images, model.example_spec["x"], "the server's images")
     if not num_images(images):
         raise UserError("the server's images are none; there must be 1 or more")

@@ -256,7 +256,8 @@ def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder,
 def _check_shape(what: str, takes: Sequence[int], given: Sequence[int]):
     shapes = ["x".join(str(int(size)) for size in shape) for shape in (takes, given)]
     if shapes[0] != shapes[1]:
-        raise UserError(f"{what} takes images of {shapes[0]}, not {shapes[1]}; train one on such images")
+        cure = "give encoder another of `tffcl list encoders`, or one that is trained on such images"
+        raise UserError(f"{what} takes images of {shapes[0]}, not {shapes[1]}; {cure}")
 
 
 def _read(path: pathlib.Path) -> tuple[np.ndarray, dict]:

@@ -106,7 +106,7 @@ class MethodSource:
         """
         row = ALGORITHMS.get(self.base)
         if row and "server_images" in row.needs and not contents["dataset"].get("server_examples"):
-            raise no_server_data()
+            raise no_server_data(self.label)
         self._check_aggregation(contents)
         self._check_attack(contents.get("attack", {}))
 
