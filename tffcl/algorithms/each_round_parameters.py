@@ -123,7 +123,8 @@ class IFCAParameters(Parameters):
       num_clusters: K, the number of models.
       start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
         `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random
-        equal groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
+        equal groups (in private rounds each is drawn by itself); "fedavg", `fedavg_rounds` rounds of FedAvg, whose
+        model all share then but for their last layers.
       initialization: How the K models are drawn; default as the model's own.
         PACFL's code draws them by "ifca_reference".
       least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K
