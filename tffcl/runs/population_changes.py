@@ -234,7 +234,7 @@ def _are_others(old: ClientExamples, new: ClientExamples) -> bool:
         return False
     if not np.array_equal(old.y, new.y):
         return True
-    leaves = zip(tf.nest.flatten(old.stacked), tf.nest.flatten(new.stacked), strict=True)
+    leaves = zip(tf.nest.flatten(old.x), tf.nest.flatten(new.x), strict=True)
     return not all(np.array_equal(one, other) for one, other in leaves)
 
 

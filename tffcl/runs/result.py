@@ -210,7 +210,8 @@ class Result(Shown):
         rounds, clients, who = directory.rounds(), read_table(directory / CLIENTS, ["client_id"]), trained.population
         columns: dict = {name: clients.numbers(name) for name in clients.names if name not in _NAMES}
         columns = {"client_id": who.shown_ids, "true_cluster": who.groups, **columns}
-        columns |= {name: clients.texts(name) for name in clients.names if name == "rounds_there"}
+        if "rounds_there" in clients.names:
+            columns["rounds_there"] = clients.texts("rounds_there")
         by_round = {name: rounds.floats(name) for name in rounds.names}
         return cls(directory.summary() or {}, trained, directory.path, by_round, columns)
 
