@@ -170,21 +170,20 @@ def names_of(population: Population) -> dict[int, object]:
     return dict(zip(population.client_ids.tolist(), population.shown_ids.tolist(), strict=True))
 
 
-def other_names(known: Mapping[int, object], after: Population) -> str:
-    """Says which client of those known, names by numbers, is called something else in a population; "" if none is."""
+def why_not_after(before: Population, after: Population, known: Mapping[int, object] | None = None) -> str:
+    """Says why a population cannot follow another in a run; "" if it can.
+
+    Args:
+      before: The one before.
+      after: The other.
+      known: Names by number of all that the run knows; default those of the one before.
+    """
     names = names_of(after)
     there = set(names.values())
-    for number, name in known.items():
+    for number, name in (known or names_of(before)).items():
         if names.get(number, name) != name or (number not in names and name in there):
             called = f"called {names[number]}" if number in names else "another client"
             return f"client {name} is {called} in it; build it with known=, a population that has all so far"
-    return ""
-
-
-def why_not_after(before: Population, after: Population) -> str:
-    """Says why a population cannot follow another in a run; "" if it can."""
-    if reason := other_names(names_of(before), after):
-        return reason
     rules = [each.table and (each.table.inputs, each.table.columns) for each in (before, after)]
     named = after.label_names not in (None, before.label_names)
     if named and (before.label_names or after.label_names != BOOLS):  # bools are the numbers 0 and 1

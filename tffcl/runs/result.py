@@ -25,7 +25,7 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
-from tffcl.runs.population_changes import frame_columns, names_of, other_names, taken_by, why_not_after
+from tffcl.runs.population_changes import frame_columns, names_of, taken_by, why_not_after
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 from tffcl.validation import check_kind
@@ -81,7 +81,7 @@ class Trained(Shown):
             newcomers or not these.
         """
         check_kind("population", population, Population, "a tffcl.Population")
-        if reason := other_names(self.names, population) or why_not_after(self.population, population):
+        if reason := why_not_after(self.population, population, self.names):
             raise UserError(f"these clients cannot join: {reason}")
         population = taken_by(self.method.model, population)
         # The state may know more clients than the population.
