@@ -57,7 +57,7 @@ def test_a_table_has_no_pictures(tmp_path, kind):
     path = write(tmp_path / "own.toml", f'builder = "my_table:build"\nkind = "{kind}"', 'name = "by_owner"')
     text = show(resolved(path), tmp_path / "out")
     assert "mine/by_owner, examples of 5" in text and "3 clients, no true groups" in text
-    assert "by client and label:\n    client   0   1\n         0  10  10\n" in text
+    assert "by client and label:\n      client   0   1\n    clinic 0  10  10\n" in text
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["labels.png", "sizes.png"]
 
 

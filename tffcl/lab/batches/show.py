@@ -52,7 +52,8 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     counts, sizes = federated.label_counts(), [len(index) for index in federated.train_indices]
     drawn = {"sizes.png": lambda: figures.client_sizes_figure(sizes)}
     if counts is not None:
-        drawn = {"labels.png": lambda: figures.label_histograms(counts, federated.true_groups)} | drawn
+        called = {"client_ids": federated.client_names, "label_names": federated.class_names}
+        drawn = {"labels.png": lambda: figures.label_histograms(counts, federated.true_groups, **called)} | drawn
     if _are_drawn(federated):
         drawn["samples.png"] = lambda: figures.sample_pictures(*_samples(federated))
     written = []
@@ -79,7 +80,8 @@ def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
     """Training indices by name of the group; of the first clients where there are not two groups."""
     parts, groups = federated.train_indices, federated.true_groups
     if groups is None or not np.any(groups != groups[0]):
-        return {f"client {client}": index for client, index in enumerate(parts[:_MOST_CLIENTS])}
+        named = federated.client_names or [f"client {client}" for client in range(len(parts))]
+        return dict(zip(named[:_MOST_CLIENTS], parts))
     members = {f"group {group}": np.flatnonzero(groups == group) for group in np.unique(groups)}
     return {name: np.unique(np.concatenate([parts[each] for each in own])) for name, own in members.items()}
 
@@ -113,7 +115,7 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     deciles = ", ".join(f"{each:,.0f}" for each in np.quantile(sizes, np.arange(1, 10) / 10))
     yield f"  skew of sizes: Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
     if counts is not None and not _are_drawn(federated):
-        yield from _label_lines(counts)
+        yield from _label_lines(counts, federated.client_names, federated.class_names)
     yield from _group_lines(sizes, counts, federated.true_groups, federated.transforms)
     if federated.note:
         yield f"  note: {federated.note}"
@@ -171,12 +173,15 @@ def _group_lines(
         yield f"  and {len(names) - _MOST_GROUPS} more groups"
 
 
-def _label_lines(counts: np.ndarray) -> Iterator[str]:
+def _label_lines(
+    counts: np.ndarray, client_names: Sequence[str] | None, class_names: Sequence[str] | None
+) -> Iterator[str]:
     """A table of the first clients and labels: how many training examples of each label a client holds."""
     shown = counts[:_MOST_CLIENTS, :_MOST_LABELS]
-    rows = [[client, *(f"{count:,}" for count in row)] for client, row in enumerate(shown)]
+    clients, labels = client_names or range(len(counts)), class_names or range(counts.shape[1])
+    rows = [[client, *(f"{count:,}" for count in row)] for client, row in zip(clients, shown)]
     yield "  training examples by client and label:"
-    yield textwrap.indent(Table.of(["client", *map(str, range(shown.shape[1]))], rows).to_text(left=0), "    ")
+    yield textwrap.indent(Table.of(["client", *map(str, labels[: shown.shape[1]])], rows).to_text(left=0), "    ")
     sizes = zip(counts.shape, shown.shape, ("clients", "labels"))
     more = [f"{size - most} more {what}" for size, most, what in sizes if size > most]
     if more:

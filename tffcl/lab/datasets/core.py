@@ -114,8 +114,8 @@ class Dataset(Shown):
             reach the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are classes,
             whole numbers from 0, `[n]` or several of each example `[n, L]`; or numbers to predict, floats `[n, ...]`.
           test: The same for the test examples.
-          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names
-            become numbers in sorted order.
+          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; clients
+            are called so, and ordered by it.
           num_classes: How many classes there are; None: one more than the largest, and none of numbers.
 
         Raises:
@@ -127,15 +127,16 @@ class Dataset(Shown):
             Images(numbers_of(x, f"{name}: x of {split}"), labels_of(y, f"{name}: y of {split}"))
             for split, (x, y) in (("train", train), ("test", test))
         )
+        names: tuple[str, ...] = ()
         if clients is not None:
             of_train, of_test = map(np.asarray, clients)
-            owners = owners_of(of_train, of_test, (f"{name}: clients of train", f"{name}: clients of test"))
+            *owners, names = owners_of(of_train, of_test, (f"{name}: clients of train", f"{name}: clients of test"))
             train, test = (
                 dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True)
             )
         if num_classes is None:
             num_classes = class_count(train.y, test.y)
-        data = cls(name, train, test, num_classes, mean=0.0, std=1.0)
+        data = cls(name, train, test, num_classes, mean=0.0, std=1.0, owner_names=names)
         if not (train.are_images and len(train)):
             return data
         mean, std = measured(train.x)
@@ -280,8 +281,9 @@ def class_count(*labels: np.ndarray) -> int | None:
     return 1 + int(max(each.max(initial=-1) for each in labels))
 
 
-def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns who holds each example as int32 numbers; `places` name the two arrays in errors."""
+def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, tuple]:
+    """Returns who holds each training and test example as int32 indices, and what those are called, in sorted order:
+    empty where they are called 0, 1, 2, ... anyway. `places` name the two arrays in errors."""
     # Text in pandas is of objects.
     train, test = (
         each.astype(str) if each.dtype == object and all(isinstance(name, str) for name in each.flat) else each
@@ -296,5 +298,7 @@ def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> t
         names = np.concatenate([train.astype(np.int64), test.astype(np.int64)])
     else:
         raise UserError(f"{places[0]} and {places[1]} must both be names or both integers")
-    numbers = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int32)
-    return numbers[: len(train)], numbers[len(train) :]
+    called, numbers = np.unique(names, return_inverse=True)
+    numbers = numbers.reshape(-1).astype(np.int32)
+    counted = called.dtype.kind == "i" and np.array_equal(called, np.arange(len(called)))
+    return numbers[: len(train)], numbers[len(train) :], () if counted else tuple(called.astype(str).tolist())

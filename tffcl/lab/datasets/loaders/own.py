@@ -115,8 +115,8 @@ def load_npz(*, path: str, num_classes: Count | None = None) -> Dataset:
 
     The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or
     floats 0 to 1 (stored as the nearest of 256 steps), and `y_train`, `y_test` [n], integers from 0. For
-    natural clients it has `client_train` and `client_test` [n] too, integers or strings, which become numbers
-    in sorted order.
+    natural clients it has `client_train` and `client_test` [n] too, integers or strings, which clients are called by
+    and ordered by.
 
     Args:
       path: The file.
@@ -130,10 +130,9 @@ def load_npz(*, path: str, num_classes: Count | None = None) -> Dataset:
     arrays = read_npz(path)
     train, test = images_of(arrays, str(path))
     classes = class_count(train.y, test.y) if num_classes is None else num_classes
-    train, test = (
-        dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True)
-    )
-    return Dataset(path.stem, train, test, classes, *measured(train.x), measured_noise=0.0)
+    *owners, names = _owners(arrays, path)
+    train, test = (dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True))
+    return Dataset(path.stem, train, test, classes, *measured(train.x), owner_names=names, measured_noise=0.0)
 
 
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -190,7 +189,7 @@ def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
 def _owners(arrays, path):
     present = [key for key in _OWNERS if key in arrays]
     if not present:
-        return None, None
+        return None, None, ()
     if len(present) == 1:
         raise UserError(f"{path} has {present[0]} only; natural clients need both {' and '.join(_OWNERS)}")
     return owners_of(*(arrays[key] for key in _OWNERS), tuple(f"{path}: {key}" for key in _OWNERS))

@@ -38,14 +38,17 @@ def mixtures_figure(run: RunFiles) -> ReportFigure | None:
     )  # fmt: skip
 
 
-def label_histograms(label_counts: np.ndarray, groups: Sequence | None = None) -> ReportFigure:
+def label_histograms(
+    label_counts: np.ndarray, groups: Sequence | None = None, **named: Sequence | None
+) -> ReportFigure:
     """Draws which labels the clients hold, with the totals of labels above and of clients at the right.
 
     Args:
       label_counts: [N, C], examples of client and class.
       groups: [N], what the clients are ordered by; without it they are ordered by their most frequent label.
+      **named: `client_ids` and `label_names`, as of `label_map`.
     """
-    return label_map(label_counts, groups, group_title="group", margins=True)
+    return label_map(label_counts, groups, group_title="group", margins=True, **named)
 
 
 def label_map(
