@@ -346,7 +346,8 @@ class Frame:
         ({"a": (X, Y[:3])}, r"client a has training examples float32 \[6, 2\] and 3 labels; they do not fit"),
         ({"a": X}, r"the training examples of client a are ndarray; they must be a pair \(x, y\)"),
         ({"a": {"x": X, "label": X}}, r"client a are a mapping of x, label; they must be a pair \(x, y\)"),
-        ({"a": (np.array(["one"] * 6), Y)}, r"training examples of client a are <U3 \[6\]; they must be numbers"),
+        ({"a": (np.array(["one"] * 6), Y)}, r"training examples of client a are <U3 \[6\]; .*TextVectorization"),
+        ({"a": (np.array(["one"] * 6, object), Y)}, r"client a are object \[6\]; they must be numbers .* of texts, "),
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "the training examples of client a have unequal shapes"),
     ],
 )

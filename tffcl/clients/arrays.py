@@ -50,9 +50,12 @@ def numbers_of(given, what: str) -> np.ndarray:
 
 
 def _to_numbers(given, x: np.ndarray) -> str:
-    """What makes numbers of an array of objects, which pandas has where columns are of several types."""
-    if x.dtype.kind in "US":
-        return ""
+    """What makes numbers of texts, or of an array of objects, which pandas has where columns are of several types."""
+    if x.dtype.kind in "US" or (x.dtype.kind == "O" and x.ndim == 1 and all(isinstance(e, (str, bytes)) for e in x)):
+        return (
+            ": tf.keras.layers.TextVectorization, adapted to public texts, makes numbers of texts, "
+            "layer(texts).numpy(), and the model begins with an Embedding"
+        )
     if x.dtype.kind != "O" or not x.ndim:
         return ': .astype("float32")' if x.ndim else ""
     columns = zip(getattr(given, "columns", range(x.shape[-1])), np.moveaxis(x, -1, 0)) if x.ndim == 2 else []
