@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tffcl
 from tests.algorithms.conftest import OWNERS, same_groups
+from tests.oracles import local_training
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl import FlatModel, LocalTraining, Population
 from tffcl.algorithms.cfl import build_cfl
@@ -99,6 +101,21 @@ def test_fedsem_places_late_clients_at_the_first_rounds_learning_rate(tff_worker
     # They have trained with next to no step since: the centres tell where they were placed.
     np.testing.assert_allclose(state.models, centres, atol=1e-3)
     assert same_groups(method.admit(state, newcomers).assignment)
+
+
+def test_fedsem_places_late_clients_at_the_first_rounds_rate_of_a_warm_up(tff_worker, model, grouped, monkeypatch):
+    """Which is a tenth of the full one."""
+    warming = dataclasses.replace(TRAINING, learning_rate_decay=tffcl.LearningRateDecay(warm_up=10))
+    method, compared = build_fedsem(model, warming, FedSEMParameters(2)), []
+    state, _ = method.next(method.initialize(grouped), cohort_of(grouped, [0, 1, 2], 1))
+    nearest = method._nearest
+    monkeypatch.setattr(
+        method, "_nearest", lambda trained, centres: compared.append(trained) or nearest(trained, centres)
+    )
+    method.next(state, cohort_of(grouped, [4], 30))
+    slow = dataclasses.replace(TRAINING, learning_rate=TRAINING.learning_rate / 10)
+    expected = local_training.trained(model, grouped, cohort_of(grouped, [4], 1), 4, model.initial, slow)
+    np.testing.assert_allclose(compared[0][0], expected, rtol=0, atol=1e-5)
 
 
 def test_fedsems_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, grouped):

@@ -330,3 +330,38 @@ def test_after_a_sudden_swap_who_groups_again_recovers_and_pacfl_without_does_no
     alone = ended.pop("alone")[0]
     assert all(accuracy > alone + 0.05 for accuracy, _ in ended.values())
     assert all(count == 2 for _, count in ended.values())
+
+
+WARM_LAYERS = {"name": "lg_fedavg", "fedavg_rounds": 1, "local_layers": 1}
+
+
+def test_clusters_after_rounds_of_fedavg_start_from_its_local_layers_too(tff_worker, model, clients):
+    method = composed(model, "centres", when=2, training=WARM_LAYERS)
+    state = train(method, clients, ((0, 1, 2, 3), (0, 1)))
+    before = models_of(method, state, clients)
+    state, _ = method.next(state, cohort_of(clients, [0], 3))
+    away = np.flatnonzero(method.views(state).clusters != method.views(state).clusters[0])
+    assert len(away)
+    np.testing.assert_array_equal(models_of(method, state, clients)[away], before[away])
+
+
+def test_clusters_that_go_on_from_none_start_from_their_members_local_layers_too(tff_worker, model, digit_clients):
+    """Of four alike two come to be of a third kind."""
+    alike, changed = (digit_clients([60] * 6, turns=turns) for turns in ([0, 0, 0, 0, 1, 1], [0, 0, 2, 2, 1, 1]))
+    how = ComposedParameters(signature="centres", threshold=0.45, regroup_every=2, training=WARM_LAYERS)
+    method = build_composed(model, TRAINING, how, seed=2)
+    state = train(method, alike, ((0, 1, 5), (0, 4)))
+    before = models_of(method, state, alike)
+    state, metrics = method.next(state, cohort_of(changed, [0], 3))
+    assert metrics.scalars["formed_anew"] == 1 and method.views(state).clusters.tolist() == [0, 0, 2, 2, 1, 1]
+    np.testing.assert_allclose(models_of(method, state, changed)[[2, 3]], before[[2, 3]], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("signature", ["anchor_gradient", LAST_LAYER, "outputs"])
+def test_clients_sign_with_the_whole_model_where_a_part_of_it_is_shared(tff_worker, model, clients, signature):
+    """With the shared part as it was learned, and the local layers that all start from."""
+    method = composed(model, signature, when=1, training="lg_fedavg")
+    state = train(method, clients, ((0, 1, 2, 3),))
+    start = models_of(method, state, clients)[4]
+    state, _ = method.next(state, cohort_of(clients, [0, 1], 2))
+    np.testing.assert_array_equal(state.met.signed_with, start)

@@ -224,6 +224,17 @@ def test_a_model_whose_clients_are_not_there_stays_nearly_as_it_is(tff_worker, m
     assert 0 < moved[1] < 2 * far * moved[0] and moved[0] > 0.01
 
 
+def test_without_smoothing_a_model_that_is_nobodys_nearest_stays(tff_worker, model, population):
+    method = build_fedsoft(model, TRAINING, FedSoftParameters(2, smoother=0.0))
+    nines, without = model.initial.copy(), population.map(lambda x, y: (x, y % 9))
+    nines[-1] += 100  # the last class's bias
+    state = dataclasses.replace(method.initialize(without), models=np.stack([model.initial, nines]))
+    after, _ = method.next(state, cohort_of(without, [0, 1, 3], 1))
+    assert after.mixture[[0, 1, 3]].tolist() == [[1, 0]] * 3
+    np.testing.assert_array_equal(after.models[1], state.models[1])
+    assert np.abs(after.models[0] - state.models[0]).max() > 1e-3
+
+
 def test_a_soft_composition_of_one_cluster_is_fedavg(tff_worker, model, population, reference):
     method = composed(model, grouping="soft", num_clusters=1)
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])

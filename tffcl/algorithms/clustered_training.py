@@ -21,6 +21,7 @@ from tffcl.client_work.training import build_difference_work, build_trajectory_w
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.clustering.reclustering import mean_of_members
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.privacy_releases import all_noised
@@ -156,6 +157,23 @@ class ClusteredTraining:
 
         server = tf.nest.map_structure(of_rows, state.server, self.rows(len(rows)))
         return {"models": of_rows(state.models, start), "server": server, "aggregators": aggregators}
+
+    def formed_anew(self, state: ClusteredState, labels: np.ndarray, origins: np.ndarray) -> dict:
+        """Returns the same fields where clusters are formed anew.
+
+        Args:
+          state: With the clusters of before.
+          labels: `int [N]`, the new clusters, from 0.
+          origins: `int [K]`, as `rows` of `rearranged`: a cluster that goes on from none starts with the mean of what
+            its members started from.
+        """
+        carried, own = self.rearranged(state, origins), mean_of_members(state.models, state.assignment, labels)
+        carried["models"][origins < 0] = own[origins < 0]
+        return carried
+
+    def whole_model(self, state: ClusteredState, row: int) -> np.ndarray:
+        """Returns the model `float32 [P]` that a member of a cluster starts from before it has trained."""
+        return state.models[row]
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`."""
@@ -407,10 +425,11 @@ class CollectedTraining(Method):
     """
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters):
-        self.model, self.round, self.parameters = model, build_collected_round(model, training), parameters
+        self.model, self.training, self.parameters = model, training, parameters
+        self.round = build_collected_round(model, training)
 
     def updates(
-        self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, composed: Round | None = None, optimizers=None
+        self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, optimizers=None
     ) -> tuple[np.ndarray, RoundResult]:
         """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the
         rest.
@@ -419,28 +438,24 @@ class CollectedTraining(Method):
           models: `float32 [K, P]`.
           keys: `int [m]`, each client's row.
           cohort: The clients.
-          composed: Another round of `build_collected_round` than the method's own.
           optimizers: Those of the state, see `ClusteredState`; the result has them after the round.
         """
         keys = np.asarray(keys, np.int32)
-        result = run_round(composed or self.round, cohort, {"models": models}, optimizers=optimizers, key=keys)
+        result = run_round(self.round, cohort, {"models": models}, optimizers=optimizers, key=keys)
         return result.collected["difference"], result
 
-    def updates_in_parts(
-        self, model: np.ndarray, cohort: Cohort, composed: Round | None = None
-    ) -> Iterator[tuple[slice, np.ndarray]]:
+    def updates_in_parts(self, model: np.ndarray, cohort: Cohort) -> Iterator[tuple[slice, np.ndarray]]:
         """Lets all clients of a cohort train one model `[P]`, as many at a time as memory holds the updates of.
 
         Args:
           model: `float32 [P]`.
           cohort: The clients.
-          composed: Another round of `build_collected_round` than the method's own.
 
         Yields:
           `(part of the cohort, its updates float32 [n, P])`.
         """
         for part, few in cohort.parts(max(1, BYTES_AT_A_TIME // model.nbytes)):
-            updates, _ = self.updates(model[np.newaxis], np.zeros(len(few.client_ids), np.int32), few, composed)
+            updates, _ = self.updates(model[np.newaxis], np.zeros(len(few.client_ids), np.int32), few)
             yield part, updates
 
     def models_for(self, state: ClusteredState, client_ids):

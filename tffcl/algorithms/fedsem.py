@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.clustered_training import CollectedTraining, build_collected_round
+from tffcl.algorithms.clustered_training import CollectedTraining
 from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
@@ -43,8 +43,6 @@ class FedSEM(CollectedTraining):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FedSEMParameters, seed: int):
         super().__init__(model, training, parameters)
         self._initial, self._clusters, self._seed = model.initial, parameters.num_clusters, seed
-        # Whoever is placed by the first centres trains as their members did, at the rate before any decay.
-        self._first_round = build_collected_round(model, dataclasses.replace(training, learning_rate_decay=1.0))
         if self._clusters > 1:  # a first training of the initial model, to be placed by
             self.joining = Traffic.of(self.round.transfer)
 
@@ -99,7 +97,10 @@ class FedSEM(CollectedTraining):
         [n]`."""
         if self._clusters == 1:
             return np.zeros(len(cohort.client_ids), np.int32)
-        moves = self.updates_in_parts(self._initial, cohort, self._first_round)
+        # They train as the members of these did, at the first round's rate, where it changes.
+        if not self.training.decay.is_constant:
+            cohort = dataclasses.replace(cohort, seed=(cohort.seed[0], 1))
+        moves = self.updates_in_parts(self._initial, cohort)
         return np.concatenate([self._nearest(few + self._initial, state.first_centres) for _, few in moves])
 
     def _nearest(self, trained: np.ndarray, centres: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, index_of, joined_order
 from tffcl.clients.simulation_context import current
 from tffcl.clustering import self_distance
-from tffcl.clustering.reclustering import ChangeFlags, Triggers, mean_of_members, renumbered
+from tffcl.clustering.reclustering import ChangeFlags, Triggers, renumbered
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
@@ -148,10 +148,11 @@ class GroupedInTime(Method):
         takes part again."""
         warm, how = state.warm, self._inner.clustering
         there = population.restricted(np.intersect1d(warm.client_ids, population.client_ids))
-        labels, formed = self._inner.formed(there, model=None if how.signature.model is None else warm.models[0])
+        asked_with = None if how.signature.model is None else self._inner.engine.whole_model(warm, 0)
+        labels, formed = self._inner.formed(there, model=asked_with)
+        together = dataclasses.replace(warm, assignment=np.zeros(len(labels), np.int32))
         first = np.where(np.arange(labels.max() + 1) == 0, 0, -1)
-        carried = self._inner.engine.rearranged(warm, first)
-        carried["models"] = np.repeat(warm.models, len(first), axis=0)
+        carried = self._inner.engine.formed_anew(together, labels, first)
         members = {"client_ids": there.client_ids, "assignment": labels}
         return self._first(state, OneShotState(**{**vars(warm), **members, **carried, **formed}), there, round_number)
 
@@ -201,8 +202,7 @@ class GroupedInTime(Method):
             theirs, placed = inner.placed(known, absent, kept)
             labels, formed = extended(known, absent, theirs)["assignment"], {**formed, **placed}
         labels, moved, origins = renumbered(labels, met.assignment)
-        carried, own = inner.engine.rearranged(met, origins), mean_of_members(met.models, met.assignment, labels)
-        carried["models"][origins < 0] = own[origins < 0]
+        carried = inner.engine.formed_anew(met, labels, origins)
         versions = state.flags.signed_version.copy()
         versions[met.index(there)] = population.versions[population.index(there)]
         state = dataclasses.replace(

@@ -21,6 +21,7 @@ from tffcl.client_work.training import build_train_and_report, training_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.clustering.reclustering import mean_of_members
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import LayerParts, layer_parts
@@ -166,6 +167,17 @@ class PartlySharedTraining(ClusteredTraining):
         rearranged = super().rearranged(dataclasses.replace(state, server={}), rows)
         local = rearranged_rows(state.server["local"], self._first_local(len(rows)), rows)
         return {**rearranged, "server": {"local": local}}
+
+    def formed_anew(self, state: ClusteredState, labels: np.ndarray, origins: np.ndarray) -> dict:
+        carried = super().formed_anew(state, labels, origins)
+        if not self._is_whole(state):
+            own = mean_of_members(state.server["local"], state.assignment, labels)
+            carried["server"]["local"][origins < 0] = own[origins < 0]
+        return carried
+
+    def whole_model(self, state: ClusteredState, row: int) -> np.ndarray:
+        whole = super().whole_model(state, row)
+        return whole if self._is_whole(state) else self.parts.joined(state.server["local"][row], whole)[0]
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         if self._is_whole(state) and cohort.seed[1] <= self.whole_rounds:

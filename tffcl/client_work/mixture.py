@@ -134,8 +134,9 @@ def nearest_shares(losses, least: float, counts):
     there = tf.sign(counts)
     nearest = there[:, tf.newaxis] * tf.one_hot(tf.argmin(losses, axis=0), losses.shape[0])
     shares = tf.math.divide_no_nan(tf.reduce_sum(nearest, 0), tf.reduce_sum(there))
-    shares = tf.maximum(shares, max(least, LEAST))  # without examples all are equal
-    return shares / tf.reduce_sum(shares)
+    shares = tf.maximum(shares, least)
+    all_of = tf.reduce_sum(shares)  # 0 without examples, which then tell no model from another
+    return tf.where(all_of > 0, tf.math.divide_no_nan(shares, all_of), tf.ones_like(shares) / losses.shape[0])
 
 
 def mean_model(models, weights):

@@ -283,8 +283,8 @@ def _with_constants(name: str, function, layers) -> Callable:
     if any(each.dtype in (tf.resource, tf.variant) for each in function.captured_inputs):
         raise UserError(
             f"the Keras model {name} looks at variables that are no weights of its layers, a tf.random.Generator or a "
-            "table: add_weight makes weights, tf.keras.layers.Dropout and GaussianNoise follow from the run's seed, and "
-            "layers that look words up, as TextVectorization, belong before the model: layer(texts).numpy()"
+            "table: add_weight makes weights, tf.keras.layers.Dropout and GaussianNoise follow from the run's seed, "
+            "and layers that look words up, as TextVectorization, belong before the model: layer(texts).numpy()"
         )
     constants = [each.numpy() for each in function.captured_inputs]
 
