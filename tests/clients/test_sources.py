@@ -629,3 +629,38 @@ def test_a_mapping_that_fails_names_its_client():
     for lazy in (False, True):
         with pytest.raises(UserError, match="training examples of client bob cannot be read: ValueError: no such shar"):
             Population.from_arrays(Failing(ann=(X, Y), bob=(X, Y)), lazy=lazy)
+
+
+def test_a_population_stays_as_it_is_when_the_users_arrays_change():
+    x, y = X.astype(np.float32), Y.copy()
+    clients = Population.from_arrays({"mia": (x, y)}, {"mia": ({"image": x}["image"], y)})
+    x *= -1
+    y[:] = 0
+    np.testing.assert_array_equal(clients.train("mia").x, X)
+    np.testing.assert_array_equal(clients.test("mia").x, X)
+    np.testing.assert_array_equal(clients.train("mia").y, Y)
+
+
+def test_a_function_that_works_in_place_changes_no_other_population():
+    def doubled(x, y):
+        x *= 2
+        y += 1
+        return x, y
+
+    clients = Population.from_arrays({"mia": (X.astype(np.float32), Y)})
+    for _ in range(2):
+        np.testing.assert_array_equal(clients.map(doubled).train("mia").x, 2 * X)
+    np.testing.assert_array_equal(clients.train("mia").y, Y)
+
+
+def test_examples_that_are_read_when_needed_must_be_the_same_each_time():
+    x = np.arange(40, dtype=np.float32)[:, np.newaxis]
+
+    class Shuffled(ReadWhenNeeded):
+        def __getitem__(self, name):
+            return tf.data.Dataset.from_tensor_slices(super().__getitem__(name)).shuffle(40)
+
+    given = Shuffled({"mia": (x, np.arange(40) % 3)})
+    with pytest.raises(UserError, match="the training examples of client mia are others, or in another order, .*lazy"):
+        Population.from_arrays(given, lazy=True)
+    assert len(Population.from_arrays(given).train("mia")) == 40

@@ -143,3 +143,19 @@ def test_a_class_of_weight_0_is_no_padding():
     """Its labels are wrong or right as all are, also under a loss that does not name what it leaves out."""
     loss = losses.CategoricalCrossentropy(from_logits=True)
     assert tffcl.FlatModel.from_keras(keras(3), loss, (X, labels_of()), class_weight={0: 0.0}).objective.ignored == ()
+
+
+@pytest.mark.parametrize("ignored", [None, 0])
+def test_a_mask_of_the_outputs_needs_labels_that_are_left_out(ignored):
+    """Keras leaves padding out of the loss by it."""
+    tagger = tf.keras.Sequential(
+        [layers.Embedding(7, 4, mask_zero=True), layers.GRU(4, return_sequences=True), layers.Dense(7)]
+    )
+    tagger.build([None, 6])
+    spec = (tf.TensorSpec([None, 6], tf.int32), tf.TensorSpec([None, 6], tf.int32))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=ignored)
+    if ignored is None:
+        with pytest.raises(tffcl.UserError, match="carry a mask, .* ignore_class"):
+            tffcl.FlatModel.from_keras(tagger, loss, spec)
+    else:
+        assert tffcl.FlatModel.from_keras(tagger, loss, spec).size == sum(map(np.size, tagger.get_weights()))

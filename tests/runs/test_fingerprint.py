@@ -1,6 +1,7 @@
 """What a model of one's own is, as a run notes it: others of equal shapes are refused."""
 
 import collections
+import dataclasses
 import logging
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import tffcl
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.given import build_given
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.runs import fingerprint
@@ -70,6 +72,35 @@ def test_a_run_does_not_go_on_with_other_frozen_weights(tmp_path, tff_worker):
     with pytest.raises(tffcl.UserError, match="computes"):
         other = build_fedavg(model(frozen=0.3), training)
         tffcl.train(other, population, rounds=2, clients_per_round=2, out=tmp_path / "run", resume=True)
+
+
+def test_a_run_does_not_go_on_from_other_first_weights(tmp_path, tff_worker):
+    """Newcomers, who has not trained, and late signatures would have these."""
+    rng = np.random.default_rng(0)
+    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(2)}
+    population, training = tffcl.Population.from_arrays(clients), tffcl.LocalTraining(batch_size=4)
+    loss, models = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), []
+    for seed in (1, 2):
+        tf.keras.utils.set_random_seed(seed)
+        network = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(6,))])
+        models.append(tffcl.FlatModel.from_keras(network, loss, SPEC))
+    how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
+    tffcl.train(build_fedavg(models[0], training), population, rounds=1, **how)
+    with pytest.raises(tffcl.UserError, match="model.initial_weights is .*; tf.keras.utils.set_random_seed"):
+        tffcl.train(build_fedavg(models[1], training), population, rounds=2, resume=True, **how)
+
+
+def test_a_run_does_not_go_on_with_other_true_groups(tmp_path, tff_worker):
+    """By which it is measured, and which `given` trains by."""
+    rng = np.random.default_rng(0)
+    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(4)}
+    population, shown = tffcl.Population.from_arrays(clients), model(statistics="reset")
+    first, other = (dataclasses.replace(population, groups=np.array(groups)) for groups in ([0, 1, 0, 1], [0, 0, 1, 1]))
+    method = build_given(shown, tffcl.LocalTraining(batch_size=4))
+    how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
+    tffcl.train(method, first, rounds=1, **how)
+    with pytest.raises(tffcl.UserError, match="true groups of clients differ"):
+        tffcl.train(method, other, rounds=2, resume=True, **how)
 
 
 def test_statistics_do_not_go_through_what_measures_updates():

@@ -78,7 +78,16 @@ def _read_by_name(names: Mapping, there: set, read: Callable, kind: str, lazy: b
             told = f"{type(error).__name__}: {error}"
             raise UserError(f"the {kind} examples of client {names[number]} cannot be read: {told}") from error
 
-    return LazyExamples(numbers, of) if lazy and numbers else {number: of(number) for number in _bar(numbers, kind)}
+    if not lazy or not numbers:
+        return {number: of(number) for number in _bar(numbers, kind)}
+    # Validation examples are rows, which would be others each time.
+    once, again = of(numbers[0]), of(numbers[0])
+    if not all(map(np.array_equal, *([*tf.nest.flatten(each.x), each.y] for each in (once, again)))):
+        raise UserError(
+            f"the {kind} examples of client {names[numbers[0]]} are others, or in another order, each time that they "
+            "are read; leave shuffle() out, LocalTraining shuffles, or lazy=True"
+        )
+    return LazyExamples(numbers, of)
 
 
 def fields(
@@ -350,7 +359,8 @@ def applied(function: Callable, each: ClientExamples, client: object, kind: str)
     except (TypeError, ValueError):  # a ValueError: nobody knows what it takes, as some of C's
         if not callable(function) or isinstance(function, types.FunctionType):
             raise UserError("function must take examples and labels, as in clients.map(lambda x, y: (-x, y))") from None
-    return checked(client, function(each.x, each.y), kind)
+    given = tf.nest.map_structure(np.copy, each.x), each.y.copy()  # which it may change
+    return checked(client, function(*given), kind)
 
 
 def checked(client, given, kind: str) -> ClientExamples:
@@ -398,7 +408,9 @@ def _numbers(given, what: str) -> np.ndarray:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
             raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
         x = x.astype(np.float32)
-    return np.ascontiguousarray(x)
+    # A population stays as it is when the user's array changes.
+    shared = x.flags.writeable and np.may_share_memory(x, np.asarray(given))
+    return np.array(x, order="C") if shared else np.ascontiguousarray(x)
 
 
 def _label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:

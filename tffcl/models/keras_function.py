@@ -40,6 +40,7 @@ class KerasFunction:
         and `int32 [2]`, or None for inference, to the model's outputs, the sum of its regularizers' and other own
         losses, and the new values of the statistics, in order. Differentiable in the trained weights alone.
       constraints: Of the trained weights, in order: what Keras applies to each after a step, or None.
+      masks_outputs: Whether the outputs carry a mask, by which `fit` leaves padding out of loss and metrics.
     """
 
     model: tf.keras.Model
@@ -50,6 +51,7 @@ class KerasFunction:
     kinds: tuple[str, ...]
     forward: Callable
     constraints: tuple[Callable | None, ...]
+    masks_outputs: bool
 
     @property
     def initial(self) -> tuple[np.ndarray, ...]:
@@ -192,7 +194,8 @@ def keras_function(
     with _eagerly():
         copy, others = _with_places(name, rebuild, keras_model)
         # With AutoGraph, which layers of a user's own may need.
-        trace = tf.function(_build_trace(copy, is_trained, others))
+        masks: list = []
+        trace = tf.function(_build_trace(copy, is_trained, others, masks))
         try:
             training = trace.get_concrete_function(*specs, tf.TensorSpec([2], tf.int32))
             changed = [place.is_assigned for place in copy.weights]
@@ -229,7 +232,7 @@ def keras_function(
     constraints = (weights[number].constraint for number in places if is_trained[number])
     constraints = tuple(each and converted(each) for each in constraints)
     names = tuple(names[number] for number in places)
-    return KerasFunction(keras_model, rebuild, values, places, names, kinds, forward, constraints)
+    return KerasFunction(keras_model, rebuild, values, places, names, kinds, forward, constraints, bool(masks))
 
 
 def _weight_names(keras_model: tf.keras.Model) -> list[str]:
@@ -336,8 +339,9 @@ def _freeze_like(copy, keras_model):
         layer.trainable = like.trainable
 
 
-def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place]):
-    """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`."""
+def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place], masks: list):
+    """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`, which
+    puts the mask that the outputs carry, if there is one, into `masks`."""
     variances = _variances(copy)
     generators = [each._random_generator for each in copy._flatten_layers() if hasattr(each, "_random_generator")]
 
@@ -351,6 +355,7 @@ def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place]):
         for number, generator in enumerate(generators):
             _draw_by(generator, None if seed is None else tf.random.experimental.stateless_fold_in(seed, number))
         outputs = copy(tf.nest.map_structure(tf.stop_gradient, x), training=seed is not None)
+        masks.extend(each for each in [getattr(outputs, "_keras_mask", None)] if each is not None)
         losses = [tf.cast(each, tf.float32) for each in copy.losses]
         penalty = tf.add_n(losses) if losses else tf.constant(0.0)
         return outputs, penalty, [place.value() for place in copy.weights if place.is_assigned]

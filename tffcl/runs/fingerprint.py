@@ -18,7 +18,8 @@ from tffcl.models.graph_function import graph_function
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
-_NUMBERS = "numbers of clients"
+_NUMBERS, _GROUPS, _VERSIONS = "numbers of clients", "true groups of clients", "changes of clients' data"
+_NOTED_LATE = (_NUMBERS, _GROUPS, _VERSIONS)
 _MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
 
 
@@ -52,6 +53,10 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
         if population.names is not None:
             found[f"{_NUMBERS}{when}"] = of_array(population.client_ids)
+        if population.groups is not None:
+            found[f"{_GROUPS}{when}"] = of_array(population.groups)
+        if population.versions.any():
+            found[f"{_VERSIONS}{when}"] = of_array(population.versions)
         counted = population.read_before if population.sizes is None else population.client_ids
         found[f"sizes of clients{when}"] = of_array(population.sizes_of(counted))
         read = [population.train(client) for client in population.read_before]
@@ -78,8 +83,8 @@ def check_same_data(out, before: Mapping[str, str] | None, now: Mapping[str, str
     Raises:
       UserError: If they differ; the message says in what.
     """
-    if before is not None:  # earlier versions noted no numbers
-        now = {name: noted for name, noted in now.items() if name in before or not name.startswith(_NUMBERS)}
+    if before is not None:  # earlier versions noted none of these
+        now = {name: noted for name, noted in now.items() if name in before or not name.startswith(_NOTED_LATE)}
     if before is None or before == now:
         return
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
@@ -124,9 +129,11 @@ def _model(model: FlatModel) -> dict:
     if model.key is None:
         if model.metrics_of_outputs:
             known["metrics"] = [each.name for each in model.metrics]
-        if model.has_trained_weights:
-            known["initial"] = model.initial
-        return known | {"weights": [list(weight.shape) for weight in model.weights], "computes": _probe(model)}
+        return known | {
+            "initial_weights": model.initial,
+            "weights": [list(weight.shape) for weight in model.weights],
+            "computes": _probe(model),
+        }
     return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
 
 

@@ -119,6 +119,7 @@ FAILED = "failed.json"  # why a run of several diverged
 REPORT = "report.html"
 CHECKPOINTS, KEPT, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
+CURES = {f"{BUILT_FROM}.model.initial_weights": "tf.keras.utils.set_random_seed(1) before it is built draws the same"}
 
 _OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
 _FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
@@ -381,8 +382,8 @@ class RunDirectory(os.PathLike):
                     "until= stops a run before its end)"
                 )
             raise UserError(
-                f"{self} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, "
-                f"start anew with {OVERWRITE}, or give another directory"
+                f"{self} holds another run: its {key} is {before!r}, not {now!r}; "
+                f"{CURES.get(key, 'resume with its own settings')}, start anew with {OVERWRITE}, or give another directory"
             )
 
     # Writers

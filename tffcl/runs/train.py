@@ -294,8 +294,9 @@ def _under_way(run: Run, memory: int, shards: int | None) -> Iterator[KeptStore]
 def default_settings(method: Method, protocol: Protocol) -> dict:
     """Returns the settings of a run for which none are given: the protocol, and what the method was built from."""
     values = dataclasses.asdict(protocol)
-    del values["privacy"]
+    privacy = {name: value for name, value in values.pop("privacy").items() if value is not None}
     if not protocol.place_unseen:
         del values["place_unseen"]
     named = {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
+    named |= {"privacy": privacy} if privacy else {}
     return {**named, BUILT_FROM: fingerprint.of_method(method)}

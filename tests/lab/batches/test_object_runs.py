@@ -97,6 +97,8 @@ def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_setti
         compare({"one model": methods["one model"]}, clients, tmp_path, evaluate_every=2)
     with pytest.raises(UserError, match="PACFL/seed-0 was run with built_from.noise_seed .none., not not set"):
         compare({"PACFL": methods["one model"]}, clients, tmp_path)
+    with pytest.raises(UserError, match="PACFL/seed-0 was run with privacy not set, not {'delta': 1e-06}"):
+        compare(alone, clients, tmp_path, privacy=tffcl.PrivacySettings(delta=1e-6))
     assert compare(alone, others, tmp_path, overwrite=True, seeds=[0, 1])[0] != first[0]
 
 

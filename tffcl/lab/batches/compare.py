@@ -16,7 +16,7 @@ from tffcl.lab.reporting.targets import Target, parse_target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.metrics import check_measured
-from tffcl.runs.run_directory import RunDirectory, State, first_difference
+from tffcl.runs.run_directory import CURES, RunDirectory, State, first_difference
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind, check_labels
 
@@ -269,10 +269,8 @@ def _reason(label: str, key: str, before: object, now: object, *, own: bool) -> 
     given = f" say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before}),"
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
-    return (
-        f"was run with {key} {_written(before)}, not {_written(now)}; a table has runs of the same settings:"
-        f"{given if own else ''}"
-    )
+    cure = f" {CURES[key]}," if key in CURES else given if own else ""
+    return f"was run with {key} {_written(before)}, not {_written(now)}; a table has runs of the same settings:{cure}"
 
 
 def _written(value: object) -> str:
