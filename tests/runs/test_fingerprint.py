@@ -86,7 +86,9 @@ def test_a_run_does_not_go_on_from_other_first_weights(tmp_path, tff_worker):
         models.append(tffcl.FlatModel.from_keras(network, loss, SPEC))
     how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
     tffcl.train(build_fedavg(models[0], training), population, rounds=1, **how)
-    with pytest.raises(tffcl.UserError, match="model.initial_weights is .*; tf.keras.utils.set_random_seed"):
+    with pytest.raises(
+        tffcl.UserError, match="model.initial_weights is .*; build it after tf.keras.utils.set_random_seed"
+    ):
         tffcl.train(build_fedavg(models[1], training), population, rounds=2, resume=True, **how)
 
 

@@ -119,7 +119,8 @@ FAILED = "failed.json"  # why a run of several diverged
 REPORT = "report.html"
 CHECKPOINTS, KEPT, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
-CURES = {f"{BUILT_FROM}.model.initial_weights": "tf.keras.utils.set_random_seed(1) before it is built draws the same"}
+CURES = {f"{BUILT_FROM}.model.initial_weights": "build it after tf.keras.utils.set_random_seed(1)"}
+_ITS_OWN = "resume with its own settings"
 
 _OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
 _FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
@@ -382,8 +383,8 @@ class RunDirectory(os.PathLike):
                     "until= stops a run before its end)"
                 )
             raise UserError(
-                f"{self} holds another run: its {key} is {before!r}, not {now!r}; "
-                f"{CURES.get(key, 'resume with its own settings')}, start anew with {OVERWRITE}, or give another directory"
+                f"{self} holds another run: its {key} is {before!r}, not {now!r}; {CURES.get(key, _ITS_OWN)}, start anew "
+                f"with {OVERWRITE}, or give another directory"
             )
 
     # Writers
