@@ -120,7 +120,6 @@ REPORT = "report.html"
 CHECKPOINTS, KEPT, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
 CURES = {f"{BUILT_FROM}.model.initial_weights": "build it after tf.keras.utils.set_random_seed(1)"}
-_ITS_OWN = "resume with its own settings"
 
 _OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
 _FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
@@ -382,9 +381,10 @@ class RunDirectory(os.PathLike):
                     f"another directory (for a result after {now} rounds begin with these, and resume with more; "
                     "until= stops a run before its end)"
                 )
+            cure = CURES.get(key, "resume with its own settings")
             raise UserError(
-                f"{self} holds another run: its {key} is {before!r}, not {now!r}; {CURES.get(key, _ITS_OWN)}, start anew "
-                f"with {OVERWRITE}, or give another directory"
+                f"{self} holds another run: its {key} is {before!r}, not {now!r}; {cure}, start anew with {OVERWRITE}, "
+                "or give another directory"
             )
 
     # Writers
