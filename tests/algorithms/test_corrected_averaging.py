@@ -167,6 +167,29 @@ def test_newcomers_leave_c_the_mean_of_all_control_variates(tff_worker, model, p
     assert apart(train(method, population, [(0, 3), (1, 3, 4), (0, 2)], joined)) < 1e-6
 
 
+def test_control_variates_of_who_has_left_count_again_when_it_is_back(tff_worker, model, population):
+    """In between it is SCAFFOLD of the others, with the mean of their c_i."""
+    method, here = build_scaffold(model, PLAIN), [0, 1, 3]
+    left, before = population.restricted(here), train(method, population, [(0, 1, 2, 3, 4), (1, 2, 4)])
+    alone = dataclasses.replace(
+        before, client_ids=left.client_ids, assignment=np.zeros(3, np.int32),
+        server={"control_sums": np.sum(before.kept.of(here), axis=0)[np.newaxis]},
+    )  # fmt: skip
+    after, expected = (method.next(state, cohort_of(left, [0, 3], 3))[0] for state in (before, alone))
+    assert_close(after.models, expected.models)
+    assert np.abs(method.next(before, cohort_of(population, [0, 3], 3))[0].models - after.models).max() > 1e-3
+    assert apart(after) < 1e-6 and len(after.client_ids) == len(population)
+
+
+def test_under_noise_c_stays_where_clients_leave(tff_worker, model, population):
+    noisy = tffcl.aggregation("dp", noise_multiplier=0.1, clip=1.0, min_cluster_size=0.1, seed=1)
+    method, left = build_scaffold(model, PLAIN, aggregation=noisy), population.restricted([0, 1, 3])
+    state = train(method, population, [(0, 1, 2, 3, 4)] * 2)
+    moved, _ = method.next(state, cohort_of(left, [0, 1, 3], 3))
+    c, now = (each.server["control_sums"][0] / 5 for each in (state, moved))
+    assert 0 < np.abs(now - c).max() < 3 * np.abs(c).max()
+
+
 @SLOW
 def test_newcomers_that_join_clusters_and_found_one_leave_each_c_right(tff_worker, model, digit_clients):
     turned = digit_clients([40] * 6, turns=[0, 0, 0, 0, 1, 1])

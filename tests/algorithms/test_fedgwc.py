@@ -46,6 +46,15 @@ def test_interactions_are_the_plain_ones(tff_worker, convex, digit_clients):
     np.testing.assert_allclose(found, oracle.affinity(state.interactions, 2.0), rtol=1e-9)
 
 
+def test_who_has_left_is_no_part_of_the_share_that_takes_part(tff_worker, convex, digit_clients):
+    """All that are there take part: what is seen is that round's alone."""
+    population = digit_clients([31, 40, 25, 50, 12, 33], turns=[0, 1, 0, 1, 0, 0])
+    method, here = build_fedgwc(convex, WHOLE, NEVER), [0, 1, 3]
+    state, alone = (method.initialize(each) for each in (population, population.restricted(here)))
+    state, expected = (method.next(each, cohort_of(population.restricted(here), here, 1))[0] for each in (state, alone))
+    np.testing.assert_allclose(state.interactions[np.ix_(here, here)], expected.interactions, rtol=1e-6)
+
+
 def test_without_splits_it_is_fedavg(tff_worker, model, population, reference):
     method = build_fedgwc(model, TRAINING, NEVER)
     state = train(method, population)

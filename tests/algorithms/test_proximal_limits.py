@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+import tffcl
 from tests.algorithms.conftest import PULL
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, learned_by_tff, models_of, split, train
 from tffcl.algorithms.ditto import build_ditto
@@ -98,3 +99,17 @@ def test_ditto_sends_what_fedavg_sends(tff_worker, model, population):
 def test_a_negative_weight_is_refused(parameters):
     with pytest.raises(UserError, match="proximal_weight is -0.1; it must be a number from 0"):
         parameters(-0.1)
+
+
+@pytest.mark.parametrize("name", ["fedprox", "ditto", "fednova", "stocfl", "fedsoft"])
+def test_a_weight_of_the_training_beside_the_methods_own_is_refused(model, name):
+    """It would be overridden without a word."""
+    pulled = dataclasses.replace(TRAINING, proximal_weight=2.0)
+    with pytest.raises(UserError, match="the training's proximal_weight is 2, and the method's own is 0"):
+        getattr(tffcl.algorithms, f"build_{name}")(model, pulled)
+
+
+def test_a_weight_of_the_training_pulls_where_the_method_has_none(tff_worker, model, population):
+    pulled = build_fedavg(model, dataclasses.replace(TRAINING, proximal_weight=PULL))
+    own = build_fedprox(model, TRAINING, FedProxParameters(PULL))
+    assert_close(*(models_of(each, train(each, population), population) for each in (pulled, own)))

@@ -157,6 +157,8 @@ KEEPS = 'of net each client keeps a part to itself; take statistics="global" or 
     [
         (by("clove"), f"clove asks clients for their losses .*{KEEPS}"),
         (by("feddrift"), KEEPS),
+        (by("flux"), f"after 5 rounds clients describe their data with one model, and {KEEPS}"),
+        (by("flhc"), f"after 10 rounds clients describe their data with one model, and {KEEPS}"),
         (by("fedem"), f"a client compares its losses under all models of a mixture, and {KEEPS}"),
         (by("fedsoft"), KEEPS),
         (by("rr_cluster"), KEEPS),

@@ -97,7 +97,7 @@ def build_personal_training(
       training: Local hyper-parameters, of both models.
       parameters: λ.
     """
-    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    proximal = training.with_proximal_weight(parameters.proximal_weight)
     own = {"kind": PersonalTraining, "kept": model.initial, "personal": build_personal_round(model, proximal)}
     return build_engine(
         model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own

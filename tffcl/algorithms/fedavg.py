@@ -84,7 +84,7 @@ def build_proximal_training(
     Args:
       parameters: μ; the others are as of `build_fedavg`.
     """
-    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    proximal = training.with_proximal_weight(parameters.proximal_weight)
     return build_clustered_training(model, proximal, aggregation=aggregation)
 
 

@@ -54,17 +54,19 @@ class FedGWC(TryingMethod):
 
     def next(self, state: FedGWCState, cohort: Cohort):
         state, metrics, result = self.engine.run(state, cohort)
+        there = np.isin(state.client_ids, cohort.population.client_ids)
         for cluster in np.unique(metrics.clusters):
             chosen = metrics.clusters == cluster
+            share = chosen.sum() / np.sum(there & (state.assignment == cluster))  # α, of who has not left
             if chosen.sum() > 1:
                 weights = gaussian_weights(result.collected["losses"][chosen], metrics.examples[chosen])
-                state = self._observed(state, cluster, state.index(metrics.client_ids[chosen]), weights)
-                state = self._split(state, cluster, chosen.sum(), cohort.seed[1])
+                state = self._observed(state, cluster, share, state.index(metrics.client_ids[chosen]), weights)
+                state = self._split(state, cluster, share, cohort.seed[1])
         return state, metrics
 
-    def _observed(self, state: FedGWCState, cluster: int, where: np.ndarray, weights: np.ndarray) -> FedGWCState:
-        """The state after clients of a cluster, rows of it, were weighed in a round."""
-        share, block = len(where) / np.sum(state.assignment == cluster), np.ix_(where, where)
+    def _observed(self, state: FedGWCState, cluster: int, share: float, where: np.ndarray, weights) -> FedGWCState:
+        """The state after clients of a cluster, rows of it and a share of it, were weighed in a round."""
+        block = np.ix_(where, where)
         seen, changes, settled = (getattr(state, name).copy() for name in ("interactions", "changes", "settled"))
         seen[block] = (1 - share) * seen[block] + share * weights[:, np.newaxis]
         moved = np.mean((seen[block] - state.interactions[block]) ** 2)
@@ -72,10 +74,10 @@ class FedGWC(TryingMethod):
         settled[cluster] = settled[cluster] + 1 if changes[cluster] < self._how.tolerance else 0
         return dataclasses.replace(state, interactions=seen, changes=changes, settled=settled)
 
-    def _split(self, state: FedGWCState, cluster: int, present: int, number: int) -> FedGWCState:
+    def _split(self, state: FedGWCState, cluster: int, share: float, number: int) -> FedGWCState:
         """The state after a cluster was split, if its interactions settled for the rounds that it takes to meet all."""
         members = np.flatnonzero(state.assignment == cluster)
-        if len(members) < self._how.least_clients or state.settled[cluster] < round(len(members) / present):
+        if len(members) < self._how.least_clients or state.settled[cluster] < round(1 / share):
             return state
         affinity = affinity_of_perceptions(state.interactions[np.ix_(members, members)], self._how.gamma)
         labels = split(affinity, self._how.most_parts, self._seed)

@@ -1,6 +1,5 @@
 """FedNova: updates are averaged per step's worth of training (Wang et al., NeurIPS 2020, arXiv:2007.07481)."""
 
-import dataclasses
 import functools
 
 import tensorflow as tf
@@ -70,7 +69,7 @@ def build_normalized_training(
       training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.
       parameters: μ and τ_eff.
     """
-    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    proximal = training.with_proximal_weight(parameters.proximal_weight)
 
     def build_round(factory) -> Round:
         return build_normalized_round(model, proximal, parameters.effective_steps, aggregation=factory)

@@ -6,7 +6,6 @@ weights. It trains one model, held near all clusters' models by these; each clus
 """
 
 import collections
-import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -124,7 +123,7 @@ def build_fedsoft(
     refused = "dp" if given.is_uniform or not given.is_mean else "secure_sum" if given.hides_uploads else None
     if refused:
         raise UserError(f"fedsoft cannot have this aggregation: {ALGORITHMS['fedsoft'].refuses[refused]}")
-    held = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    held = training.with_proximal_weight(parameters.proximal_weight)
     composed = build_fedsoft_round(model, held, parameters, aggregation)
     first = {"models": draw_models(model, parameters.num_clusters, seed)}
     find, kept = _build_finding(model, parameters), first_kept(model, parameters)

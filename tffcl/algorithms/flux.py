@@ -21,6 +21,7 @@ from tffcl.clients.population import Population, check_newcomers, extended, join
 from tffcl.clustering import groupings, hierarchical
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
@@ -46,6 +47,9 @@ class FLUX(EngineMethod):
 
     def __init__(self, engine: ClusteredTraining, parameters: FLUXParameters):
         super().__init__("flux", engine)
+        if parameters.warm_up_rounds:
+            after = f"after {parameters.warm_up_rounds} rounds"
+            require_shared(self.model, f"{after} clients describe their data with one model")
         first, later = build_descriptors(engine.model), build_descriptors(engine.model, by_class=False)
         self._how, self._newcomers = parameters, later
         self._collection, self._later_collection = build_stacked_collection(first), build_stacked_collection(later)

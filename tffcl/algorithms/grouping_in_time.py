@@ -33,6 +33,7 @@ from tffcl.clustering import self_distance
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, renumbered
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.traffic import RoundMetrics, Traffic
@@ -82,7 +83,8 @@ class GroupedInTime(Method):
           how: When its clients are grouped instead, and when again.
 
         Raises:
-          UserError: If changes are to be seen from signatures that have noise.
+          UserError: If changes are to be seen from signatures that have noise, or clients would describe their data
+            with a model of which each keeps a part.
         """
         self.name, self.model, self.joining, self._inner = one_shot.name, one_shot.model, one_shot.joining, one_shot
         self.kept_bytes, self.pair_bytes, self._how = one_shot.kept_bytes, one_shot.pair_bytes, how
@@ -98,6 +100,8 @@ class GroupedInTime(Method):
                 key="regroup_on",
             )
         how.check_engine(one_shot.engine.counts_members)
+        if isinstance(how.when, int) and one_shot.clustering.signature.model is not None:
+            require_shared(self.model, f"after {how.when} rounds clients describe their data with one model")
 
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)

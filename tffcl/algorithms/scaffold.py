@@ -1,6 +1,7 @@
 """SCAFFOLD: local steps corrected by control variates (Karimireddy et al., ICML 2020, arXiv:1910.06378, Alg. 1)."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +11,11 @@ from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggreg
 from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import one_model
+from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.training_parameters import ScaffoldParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_controlled_work
+from tffcl.clients.cohort import Cohort
 from tffcl.models.flat import FlatModel
 from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
@@ -24,6 +27,11 @@ def receive(values, client) -> collections.OrderedDict:
     """A client receives the model of its cluster, and of what c is the quotient."""
     rows = {"model": "models", "control_sum": "control_sums", "members": "members"}
     return collections.OrderedDict((name, values[of][client["key"]]) for name, of in rows.items())
+
+
+def averages_anew(aggregation: tff.aggregators.AggregationFactory | None) -> bool:
+    """Whether the server does not get the sum of what clients add to their control variates."""
+    return not traits(aggregated_beside(aggregation, UniformClusteredMeanFactory())).is_mean
 
 
 @built_once
@@ -52,8 +60,7 @@ def build_controlled_round(
 
     unclipped = () if parameters.option == "difference" else ("clip_norm",)
     training.require_sgd("SCAFFOLD", *TRAININGS["scaffold"].sgd, *unclipped)
-    controls = aggregated_beside(aggregation, UniformClusteredMeanFactory())
-    anew = not traits(controls).is_mean
+    controls, anew = aggregated_beside(aggregation, UniformClusteredMeanFactory()), averages_anew(aggregation)
 
     def step(state, results, measurements):
         rows = tf.shape(state["models"])[0]
@@ -73,6 +80,39 @@ def build_controlled_round(
     uploads = {"update": keyed_factory(aggregation), "control": controls}
     work = build_controlled_work(model, training, parameters.option, clipped=traits(controls).clipped, anew=anew)
     return compose(work, uploads, Server(values, receive, step), weighting=WEIGHTINGS[parameters.weighting])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ControlledTraining(ClusteredTraining):
+    """Rounds of SCAFFOLD on a state whose `kept` has the control variates of clients that have trained.
+
+    Attributes:
+      anew: Whether the server averages c anew, as in `build_controlled_round`.
+    """
+
+    anew: bool = False
+
+    def run(self, state: ClusteredState, cohort: Cohort):
+        """In a round c is of who is there: control variates of clients that have left count again when they return."""
+        there = np.isin(state.client_ids, cohort.population.client_ids)
+        if there.all():
+            return super().run(state, cohort)
+        sums, members = state.server["control_sums"], {"client_ids": state.client_ids, "assignment": state.assignment}
+        present = dataclasses.replace(state, **{name: ids[there] for name, ids in members.items()})
+        if self.anew:  # the sums are N c, of nobody's c_i
+            counts = (np.bincount(each.assignment, minlength=len(sums)) for each in (present, state))
+            now, all_of = (each[:, np.newaxis].astype(np.float32) for each in counts)
+            away = sums * (1 - now / np.maximum(all_of, 1))
+        else:
+            gone, away = state.client_ids[~there], np.zeros_like(sums)
+            gone = gone[state.kept.has(gone)]
+            for cluster, own in zip(state.clusters(gone), state.kept.of(gone)):
+                away[cluster] += own
+        present = dataclasses.replace(present, server={"control_sums": sums - away})
+        after, metrics, result = super().run(present, cohort)
+        found = after.server["control_sums"]
+        sums = np.where(now > 0, found * all_of / np.maximum(now, 1), sums) if self.anew else found + away
+        return dataclasses.replace(after, server={"control_sums": sums}, **members), metrics, result
 
 
 def build_controlled_training(
@@ -99,7 +139,10 @@ def build_controlled_training(
         return {"control_sums": np.zeros([count, model.size], np.float32)}
 
     nothing = np.zeros(model.size, np.float32)
-    return build_engine(model, build_round, aggregation, rows=rows, kept=nothing, counts_members=True)
+    return build_engine(
+        model, build_round, aggregation, rows=rows, kind=ControlledTraining, kept=nothing, counts_members=True,
+        anew=averages_anew(aggregation),
+    )  # fmt: skip
 
 
 build_scaffold = one_model("scaffold", build_controlled_training)

@@ -225,7 +225,7 @@ class StoCFL(Method):
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seeds, **aggregations):
         self.model, self._initial, self._how = model, model.initial, parameters
-        proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+        proximal = training.with_proximal_weight(parameters.proximal_weight)
         fedprox = parameters.global_objective == "fedprox"
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
         self._chain = SequentialGlobal(model, plain) if parameters.global_order == "sequential" else None

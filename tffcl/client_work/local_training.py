@@ -70,7 +70,8 @@ class LocalTraining(Parameters):
       momentum: Of SGD.
       weight_decay: L2 coefficient added to the gradient; of "adamw" the decoupled one (Loshchilov & Hutter 2019,
         arXiv:1711.05101).
-      proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
+      proximal_weight: The loss has `proximal_weight / 2 * ||w - centre||^2` added, in methods that have no weight of
+        their own: μ of FedProx and FedNova, λ of Ditto, StoCFL and FedSoft stand in their parameters.
       optimizer: A name in `LOCAL_OPTIMIZERS`, or a `tff.learning.optimizers` object, which has a learning rate of its
         own.
       beta_1: Of "adam" and "adamw", decay of the mean of gradients; default 0.9.
@@ -115,6 +116,16 @@ class LocalTraining(Parameters):
         """What the learning rate is multiplied by in each round."""
         given = self.learning_rate_decay
         return given if isinstance(given, LearningRateDecay) else LearningRateDecay(given)
+
+    def with_proximal_weight(self, weight: float) -> "LocalTraining":
+        """Returns the same with the proximal weight of a method's own parameters; UserError if it has another one."""
+        if self.proximal_weight not in (0, weight):
+            raise UserError(
+                f"the training's proximal_weight is {self.proximal_weight:g}, and the method's own is {weight:g}; give "
+                "it to the method's parameters alone",
+                key="proximal_weight",
+            )
+        return dataclasses.replace(self, proximal_weight=weight)
 
     @property
     def keeps_state(self) -> bool:
