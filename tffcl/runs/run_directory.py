@@ -368,8 +368,7 @@ class RunDirectory(os.PathLike):
         return f"{path.parent.name}/{name}" in listed or re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
 
     def check_same(self, settings: Mapping, *, longer: bool = False):
-        """Raises UserError if its run has other settings, naming the first that differs; it may have fewer rounds if
-        `longer`."""
+        """Raises UserError if its run has other settings, naming the first; it may have fewer rounds if `longer`."""
         old, new = _without_stopping(self.settings()), _without_stopping(settings)
         if longer and 0 < _rounds_of(old) < _rounds_of(new):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
