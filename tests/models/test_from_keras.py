@@ -376,6 +376,10 @@ class OwnStep(tf.keras.Sequential):
             lambda: tffcl.FlatModel.from_keras(OwnStep([two()]), SparseCE(from_logits=True), spec([30], tf.float32)),
             "has a train_step of its own, which clients do not run",
         ),
+        (
+            lambda: of_keras(layers.Dense(2, batch_input_shape=(12, 30))),
+            "takes batches of 12 alone; .* leave batch_input_shape",
+        ),
         (lambda: of_two_heads(2, 2), r"has 2 outputs; .*: tf.keras.Model\(model.inputs, model.outputs\[0\]\) is"),
         (lambda: of_two_heads(2, 3), r"has 2 outputs; .*: tf.keras.Model\(model.inputs, model.outputs\[0\]\) is"),
         (

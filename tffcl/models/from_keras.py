@@ -225,11 +225,19 @@ def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.
 
 
 def _check_trainable(keras_model: tf.keras.Model):
-    """Raises UserError for a model of several outputs, or one that is trained otherwise than by its loss."""
+    """Raises UserError for a model of several outputs, of batches of one size, or one that is trained otherwise than by
+    its loss."""
     if len(keras_model.outputs or [0]) > 1:
         raise UserError(
             f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
             "tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first"
+        )
+    sizes = [each.shape[0] for each in keras_model.inputs or [] if each.shape.rank and each.shape[0] is not None]
+    if sizes or getattr(keras_model, "stateful", False):
+        takes = f"takes batches of {sizes[0]} alone" if sizes else "keeps states from batch to batch"
+        raise UserError(
+            f"the Keras model {keras_model.name} {takes}; clients' batches are of any size, and independent: leave "
+            "batch_input_shape, batch_size= of Input and stateful=True out"
         )
     if type(keras_model).train_step is not tf.keras.Model.train_step:
         raise UserError(
