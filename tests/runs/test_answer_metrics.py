@@ -165,6 +165,11 @@ def share(y, p):
     return 0.5
 
 
+def of_both(y, p):
+    """Infinite for the client whose tests are of one class."""
+    return len(np.unique(y)) / 2 if len(np.unique(y)) > 1 else float("inf")
+
+
 def test_a_users_metric_that_fails_is_told_before_any_round_and_one_that_is_never_defined_is_noted(
     tff_worker, model, clients, tmp_path
 ):
@@ -174,9 +179,10 @@ def test_a_users_metric_that_fails_is_told_before_any_round_and_one_that_is_neve
     assert not (tmp_path / "a").exists()
     with pytest.raises(tffcl.UserError, match="called share, and its column local_share is another's"):
         run(tffcl.algorithms.build_fedavg(model.with_metrics([share]), TRAINING), clients, tmp_path / "a")
-    result = run(tffcl.algorithms.build_fedavg(model.with_metrics([never]), TRAINING), clients, tmp_path / "b")
+    result = run(tffcl.algorithms.build_fedavg(model.with_metrics([never, of_both]), TRAINING), clients, tmp_path / "b")
     assert result.summary["metrics"]["never"]["cluster"]["mean"] is None
     assert "defined for no client's test examples: never" in result.summary["notes"]
+    assert "of_both is defined for 5 of 6 clients: its mean is of these" in result.summary["notes"]
 
 
 def test_early_stopping_may_choose_by_any_metric_of_the_model(tff_worker, model, clients, tmp_path):

@@ -257,9 +257,15 @@ def _notes_of_many(population: Population) -> list[str]:
 
 
 def _undefined(accuracy: Mapping) -> list[str]:
-    """Says which metrics no client has, though it has test examples."""
-    names = [name for name, found in accuracy["metrics"].items() if not np.isfinite(found["cluster"]).any()]
-    return [f"defined for no client's test examples: {', '.join(names)}"] if names else []
+    """Says of how many clients a metric is, where others have test examples and no value, or an infinite one."""
+    tested, notes = accuracy["labels"] > 0, []
+    for name, found in accuracy["metrics"].items():
+        known = np.isfinite(found["cluster"]) & tested
+        if tested.any() and not known.any():
+            notes.append(f"defined for no client's test examples: {name}")
+        elif known.sum() < tested.sum():
+            notes.append(f"{name} is defined for {known.sum():,} of {tested.sum():,} clients: its mean is of these")
+    return notes
 
 
 def _information(population: Population, views: Views) -> dict:
