@@ -22,6 +22,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
+from tffcl.lab.tasks.resolve import parse_overrides
 from tffcl.lab.tasks.task_file import task_directory
 from tffcl.runs.run_directory import RunDirectory
 
@@ -110,7 +111,7 @@ def done(tmp_path_factory):
 def test_every_cell_of_every_study_can_be_planned():
     """Methods, tasks, keys and values are known, and no cell takes part in two runs of one setting."""
     for name in study_file.study_names():
-        planned = study.plan(study_file.load_study(name), rounds=0.25)
+        planned = study.plan(study_file.load_study(name), rounds=0.75)
         assert planned.jobs and len(planned.cells) == len(planned.study.cells)
         for cell, place in zip(planned.cells, planned.places, strict=True):
             assert (place is None) == bool(cell.missing), cell.name
@@ -386,6 +387,48 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
     read = study_results.read_study(out / "results")
     assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2, 1]
     assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
+
+
+@pytest.mark.parametrize("more", [["--set", "train.momentum=0.1"], ["--rounds", "1"], ["--overwrite", "--rounds", "1"]])
+def test_a_cell_has_no_runs_of_two_settings(done, capsys, tmp_path, more):
+    """Its mean over seeds would be of both."""
+    out = shutil.copytree(done[0], tmp_path / "copy")
+    own_file = str(done[0].parent / "mine.toml")
+    given = ["study", own_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", *more, "--out", str(out)]
+    key = "train.momentum 0.5, not 0.1" if "--set" in more else "train.rounds 2, not 30"
+    assert f"solo/seed-3 was run with {key}; the runs of a cell are of the same settings" in fails(capsys, *given)
+
+
+def test_cells_that_share_a_run_of_fewer_rounds_have_their_own_number(mine):
+    column = '[columns.long]\ntask = "demo_digits"\nset.train.rounds = 90\n[columns.unseen]'
+    longer = MINE.replace("[columns.unseen]", column)
+    mine.write_text(longer.replace("published = {digits = 70,", "published = {digits = 70, long = 70,"))
+    planned = study.plan(study_file.load_study(mine), rounds=4)
+    noted = {f"{each['column']}/{each['row']}": each for each in study._contents(planned, {})["cells"]}
+    short, long = (noted[f"{column}/SOLO"] for column in ("digits", "long"))
+    assert short["directory"] == long["directory"] and (short["paper_rounds"], long["paper_rounds"]) == (30, 90)
+
+
+def test_with_a_share_of_the_rounds_in_which_data_never_change_a_cell_is_not_run(mine):
+    drift = '{drift = {pattern = "swapped", round = 20}}'
+    mine.write_text(MINE.replace("{newcomers = {clients = 8, epochs = 1}}", drift))
+    whole, half = (study.plan(study_file.load_study(mine), rounds=rounds) for rounds in (1, 0.5))
+    (told,) = half.missing.keys() - whole.missing.keys()
+    assert told.startswith("drift.round is 20, and the run has 15: data would never change")
+    assert [cell.column for cell, place in zip(half.cells, half.places) if place is None].count("unseen") == 1
+
+
+def test_of_the_sizes_of_a_cohort_the_one_that_is_said_last_holds(mine, tmp_path):
+    mine.write_text(
+        MINE.replace("[columns.unseen]", "set.train.participation = 0.25\n[columns.unseen]", 1).replace(
+            'method = "solo"', 'method = "solo"\nset.train.clients_per_round = 7'
+        )
+    )
+    (cell,) = (each for each in study_file.load_study(mine).cells if each.name == "to target/SOLO")
+    assert cell.overrides["train"] == {"clients_per_round": 7}
+    pairs = ["train.participation=0.25", "train.clients_per_round=7"]
+    assert parse_overrides(pairs) == {"train": {"clients_per_round": 7}}
+    assert parse_overrides(pairs[::-1]) == {"train": {"participation": 0.25}}
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "3", "{}", 5000 * "[", '{"accuracy": 3}'])

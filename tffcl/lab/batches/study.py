@@ -25,7 +25,7 @@ from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.runs.run import Interrupted
-from tffcl.runs.run_directory import CHECKPOINTS, FAILED, KEPT, RunDirectory
+from tffcl.runs.run_directory import CHECKPOINTS, CONFIG, FAILED, KEPT, RunDirectory, first_difference
 
 RUNS, RESULTS = "runs", "results"
 SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
@@ -74,6 +74,7 @@ def run_study(
         raise UserError(f"{out} holds the study {batch.index['study']}, not {planned.study.name}; give another --out")
     anew = [cell.name for cell in planned.cells] if overwrite else ()
     contents = _contents(planned, batch.index or {}, anew)
+    _check_other_seeds(planned.decided, batch)
     with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
         if overwrite:
             _clear(planned.jobs, batch)
@@ -84,6 +85,7 @@ def run_study(
                 elsewhere = None if overwrite else known
                 chosen = study_plan.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
                 batch.check([_below(RUNS, job) for job in chosen.jobs])  # with what has been chosen
+                _check_other_seeds(chosen.jobs, batch)
                 batch.note(_contents(chosen, batch.index))
             if overwrite:  # cells of one setting may have become those of several
                 _clear([job for job in chosen.jobs if job.place not in cleared], batch)
@@ -93,6 +95,27 @@ def run_study(
             failed = _run_all(chosen, batch, keep_checkpoints)
             if all_here or not _lower(chosen, batch):
                 return failed
+
+
+def _check_other_seeds(jobs: Sequence[Job], batch: Batch):
+    """Raises UserError if a cell has runs of seeds that are not asked for, of other settings than those that are: its
+    mean would be of both."""
+    asked = {job.place: job for job in jobs}
+    for place, job in {job.place.parent: job for job in jobs}.items():
+        wanted = settings_of(job.config)
+        for seed in (batch.index or {}).get("seeds", ()):
+            own = dataclasses.replace(job, place=place / f"seed-{seed}")
+            there = [batch.place(_below(directory, own)) for directory in (RUNS, RESULTS)]
+            there = [each for each in there if (each / CONFIG).is_file()]
+            if own.place in asked or not there:
+                continue
+            before = settings_of(configs.load_run_config(there[0], trust_builders=job.config))
+            if difference := first_difference(before, {**wanted, "seed": before["seed"]}):
+                key, was, now = difference
+                raise UserError(
+                    f"{there[0]} was run with {key} {was!r}, not {now!r}; the runs of a cell are of the same settings: "
+                    "give another --out, or make all seeds anew (--overwrite with all of --seeds)"
+                )
 
 
 def _lower(chosen: StudyPlan, batch: Batch) -> bool:
@@ -277,11 +300,12 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     command.
     """
     study = planned.study
-    # A run's task with all of its rounds, for "50 of 200".
-    whole = {}
-    for cell, place in zip(planned.cells, planned.places, strict=True):
-        if place is not None and place not in whole:
-            whole[place] = configs.resolve(cell.task, cell.method, overrides=cell.overrides).train.rounds
+    # A cell's task with all of its rounds, for "50 of 200": of fewer rounds cells of several tasks may share a run.
+    whole = {
+        cell.name: configs.resolve(cell.task, cell.method, overrides=cell.overrides).train.rounds
+        for cell, place in zip(planned.cells, planned.places, strict=True)
+        if place is not None
+    }
     changed = [key for key in sorted(flatten(planned.overrides)) if not key.startswith(_UNCHANGING)]
     cells = {cell.name: cell for cell in planned.cells}
     noted = {f"{each['column']}/{each['row']}": each for each in before.get("cells", ())}
@@ -300,7 +324,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
                 "published": list(cell.published),
                 "missing": cell.missing,
                 "directory": None if place is None else place.as_posix(),
-                "paper_rounds": whole.get(place),
+                "paper_rounds": whole.get(name),
                 "set": tomllib.loads(tomli_w.dumps(cell.overrides)),
                 "changed": changed,
                 "tuned": dict(cell.tuned),

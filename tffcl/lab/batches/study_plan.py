@@ -88,12 +88,14 @@ def plan(
     seeds = tuple(seeds) or study.seeds
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{study.name}: seeds names one twice; give each once")
-    cells, places, jobs, known = chosen(study, only), [], {}, {}
-    for cell in cells:
+    cells, places, jobs, known = list(chosen(study, only)), [], {}, {}
+    for number, cell in enumerate(cells):
+        resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
+        if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
+            cells[number] = cell = dataclasses.replace(cell, missing=str(error))
         if cell.missing:
             places.append(None)
             continue
-        resolved = [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         # Cells of one setting, as an accuracy and its variance, are of the same runs.
         identity = json.dumps(resolved[0].as_dict(), sort_keys=True, default=str)
         place = known.setdefault(identity, _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))

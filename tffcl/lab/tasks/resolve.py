@@ -181,7 +181,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise UserError(f"--set {pair!r}: {part} has a value already, so it has no keys")
-        table[path[-1]] = value
+        task_file.put(table, path[0], path[-1], value)
     return overrides
 
 
@@ -343,7 +343,8 @@ def _resolved(
         **{key: from_table(kind, contents.get(key, {}), key) for key, kind in SETTINGS.items()},
         aggregation=aggregation, base="" if source.base == label else source.base, directory=source.directory,
     )  # fmt: skip
-    _check_happens(config)
+    if error := never_happens(config):
+        raise error
     source.check_training(contents, config.train.local)
     for kind, table in (("models", parts["model"]), ("aggregations", aggregation)):
         if table and not references_in(table):
@@ -371,8 +372,8 @@ def _load_own(contents: Mapping, directory: str) -> str:
     return found
 
 
-def _check_happens(config: RunConfig):
-    """Raises UserError if clients are to join, or data to change, in a round that the run does not have."""
+def never_happens(config: RunConfig) -> UserError | None:
+    """Returns what is wrong if clients are to join, or data to change, in a round that the run does not have."""
     last = config.train.rounds
     for table, what, happens in (
         ("drift", "data would never change", config.drift.any and config.drift.round > last),
@@ -380,11 +381,12 @@ def _check_happens(config: RunConfig):
     ):
         if happens:
             given = getattr(config, table).round
-            raise UserError(
+            return UserError(
                 f"{table}.round is {given}, and the run has {last}: {what}; it must be at most train.rounds",
                 table=table,
                 key="round",
             )
+    return None
 
 
 def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Mapping) -> TrainSettings:

@@ -156,8 +156,17 @@ def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
             result.pop(key, None)
             continue
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value, section or key) if both else value
+        # A study has the tables of a task below "set".
+        result[key] = merged(result[key], value, section or (None if key == "set" else key)) if both else value
     return result
+
+
+def put(table: dict, section: str, key: str, value: object):
+    """Sets a key of a section in one of its tables, in the place of what stands for it there."""
+    for other in _ALTERNATIVES.get(section, ()):
+        if other != key and key in _ALTERNATIVES[section]:
+            table.pop(other, None)
+    table[key] = value
 
 
 def load_task(task: str | pathlib.Path) -> Task:
