@@ -37,6 +37,9 @@ seeds = [3]
 [columns.digits]
 task = "demo_digits"
 
+[set.evaluation]
+every = 1
+
 [columns."to target"]
 task = "demo_digits"
 measure = "rounds_to"
@@ -198,6 +201,9 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
         ('title = "Mine"', "x = " + 3000 * "[" + 3000 * "]", "mine.toml is nested too deep"),
         ("target = 5", 'target = "x"', "target is 'x'; it must be a number"),
         ('method = "solo"', 'method = "solo"\nset = 3', "set is 3; it must be a table"),
+        ("target = 5", "target = 0.5", "SOLO: target 'local=0.5' is 0.5 %, and it must be above 1; did you mean loc"),
+        ("target = 5", "target = 500", "SOLO: target 'local=500': local is from 0 to 100 %"),
+        ('title = "Mine"', 'layout = "league"', "a league's: 'rounds_to' (the nearest of "),
     ],
 )
 def test_a_wrong_file_is_one_line(mine, old, new, message):
@@ -397,6 +403,20 @@ def test_a_cell_has_no_runs_of_two_settings(done, capsys, tmp_path, more):
     given = ["study", own_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", *more, "--out", str(out)]
     key = "train.momentum 0.5, not 0.1" if "--set" in more else "train.rounds 2, not 30"
     assert f"solo/seed-3 was run with {key}; the runs of a cell are of the same settings" in fails(capsys, *given)
+
+
+def test_rounds_to_a_target_need_every_round_evaluated(mine):
+    mine.write_text(MINE.replace("every = 1", "every = 4"))
+    with pytest.raises(UserError, match="to target/SOLO: rounds_to is read off .* every 4; it needs set.evaluation.e"):
+        study.plan(study_file.load_study(mine))
+
+
+def test_cells_that_are_not_run_are_compared_with_what_the_file_says_now(mine):
+    whole = study._contents(study.plan(study_file.load_study(mine)), {})
+    mine.write_text(MINE.replace("{digits = 70,", "{digits = 75,"))
+    edited = study.plan(study_file.load_study(mine), only=["digits/FedAvg"])
+    noted = {f"{each['column']}/{each['row']}": each for each in study._contents(edited, whole)["cells"]}
+    assert noted["digits/SOLO"]["published"] == [75, None] and noted["digits/SOLO"]["directory"]
 
 
 def test_cells_that_share_a_run_of_fewer_rounds_have_their_own_number(mine):

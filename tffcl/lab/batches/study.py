@@ -18,6 +18,7 @@ from tffcl.errors import UserError, tell
 from tffcl.files import read_bytes, read_json, write_bytes, write_json
 from tffcl.lab.batches import study_plan
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
+from tffcl.lab.batches.study_file import Cell
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.number_format import show_settings
@@ -309,6 +310,9 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     changed = [key for key in sorted(flatten(planned.overrides)) if not key.startswith(_UNCHANGING)]
     cells = {cell.name: cell for cell in planned.cells}
     noted = {f"{each['column']}/{each['row']}": each for each in before.get("cells", ())}
+    for cell in study.cells:  # what a number is compared with is as the file has it now
+        if cell.name in noted:
+            noted[cell.name] |= _compared_with(cell)
     for (name, cell), place in zip(cells.items(), planned.places, strict=True):
         if not (cell.tune and name in noted):  # else its settings are not chosen yet
             noted[name] = {
@@ -316,12 +320,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
                 "row": cell.row,
                 "task": pathlib.Path(cell.task).stem,
                 "method": cell.method,
-                "measure": cell.measure,
-                "accuracy": cell.accuracy,
-                "target": cell.target,
-                **({"since": cell.since} if cell.since else {}),
-                "megabits_a_round": cell.megabits_a_round,
-                "published": list(cell.published),
+                **_compared_with(cell),
                 "missing": cell.missing,
                 "directory": None if place is None else place.as_posix(),
                 "paper_rounds": whole.get(name),
@@ -344,4 +343,16 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
         "seeds": sorted({*planned.seeds, *before["seeds"]}) if before else list(planned.seeds),
         "cells": [noted[name] for name in order if name in noted],
         "tuned": {name: choice for name, choice in before.get("tuned", {}).items() if name not in anew},
+    }
+
+
+def _compared_with(cell: Cell) -> dict:
+    """What the index says of the published number of a cell."""
+    return {
+        "measure": cell.measure,
+        "accuracy": cell.accuracy,
+        "target": cell.target,
+        **({"since": cell.since} if cell.since else {}),
+        "megabits_a_round": cell.megabits_a_round,
+        "published": list(cell.published),
     }

@@ -15,9 +15,10 @@ from tffcl.errors import UserError, unknown
 from tffcl.files import MOST_TOML, read_text
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.study_results import MEASURES, heading
+from tffcl.lab.reporting.targets import parse_target
 from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
-from tffcl.runs.metrics import on_validation
+from tffcl.runs.metrics import BY_MEASURE, on_validation
 from tffcl.validation import Whole, check_value, types_of
 
 LAYOUTS = ("published", "league")
@@ -242,6 +243,10 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         for row in rows:
             tables = (columns[column], rows[row], own.get(f"{column}/{row}", {}))
             cells.append(_cell(f"{path.name}, {column}/{row}", path.parent, base, (column, row), tables))
+    layout = _layout(path.name, contents.get("layout", LAYOUTS[0]))
+    for cell, _ in cells if layout == "league" else ():
+        if cell.measure not in BY_MEASURE:
+            raise unknown(f"measure of {path.name}, {cell.name}, a league's:", cell.measure, BY_MEASURE)
     return Study(
         name=path.stem,
         title=str(contents.get("title", path.stem)),
@@ -252,7 +257,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         published_is=str(contents.get("published_is", "")),
         seeds=tuple(contents.get("seeds", [0])),
         cells=tuple([cell for cell, printed in cells if printed] or [cell for cell, _ in cells]),
-        layout=_layout(path.name, contents.get("layout", LAYOUTS[0])),
+        layout=layout,
         about={name: " ".join(table["about"].split()) for name, table in columns.items() if "about" in table},
     )
 
@@ -312,6 +317,11 @@ def _cell(
         raise unknown(f"accuracy of {where}:", accuracy, ACCURACIES)
     if measure.endswith("_to") and "target" not in both:
         raise UserError(f"{where}: {measure} needs a target, the accuracy in percent")
+    if measure.endswith("_to"):
+        try:
+            parse_target(f"{accuracy}={both['target']}")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
     in_megabits = measure == "megabits_to" and published != "none"
     if in_megabits and not {"parameters", "transfers"} <= set(both):
         raise UserError(

@@ -96,6 +96,12 @@ def plan(
         if cell.missing:
             places.append(None)
             continue
+        every = resolved[0].evaluation.every
+        if cell.measure.endswith("_to") and every != 1:
+            raise UserError(
+                f"{cell.name}: {cell.measure} is read off evaluated rounds, which are every {every}; it needs "
+                "set.evaluation.every = 1"
+            )
         # Cells of one setting, as an accuracy and its variance, are of the same runs.
         identity = json.dumps(resolved[0].as_dict(), sort_keys=True, default=str)
         place = known.setdefault(identity, _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))

@@ -30,7 +30,7 @@ def compared_cells(
     Args:
       noted: The cell as `batch.json` has it.
       here: What the runs gave.
-      missed: How many of them never reached the target.
+      missed: How many of them never reached the target: if any, there is no difference.
       published: Mean and spread, each None where the paper has none.
       cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no
         difference.
@@ -47,7 +47,7 @@ def compared_cells(
     if missed:
         shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
     paper = MISSING if mean is None else f"{mean:.{digits}f}{'' if spread is None else f' ± {spread:.{digits}f}'}"
-    if mean is None or not here.count or cut:
+    if mean is None or not here.count or cut or missed:  # of those that reached a target alone it would be too small
         return compared, shown, paper, MISSING
     # Nothing is neither above nor below.
     difference = f"{round(here.mean - mean, digits) or 0:+.{digits}f}"
@@ -123,6 +123,7 @@ def to_csv(study: StudyResults) -> str:
     kinds = [f"{kind.replace(' ', '_')}_percent" for kind in _KINDS]
     heads = [*map(Column, (*plain, "accuracy", "target")), Column("here", digits=2)]
     heads += map(Column, ("paper", "paper_spread", "difference", *kinds, "ari", "seeds", "rounds", "missing", "failed"))
+    heads.append(Column("not_reached"))
     lines = []
     for result in study.results:
         noted = result.noted
@@ -130,7 +131,7 @@ def to_csv(study: StudyResults) -> str:
         means = [*(result.accuracies[kind].mean for kind in _KINDS), result.ari.mean]
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in result.failures)
         compared = [*(noted[key] for key in plain), *target, result.here, *result.published, result.difference]
-        lines.append([*compared, *means, result.seeds, result.rounds, noted["missing"], failed])
+        lines.append([*compared, *means, result.seeds, result.rounds, noted["missing"], failed, result.missed])
     return Table(heads, lines).to_csv()
 
 
