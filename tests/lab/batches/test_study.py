@@ -411,6 +411,24 @@ def test_rounds_to_a_target_need_every_round_evaluated(mine):
         study.plan(study_file.load_study(mine))
 
 
+def test_accuracies_of_unseen_clients_need_clients_that_are_held_out(mine):
+    mine.write_text(MINE.replace("set = {newcomers = {clients = 8, epochs = 1}}", ""))
+    with pytest.raises(UserError, match="unseen/SOLO: unseen_local is of clients .* needs set.newcomers.clients"):
+        study.plan(study_file.load_study(mine))
+
+
+def test_a_league_ranks_a_column_by_one_measure(mine):
+    league = MINE.replace('measure = "rounds_to"\n', "").replace(
+        "[cells.", '[cells."digits/SOLO"]\nmeasure = "local"\n[cells.'
+    )
+    mine.write_text(
+        'layout = "league"\nmeasure = "cluster"'
+        + league.replace('measure = "global"', "").replace("unseen_local", "cluster")
+    )
+    with pytest.raises(UserError, match="digits/SOLO has measure local and target None, others of its column cluster"):
+        study_file.load_study(mine)
+
+
 def test_cells_that_are_not_run_are_compared_with_what_the_file_says_now(mine):
     whole = study._contents(study.plan(study_file.load_study(mine)), {})
     mine.write_text(MINE.replace("{digits = 70,", "{digits = 75,"))

@@ -244,9 +244,15 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
             tables = (columns[column], rows[row], own.get(f"{column}/{row}", {}))
             cells.append(_cell(f"{path.name}, {column}/{row}", path.parent, base, (column, row), tables))
     layout = _layout(path.name, contents.get("layout", LAYOUTS[0]))
+    of_columns: dict[str, tuple] = {}
     for cell, _ in cells if layout == "league" else ():
         if cell.measure not in BY_MEASURE:
             raise unknown(f"measure of {path.name}, {cell.name}, a league's:", cell.measure, BY_MEASURE)
+        if (cell.measure, cell.target) != (ranked := of_columns.setdefault(cell.column, (cell.measure, cell.target))):
+            raise UserError(
+                f"{path.name}, {cell.name} has measure {cell.measure} and target {cell.target}, others of its column "
+                f"{ranked[0]} and {ranked[1]}; a league ranks a column by one"
+            )
     return Study(
         name=path.stem,
         title=str(contents.get("title", path.stem)),

@@ -110,6 +110,11 @@ def plan(
             own = place / f"seed-{config.seed}"
             job = jobs.setdefault(own, Job(config, own, f"{cell.column} / {cell.row}, seed {config.seed}"))
             if cell.measure in ("unseen_cluster", "unseen_local"):
+                if not config.newcomers.any:
+                    raise UserError(
+                        f"{cell.name}: {cell.measure} is of clients that are held out; its task holds none: it needs "
+                        "set.newcomers.clients"
+                    )
                 jobs[own] = dataclasses.replace(job, newcomers=True)
     return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(jobs.values()))
 
