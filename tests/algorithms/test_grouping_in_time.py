@@ -365,3 +365,21 @@ def test_clients_sign_with_the_whole_model_where_a_part_of_it_is_shared(tff_work
     start = models_of(method, state, clients)[4]
     state, _ = method.next(state, cohort_of(clients, [0, 1], 2))
     np.testing.assert_array_equal(state.met.signed_with, start)
+
+
+@pytest.mark.parametrize("training", ["sgd", "lg_fedavg"])
+def test_who_comes_after_the_rounds_of_one_model_starts_from_it(tff_worker, model, digit_clients, training):
+    """Who was away when clients were grouped, and the clusters of newcomers."""
+    clients = digit_clients([60] * 6, turns=[0, 1, 0, 1, 0, 2])
+    few, late = clients.restricted(EVERYONE[:5]), clients.restricted([5])
+    how = ComposedParameters(signature="centres", threshold=0.45, when=2, training=training)
+    method = build_composed(model, TRAINING, how, seed=2)
+    state = train(method, few, ((0, 1, 2, 3), (0, 2)))
+    (warm,) = method.models_for(state, [4])[0]
+    state, _ = method.next(state, cohort_of(few.restricted([0, 1, 2, 3]), [0, 1], 3))
+    np.testing.assert_array_equal(models_of(method, state, few)[4], warm)
+    admitted = method.admit(state, late)
+    assert method.views(admitted).clusters[5] not in method.views(admitted).clusters[:4]
+    np.testing.assert_array_equal(models_of(method, admitted, clients)[5], warm)
+    back, _ = method.next(state, cohort_of(few, [0], 4))
+    np.testing.assert_array_equal(models_of(method, back, few)[4], warm)

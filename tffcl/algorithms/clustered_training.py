@@ -175,6 +175,12 @@ class ClusteredTraining:
         """Returns the model `float32 [P]` that a member of a cluster starts from before it has trained."""
         return state.models[row]
 
+    def started_from(self, state: ClusteredState, rows: np.ndarray, model: np.ndarray) -> dict:
+        """Returns the fields `models` and `server` in which the clusters of some rows start from a model `[P]`."""
+        models = np.array(state.models)
+        models[rows] = model
+        return {"models": models, "server": state.server}
+
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`."""
         state, metrics, _ = self.run(state, cohort)

@@ -52,6 +52,8 @@ class GroupedState:
       met: Of the clients that are grouped; None before that.
       warm: Of all clients in the rounds of FedAvg before they are grouped; else None.
       flags: Who told that its data have changed and who moved, rows as in `met`; None where nobody is grouped again.
+      start: `float32 [P]`, the model of the rounds of FedAvg, from which clusters start that are found after them, and
+        which who is not grouped has; None: the initial one.
       losses: `float32 [n]`, the least loss that each has told since it was grouped, NaN for none; rows as in `met`.
     """
 
@@ -60,14 +62,15 @@ class GroupedState:
     warm: ClusteredState | None = None
     flags: ChangeFlags | None = None
     losses: np.ndarray | None = None
+    start: np.ndarray | None = None
 
 
 class GroupedInTime(Method):
     """A one-shot method whose clients are grouped at another time than before training, or more than once.
 
     A client that has not taken part where they are grouped as they join is in a cluster of its own and has the initial
-    model; so has a cluster that newcomers found. Where Poisson sampling draws fewer clients than the first clusters
-    need, nobody is asked for anything: the next round is the first.
+    model; so has a cluster that newcomers found. After rounds of FedAvg it is their model. Where Poisson sampling draws
+    fewer clients than the first clusters need, nobody is asked for anything: the next round is the first.
 
     Who has left is grouped with the others by the signature that it sent when it was there, and counts nowhere for the
     signal on which they are.
@@ -152,8 +155,8 @@ class GroupedInTime(Method):
         takes part again."""
         warm, how = state.warm, self._inner.clustering
         there = population.restricted(np.intersect1d(warm.client_ids, population.client_ids))
-        asked_with = None if how.signature.model is None else self._inner.engine.whole_model(warm, 0)
-        labels, formed = self._inner.formed(there, model=asked_with)
+        state = dataclasses.replace(state, start=self._inner.engine.whole_model(warm, 0))
+        labels, formed = self._inner.formed(there, model=None if how.signature.model is None else state.start)
         together = dataclasses.replace(warm, assignment=np.zeros(len(labels), np.int32))
         first = np.where(np.arange(labels.max() + 1) == 0, 0, -1)
         carried = self._inner.engine.formed_anew(together, labels, first)
@@ -235,7 +238,11 @@ class GroupedInTime(Method):
         if state.met is None:
             return self._first(state, self._inner.initialize(arrivals), arrivals, round_number), len(fresh)
         # Who groups all again needs the signatures of all.
-        joined = dataclasses.replace(state, met=self._inner.admit(state.met, arrivals, whole=bool(self._triggers)))
+        met = self._inner.admit(state.met, arrivals, whole=bool(self._triggers))
+        if state.start is not None:
+            founded = np.arange(len(state.met.models), len(met.models))
+            met = dataclasses.replace(met, **self._inner.engine.started_from(met, founded, state.start))
+        joined = dataclasses.replace(state, met=met)
         if state.flags is None:
             return joined, len(fresh)
         order, unknown = joined_order(state.met, arrivals), np.full(len(fresh), np.nan, np.float32)
@@ -262,7 +269,7 @@ class GroupedInTime(Method):
 
     def models_for(self, state: GroupedState, client_ids):
         inside, known = self._inside(state), self._known(state, client_ids)
-        initial = self.model.initial[np.newaxis]
+        initial = (self.model.initial if state.start is None else state.start)[np.newaxis]
         if inside is None:
             return initial, np.zeros(len(known), np.int32)
         models, own = self._inner.models_for(inside, np.asarray(client_ids)[known])

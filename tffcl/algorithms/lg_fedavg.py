@@ -179,6 +179,13 @@ class PartlySharedTraining(ClusteredTraining):
         whole = super().whole_model(state, row)
         return whole if self._is_whole(state) else self.parts.joined(state.server["local"][row], whole)[0]
 
+    def started_from(self, state: ClusteredState, rows: np.ndarray, model: np.ndarray) -> dict:
+        if self._is_whole(state):
+            return super().started_from(state, rows, model)
+        local = np.array(state.server["local"])
+        local[rows] = model[self.parts.is_local]
+        return {**super().started_from(state, rows, model[~self.parts.is_local]), "server": {"local": local}}
+
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         if self._is_whole(state) and cohort.seed[1] <= self.whole_rounds:
             return self._next_whole(state, cohort)
