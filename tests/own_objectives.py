@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tffcl
 from tests.own_data import layers, sequential
+from tffcl.models.graph_function import graph_function
 
 losses = tf.keras.losses
 X = tf.TensorSpec([None, 4])
@@ -14,6 +15,13 @@ X = tf.TensorSpec([None, 4])
 
 def labels_of(shape=(), dtype=tf.int32):
     return tf.TensorSpec([None, *shape], dtype)
+
+
+def in_graph(function, *given):
+    """What a function gives in TensorFlow's graph, as NumPy arrays."""
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
+    found = graph_function(function, *specs)(*map(tf.constant, given))
+    return tf.nest.map_structure(lambda each: each.numpy(), found)
 
 
 def keras(outputs, activation=None):
