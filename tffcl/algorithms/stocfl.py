@@ -167,8 +167,9 @@ def build_data_signature(
         batch_size=how.anchor_batch_size,
         learning_rate=training.learning_rate if how.anchor_learning_rate is None else how.anchor_learning_rate,
     )
-    private = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip, "noise_seed": noise_seed}
-    return build_anchor_gradient(model, form=how.form, local=local, projection=how.projection, seed=seed, **private)
+    return build_anchor_gradient(
+        model, form=how.form, local=local, projection=how.projection, seed=seed, **how.noise, noise_seed=noise_seed
+    )
 
 
 def group_stocfl(
