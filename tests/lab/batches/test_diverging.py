@@ -61,7 +61,12 @@ def test_a_sweep_goes_on_and_is_a_sweep_from_its_first_run_on(tmp_path, capsys, 
 
     def write_and_look(path):
         write(path)
-        seen.append([(point.name, len(point.runs), len(point.failures)) for point in sweeps.read_sweep(path).points])
+        seen.append(
+            [
+                (point.row.algorithm, len(point.runs), len(point.row.failures))
+                for point in sweeps.read_sweep(path).points
+            ]
+        )
 
     monkeypatch.setattr(report, "write_table", write_and_look)
     command = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=1e30,0.1", *SHORT]

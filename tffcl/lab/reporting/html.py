@@ -156,7 +156,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     if sweep is None:
         return {}
     rows = comparison_table.comparison_rows(sweep.runs)
-    failures = [str(each) for point in sweep.points for each in point.failures]
+    failures = [str(each) for point in sweep.points for each in point.row.failures]
     facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
     values = [
         (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))

@@ -124,7 +124,7 @@ def _representations(run: RunFiles) -> ReportFigure | None:
 
 def _maps(sweep: Sweep) -> ReportFigure | None:
     """The clusters of the first seed at each point, for methods whose clients sent vectors."""
-    firsts = {f"{sweep.title} {point.name}": point.runs[0] for point in sweep.points if point.runs}
+    firsts = {f"{sweep.title} {point.row.algorithm}": point.runs[0] for point in sweep.points if point.runs}
     if not all(run.representations is not None and run.history for run in firsts.values()):
         return None
     return maps.settings_figure(firsts, _truth(next(iter(firsts.values()))))
