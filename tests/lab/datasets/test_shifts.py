@@ -243,7 +243,7 @@ def test_turned_is_as_pillow_turns():
 
 def test_a_transform_in_words():
     assert PLAIN.in_words() == Transform(degrees=360).in_words() == ""
-    assert Transform(1, 3).in_words() == "images turned by 90 degrees; labels shifted by 3"
+    assert Transform(90, 3).in_words() == "images turned by 90 degrees; labels shifted by 3"
     told = Transform(degrees=72, tone="red", classes=(2, 7)).in_words()
     assert told == "images of classes 2, 7 turned by 72 degrees and made red"
     assert Transform(labels=(1, 0, 2)).in_words() == "labels changed: 0 to 1, 1 to 0"
