@@ -18,7 +18,6 @@ from tffcl.models.graph_function import graph_function
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
-_NUMBERS = "numbers of clients"
 _MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
 
 
@@ -51,7 +50,7 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         when = f" from round {start} on" if start else ""
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
         if population.names is not None:
-            found[f"{_NUMBERS}{when}"] = of_array(population.client_ids)
+            found[f"numbers of clients{when}"] = of_array(population.client_ids)
         counted = population.read_before if population.sizes is None else population.client_ids
         found[f"sizes of clients{when}"] = of_array(population.sizes_of(counted))
         read = [population.train(client) for client in population.read_before]
@@ -78,8 +77,6 @@ def check_same_data(out, before: Mapping[str, str] | None, now: Mapping[str, str
     Raises:
       UserError: If they differ; the message says in what.
     """
-    if before is not None:  # earlier versions noted no numbers
-        now = {name: noted for name, noted in now.items() if name in before or not name.startswith(_NUMBERS)}
     if before is None or before == now:
         return
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]

@@ -20,6 +20,7 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig, method_key
 from tffcl.runs.metrics import on_validation
+from tffcl.validation import each_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,7 @@ def plan(
         raise UserError(
             f"--rounds {rounds:g} must be a share of each task's rounds, above 0 to 1, or a whole number from 2"
         )
-    seeds = tuple(seeds) or study.seeds
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"{study.name}: seeds names one twice; give each once")
+    seeds = each_once(f"{study.name}: seeds", tuple(seeds) or study.seeds)
     cells, places, jobs, known = chosen(study, only), [], {}, {}
     for cell in cells:
         if cell.missing:
