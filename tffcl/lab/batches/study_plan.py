@@ -201,11 +201,7 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
     """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what
     is default.
     """
-    task = {
-        key: value
-        for key, value in task_file.load_task(cell.task).contents.items()
-        if key not in ("description", "source")
-    }
+    task = {key: value for key, value in task_file.load_task(cell.task).contents.items() if key not in task_file.ABOUT}
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
     tuning, rounds = dataclasses.asdict(cell.tuning), float(planned.rounds)
     overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]
