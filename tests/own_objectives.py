@@ -64,7 +64,7 @@ model = functools.cache(build)
 
 
 @functools.cache
-def examples(name, clients=4):
+def examples(name):
     """`(train, test)` by client: every other one has its labels of the opposite scores."""
     rng = np.random.default_rng(5)
     weights, label = rng.normal(size=(4, 3)), OBJECTIVES[name][4]
@@ -73,5 +73,5 @@ def examples(name, clients=4):
         x = rng.normal(size=(n, 4)).astype(np.float32)
         return x, label(((1 - 2 * turned) * x @ weights).astype(np.float32))
 
-    train, test = ({f"c{each}": some(n + each, each % 2) for each in range(clients)} for n in (20, 15))
+    train, test = ({f"c{each}": some(n + each, each % 2) for each in range(4)} for n in (20, 15))
     return train, test

@@ -219,8 +219,8 @@ def alive(pid):
     return "worker" in name_of(pid)
 
 
-def wait_for(condition, process=None, seconds=300):
-    deadline = time.monotonic() + seconds
+def wait_for(condition, process=None):
+    deadline = time.monotonic() + 300
     while not condition():
         assert process is None or process.poll() is None, "the process ended too early"
         assert time.monotonic() < deadline, "nothing happened"

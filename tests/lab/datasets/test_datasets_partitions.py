@@ -41,10 +41,10 @@ ONCE = {
 }
 
 
-def uneven(seed: int, n: int = 900) -> np.ndarray:
-    """Labels of ten classes of different sizes, none below 40."""
+def uneven(seed: int) -> np.ndarray:
+    """900 labels of ten classes of different sizes, none below 40."""
     rng = np.random.default_rng(seed)
-    rest = rng.choice(10, n - 400, p=rng.dirichlet(np.ones(10)))
+    rest = rng.choice(10, 500, p=rng.dirichlet(np.ones(10)))
     return rng.permutation(np.concatenate([np.repeat(np.arange(10), 40), rest]))
 
 
@@ -262,8 +262,8 @@ def test_shifted_moves_labels_by_group():
     assert split.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def owners(seed=0):
-    rng = np.random.default_rng(seed)
+def owners():
+    rng = np.random.default_rng(0)
     train_owner = rng.integers(0, 6, 200).astype(np.int32)
     train_owner[:6] = np.arange(6)
     test_owner = rng.integers(0, 5, 60).astype(np.int32)  # owner 5 has no test image

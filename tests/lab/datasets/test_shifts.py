@@ -26,12 +26,12 @@ LEVELS = range(1, 9)
 PLAIN = Transform()
 
 
-def coloured(n=300, classes=10, side=4) -> Dataset:
+def coloured(n=300) -> Dataset:
     """Random images of three channels."""
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 255, (2 * n, side, side, 3), dtype=np.uint8)
-    y = (np.arange(n) % classes).astype(np.int32)
-    return Dataset("toy", Images(x[:n], y), Images(x[n:], y), classes, (0.0,) * 3, (1.0,) * 3)
+    x = rng.integers(0, 255, (2 * n, 4, 4, 3), dtype=np.uint8)
+    y = (np.arange(n) % 10).astype(np.int32)
+    return Dataset("toy", Images(x[:n], y), Images(x[n:], y), 10, (0.0,) * 3, (1.0,) * 3)
 
 
 def by_group(split) -> list[Transform]:
