@@ -11,7 +11,7 @@ from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.collect import leaves_of
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import CompressionParameters
-from tffcl.aggregators.per_cluster import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process, seed_of
 
 
 class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -94,7 +94,7 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         """Two clients round differently: their values differ."""
         if self._seed is None:
             return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
-        word = int(np.random.SeedSequence([self._seed, place]).generate_state(1)[0] >> 1)
+        word = seed_of(self._seed, place)
         return tf.stack([tf.bitcast(tf.reduce_sum(tf.cast(flat, tf.float32)), tf.int32) ^ word, round_number])
 
     def _rounded(self, part, seed):

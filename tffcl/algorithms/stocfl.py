@@ -29,7 +29,7 @@ from tffcl.models.graph_function import session_function
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server import models_type
+from tffcl.rounds.server import models_type, move_rows
 from tffcl.rounds.simulation import check_finite, run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.runtime import MESSAGE_BYTES
@@ -72,10 +72,8 @@ def build_bilevel_round(
     """
 
     def step(state, results, measurements):
-        del measurements
-        models = state["models"] + means.pad_rows(results["update"], tf.shape(state["models"])[0])
         moved = {} if global_training is None else {"global_model": state["global_model"] + results["global_update"]}
-        return {**state, "models": models, **moved}
+        return {**move_rows(state, results, measurements), **moved}
 
     uploads = {"update": _of_changing_clusters(aggregation)}
     if global_training is not None:

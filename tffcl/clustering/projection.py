@@ -17,6 +17,7 @@ from tffcl.errors import UserError
 LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
 _COMPONENTS = 50  # what van der Maaten and Hinton keep of high-dimensional rows before t-SNE
 
+_PERPLEXITY = 30.0  # about how many neighbours of each client t-SNE keeps near; a third of the others of fewer
 _SAME = 1e-6  # how far apart unit vectors of one direction may be by rounding
 
 
@@ -45,7 +46,7 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
         return layout.fit_transform(np.asarray(distances, np.float32)).astype(np.float32)
 
 
-def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30.0) -> np.ndarray:
+def project_directions(vectors: np.ndarray, *, seed: int) -> np.ndarray:
     """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each
     other.
 
@@ -55,7 +56,6 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
     Args:
       vectors: Numbers [N, d].
       seed: Decides the layout.
-      perplexity: About how many neighbours of each client are kept near; a third of the others where there are fewer.
 
     Returns:
       Float32 [N, 2].
@@ -74,7 +74,7 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
         units = np.pad(units, ((0, 0), (0, 1)))
     kept = min(_COMPONENTS, *units.shape)
     reduced = PCA(kept, random_state=seed).fit_transform(units)
-    tsne = TSNE(perplexity=min(perplexity, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
+    tsne = TSNE(perplexity=min(_PERPLEXITY, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
     with single_thread():
         return tsne.fit_transform(reduced).astype(np.float32)
 

@@ -285,8 +285,8 @@ def run_pictures(run: RunFiles, formats: Sequence[str] = ()) -> list[Picture]:
 
 
 def comparison_pictures(runs: Sequence[RunFiles], formats: Sequence[str] = ()) -> list[Picture]:
-    """Draws the pictures of a comparison: of all methods together, and of the first seed of each; `formats` as of "
-    "`run_pictures`."""
+    """Draws the pictures of a comparison: of all methods together, and of the first seed of each; `formats` as of
+    `run_pictures`."""
     seeds, private = len({run.seed for run in runs}) > 1, any("epsilon" in run.rounds for run in runs)
     pictures = list(_drawn(OF_RUNS, runs, formats, seeds=seeds, private=private))
     for number, run in enumerate(first_runs(runs)):
