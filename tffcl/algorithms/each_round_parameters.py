@@ -318,7 +318,7 @@ class FedEMParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class FedRCParameters(FedEMParameters):
-    """Of how many models FedRC's clients are mixtures."""
+    """Of how many models FedRC's clients are mixtures: as FedEM's are."""
 
 
 @dataclasses.dataclass(frozen=True)
