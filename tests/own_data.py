@@ -56,11 +56,11 @@ def new_perceptron():
 perceptron = functools.cache(new_perceptron)  # one object, so that what is traced for one test serves the others
 
 
-def cameras(count=6):
+def cameras():
     """Digits as uint8 images; those of every other camera are turned by a quarter."""
     x, y = digits.load()
     train, test = {}, {}
-    for camera in range(count):
+    for camera in range(6):
         images = np.rot90(x, camera % 2, axes=(1, 2))
         rows, tests = slice(camera * 30, camera * 30 + 30), slice(1000 + camera * 10, 1010 + camera * 10)
         train[f"camera {camera}"], test[f"camera {camera}"] = (images[rows], y[rows]), (images[tests], y[tests])
@@ -140,16 +140,16 @@ def client_data(examples):
     )
 
 
-def series(count=6, length=8):
+def series():
     """Short series of two values, and which of three kinds each is: the kind decides the slope."""
     rng = np.random.default_rng(4)
 
     def some(n):
         y = rng.integers(0, 3, n)
-        slopes = (y - 1)[:, None, None] * np.linspace(-1, 1, length)[:, None]
-        return (slopes + rng.normal(0, 0.3, (n, length, 2))).astype(np.float32), y
+        slopes = (y - 1)[:, None, None] * np.linspace(-1, 1, 8)[:, None]
+        return (slopes + rng.normal(0, 0.3, (n, 8, 2))).astype(np.float32), y
 
-    return tuple({f"sensor {each}": some(n) for each in range(count)} for n in (20, 6))
+    return tuple({f"sensor {each}": some(n) for each in range(6)} for n in (20, 6))
 
 
 def recurrent(layer=layers.LSTM):

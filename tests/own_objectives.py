@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tffcl
 from tests.own_data import layers, sequential
+from tffcl.models.graph_function import graph_function
 
 losses = tf.keras.losses
 X = tf.TensorSpec([None, 4])
@@ -14,6 +15,13 @@ X = tf.TensorSpec([None, 4])
 
 def labels_of(shape=(), dtype=tf.int32):
     return tf.TensorSpec([None, *shape], dtype)
+
+
+def in_graph(function, *given):
+    """What a function gives in TensorFlow's graph, as NumPy arrays."""
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
+    found = graph_function(function, *specs)(*map(tf.constant, given))
+    return tf.nest.map_structure(lambda each: each.numpy(), found)
 
 
 def keras(outputs, activation=None):
@@ -56,7 +64,7 @@ model = functools.cache(build)
 
 
 @functools.cache
-def examples(name, clients=4):
+def examples(name):
     """`(train, test)` by client: every other one has its labels of the opposite scores."""
     rng = np.random.default_rng(5)
     weights, label = rng.normal(size=(4, 3)), OBJECTIVES[name][4]
@@ -65,5 +73,5 @@ def examples(name, clients=4):
         x = rng.normal(size=(n, 4)).astype(np.float32)
         return x, label(((1 - 2 * turned) * x @ weights).astype(np.float32))
 
-    train, test = ({f"c{each}": some(n + each, each % 2) for each in range(clients)} for n in (20, 15))
+    train, test = ({f"c{each}": some(n + each, each % 2) for each in range(4)} for n in (20, 15))
     return train, test

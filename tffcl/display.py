@@ -1,7 +1,7 @@
 """How objects show themselves: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class Shown:
@@ -35,6 +35,17 @@ def table(title: str, facts: Mapping[str, object]) -> str:
         for name, value in facts.items()
     )
     return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"
+
+
+def ranges(numbers: Iterable[int], to: str = "-") -> str:
+    """Writes ascending whole numbers briefly: "0-3, 7"."""
+    runs = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][-1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}{to}{last}" for first, last in runs)
 
 
 def percent(share: float) -> str:

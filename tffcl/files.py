@@ -168,10 +168,10 @@ def text_of_file(path: pathlib.Path, newline: str | None = None) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def csv_text(rows: Iterable[Iterable]) -> str:
-    """Returns rows of cells, the names of the columns first, as the text of a CSV file."""
+def csv_text(rows: Iterable[Iterable], end: str = "\r\n") -> str:
+    """Returns rows of cells, the names of the columns first, as the text of a CSV file whose lines end so."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
+    csv.writer(text, lineterminator=end).writerows(rows)
     return text.getvalue()
 
 

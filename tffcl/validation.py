@@ -23,7 +23,7 @@ import numbers
 import os
 import sys
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -86,6 +86,14 @@ def check_value(key: str, value: object, kind: Any) -> Any:
     if not _finite(converted):
         raise wrong(key, value, f"it must be {describe(kind)}, and finite")
     return converted
+
+
+def each_once(where: str, values: Sequence) -> Sequence:
+    """Returns the values; UserError, which begins with `where`, if one is there twice."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise UserError(f"{where} names {str(value)[:100]} twice; give each once")
+    return values
 
 
 def check_label(label: object, what: str):

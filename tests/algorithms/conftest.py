@@ -62,6 +62,12 @@ def as_arrays(population, client):
 
 
 @pytest.fixture(scope="session")
+def turned(digit_clients):
+    """Nine clients in three groups, whose digits are turned by quarters."""
+    return digit_clients([60] * 9, turns=OWNERS)
+
+
+@pytest.fixture(scope="session")
 def encoder(digits):
     """Trained on the digits 5, 7, 8 and 9 only."""
     x, y = digits

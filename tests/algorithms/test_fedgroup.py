@@ -5,18 +5,11 @@ import pytest
 from scipy.spatial import distance
 from sklearn.cluster import KMeans
 
+from tests.algorithms.conftest import OWNERS
 from tests.short_runs import TRAINING, split
 from tffcl.algorithms.fedgroup import build_fedgroup
 from tffcl.algorithms.parameters import FedGroupParameters
 from tffcl.errors import UserError
-
-TURNS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
-
-
-@pytest.fixture(scope="module")
-def turned(digit_clients):
-    """Nine clients in three groups, whose digits are turned by quarters."""
-    return digit_clients([60] * 9, turns=TURNS)
 
 
 def test_its_groups_are_those_of_the_authors_way_and_start_from_pre_trained_models(tff_worker, model, turned):
@@ -33,7 +26,7 @@ def test_its_groups_are_those_of_the_authors_way_and_start_from_pre_trained_mode
     assert len({*zip(theirs.tolist(), state.assignment.tolist())}) == 3
     np.testing.assert_allclose(state.proximity, distance.squareform(distance.pdist(cosines)), atol=1e-4)
     joined = method.admit(state, newcomers)
-    assert len({*zip(TURNS, joined.assignment.tolist())}) == 3
+    assert len({*zip(OWNERS, joined.assignment.tolist())}) == 3
     np.testing.assert_array_equal(joined.models, state.models)
 
 

@@ -4,25 +4,18 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from tests.algorithms.conftest import OWNERS
 from tests.short_runs import TRAINING, split
 from tffcl.algorithms.parameters import KFedParameters
 from tffcl.algorithms.presets import build_kfed
 from tffcl.errors import UserError
-
-TURNS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
-
-
-@pytest.fixture(scope="module")
-def turned(digit_clients):
-    """Nine clients in three groups, whose digits are turned by quarters."""
-    return digit_clients([60] * 9, turns=TURNS)
 
 
 def test_it_groups_by_means_and_places_newcomers_by_theirs(tff_worker, model, turned):
     known, newcomers = split(turned, [3, 7])
     method = build_kfed(model, TRAINING, KFedParameters(num_clusters=3))
     state = method.admit(method.initialize(known), newcomers)
-    assert len({*zip(TURNS, state.assignment.tolist())}) == 3
+    assert len({*zip(OWNERS, state.assignment.tolist())}) == 3
     means = np.stack([turned.train(client).x.reshape(-1, 64).mean(axis=0) / 255 for client in turned.client_ids])
     np.testing.assert_allclose(state.signatures["centres"][:, 0], means, atol=1e-5)
     theirs = KMeans(3, init=means[[0, 1, 2]], n_init=1).fit_predict(means)

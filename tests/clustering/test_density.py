@@ -9,10 +9,10 @@ from sklearn.preprocessing import MinMaxScaler
 from tffcl.clustering import groupings
 
 
-def blobs(seed, sizes=(5, 4, 1), spread=0.05):
-    rng = np.random.default_rng(seed)
+def blobs(seed):
+    rng, sizes = np.random.default_rng(seed), (5, 4, 1)
     centres = rng.permutation(np.arange(len(sizes) * 4).reshape(len(sizes), 4) * 1.0)
-    return np.concatenate([centre + rng.normal(0, spread, [size, 4]) for centre, size in zip(centres, sizes)])
+    return np.concatenate([centre + rng.normal(0, 0.05, [size, 4]) for centre, size in zip(centres, sizes)])
 
 
 @pytest.mark.parametrize("seed", range(4))

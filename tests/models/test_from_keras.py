@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 import tffcl
 from tests import own_data
 from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
+from tests.own_objectives import in_graph
 from tests.short_runs import TRAINING, batches_of, cohort_of, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.evaluation import build_choose, build_count_correct, build_mean_loss, build_predict
@@ -18,7 +19,6 @@ from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
 from tffcl.export.writer import save_models
 from tffcl.models.from_keras import keras_with
-from tffcl.models.graph_function import graph_function
 
 SparseCE = tf.keras.losses.SparseCategoricalCrossentropy
 FEATURES = spec([30], tf.float32)
@@ -31,12 +31,6 @@ KERAS = {
 }
 
 
-def in_graph_of(vector, model, x):
-    """The labels that a model's vector gives."""
-    specs = tf.TensorSpec(vector.shape), tf.TensorSpec(x.shape, x.dtype)
-    return graph_function(build_predict(model), *specs)(tf.constant(vector), tf.constant(x)).numpy()
-
-
 @pytest.fixture(scope="module", params=KERAS)
 def pair(request):
     """A Keras model, the same as a FlatModel, and some examples."""
@@ -45,24 +39,18 @@ def pair(request):
     return keras(), flat(), x, y.astype(np.int32)
 
 
-def in_graph(model, function, x, y=None):
-    """Runs what is built of a model on its initial weights."""
-    given = [model.initial, x] if y is None else [model.initial, x, y]
-    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
-    found = graph_function(function, *specs)(*(tf.constant(each) for each in given))
-    return tf.nest.map_structure(lambda each: each.numpy(), found)
-
-
 def test_a_keras_model_answers_as_in_keras(pair):
     keras, model, x, y = pair
     outputs = keras(x)
     assert model.size == keras.count_params() and model.num_classes == outputs.shape[-1]
     assert model.input_shape == x.shape[1:] and model.label_shape == y.shape[1:]
-    np.testing.assert_allclose(in_graph(model, build_mean_loss(model), x, y), CROSS_ENTROPY(y, outputs), rtol=1e-5)
+    np.testing.assert_allclose(
+        in_graph(build_mean_loss(model), model.initial, x, y), CROSS_ENTROPY(y, outputs), rtol=1e-5
+    )
     answers = np.argmax(outputs, axis=-1)
-    np.testing.assert_array_equal(in_graph(model, build_predict(model), x), answers)
+    np.testing.assert_array_equal(in_graph(build_predict(model), model.initial, x), answers)
     # Of a sequence every label.
-    assert in_graph(model, build_count_correct(model), x, y) == (np.sum(answers == y), y.size)
+    assert in_graph(build_count_correct(model), model.initial, x, y) == (np.sum(answers == y), y.size)
     assert 0 < np.sum(answers == y) < y.size
 
 
@@ -83,7 +71,7 @@ def test_a_vector_becomes_the_keras_model_that_it_is(pair):
     copy = keras_with(model, vector)
     assert copy is not model.keras.model and np.any(copy(x) != keras(x))
     np.testing.assert_array_equal(model.ravel([variable.numpy() for variable in copy.trainable_variables]), vector)
-    np.testing.assert_array_equal(np.argmax(copy(x), axis=-1), in_graph_of(vector, model, x))
+    np.testing.assert_array_equal(np.argmax(copy(x), axis=-1), in_graph(build_predict(model), vector, x))
 
 
 def test_layers_of_branches_have_their_names():
@@ -96,7 +84,7 @@ def test_layers_of_branches_have_their_names():
     for name in ("first", "deep", "shallow", "last"):
         np.testing.assert_array_equal(kernels[f"{name}/kernel"], keras.get_layer(name).kernel)
     x = own_data.patients()[0][:5]
-    np.testing.assert_array_equal(in_graph(model, build_predict(model), x), np.argmax(keras(x), axis=-1))
+    np.testing.assert_array_equal(in_graph(build_predict(model), model.initial, x), np.argmax(keras(x), axis=-1))
     assert repr(model) == "FlatModel(branches: 260 parameters, float32[30] to 2 classes)"
 
 
@@ -232,7 +220,9 @@ def test_a_functional_model_keeps_what_it_does_not_train():
     model, x = own_data.regression(), own_data.patients()[0][:20]
     assert [weight.name for weight in model.weights] == ["weight_0", "weight_1"] and model.size == 62
     kernel, bias = model.unravel(model.initial)
-    np.testing.assert_array_equal(in_graph(model, build_predict(model), x), np.argmax(x @ kernel * 0.5 + bias, axis=1))
+    np.testing.assert_array_equal(
+        in_graph(build_predict(model), model.initial, x), np.argmax(x @ kernel * 0.5 + bias, axis=1)
+    )
 
 
 def test_outputs_that_are_probabilities_stay_as_they_are():
@@ -276,23 +266,16 @@ def test_labels_that_a_loss_leaves_out_do_not_count(loss, ignored):
     model = of_keras(layers.Dense(4, input_shape=(30,)), loss=loss)
     x, y = own_data.patients()[0][:60], np.arange(60, dtype=np.int32) % 4
     counts = ~np.isin(y, ignored)
-    right = (in_graph(model, build_predict(model), x) == y) & counts
+    right = (in_graph(build_predict(model), model.initial, x) == y) & counts
     assert model.objective.ignored == ignored and 0 < right.sum() < counts.sum()
-    assert in_graph(model, build_count_correct(model), x, y) == (right.sum(), counts.sum())
-    scores = in_graph_of_two(build_choose(model, "accuracy"), model, x, y)
+    assert in_graph(build_count_correct(model), model.initial, x, y) == (right.sum(), counts.sum())
+    scores = in_graph(build_choose(model, "accuracy"), np.stack([model.initial, model.draw(1)]), x, y)[1]
     np.testing.assert_allclose(scores[0], 1 - right.sum() / counts.sum(), rtol=1e-6)
 
 
 def test_no_label_of_many_is_left_out_by_rounding():
     """Among so many classes one label's loss is the same to the last bit under outputs that differ."""
     assert of_keras(layers.Dense(5000, input_shape=(30,)), loss=Weighted(*np.ones(5000))).objective.ignored == ()
-
-
-def in_graph_of_two(choose, model, x, y):
-    """The scores of the initial model and another one."""
-    given = np.stack([model.initial, model.draw(1)]), x, y
-    found = graph_function(choose, *(tf.TensorSpec(each.shape, each.dtype) for each in given))(*map(tf.constant, given))
-    return found[1].numpy()
 
 
 def test_saved_models_answer_as_keras(pair, tmp_path):
@@ -329,7 +312,7 @@ def test_saved_models_need_nothing_but_tensorflow(tmp_path):
     )
     files = [str(tmp_path / name) for name in ("saved", "x.npy", "answers.npy")]
     subprocess.run([sys.executable, "-c", script, *files], check=True)
-    np.testing.assert_array_equal(np.load(files[2]), in_graph(model, build_predict(model), x))
+    np.testing.assert_array_equal(np.load(files[2]), in_graph(build_predict(model), model.initial, x))
 
 
 def of_keras(*stack, loss=CROSS_ENTROPY, input_spec=FEATURES):

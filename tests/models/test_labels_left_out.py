@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tffcl
 from tests.own_data import layers, sequential
-from tests.own_objectives import X, keras, labels_of
+from tests.own_objectives import X, in_graph, keras, labels_of
 from tffcl.algorithms.choosing_method import losses_of_few
 from tffcl.client_work.evaluation import build_choose, build_losses, build_mean_loss
 from tffcl.client_work.local_sgd import build_local_sgd
@@ -21,7 +21,6 @@ from tffcl.client_work.mixture import (
     responsibilities,
 )
 from tffcl.clients.client_examples import PooledExamples
-from tffcl.models.graph_function import graph_function
 from tffcl.runs.evaluator import Evaluator
 
 losses = tf.keras.losses
@@ -48,11 +47,6 @@ def examples(model):
         return rng.normal(size=[5, 4]).astype(np.float32), np.array([1, 2, 1, 2, 0], np.int32)
     y = np.array([[1, 2, 3, 1, 2], [3, 1, 0, 0, 0], [2, 0, 3, 0, 0], [0, 0, 0, 0, 0]], np.int32)
     return rng.integers(0, 7, [4, 5]).astype(np.int32), y
-
-
-def in_graph(function, *given):
-    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
-    return tf.nest.map_structure(np.asarray, graph_function(function, *specs)(*map(tf.constant, given)))
 
 
 @pytest.mark.parametrize("build", [lambda: of_classes(0), of_sequences], ids=["labels", "sequences"])

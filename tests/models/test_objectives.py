@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 import tffcl
 from tests import own_objectives
 from tests.own_data import layers, sequential, spec
-from tests.own_objectives import OBJECTIVES, X, labels_of
+from tests.own_objectives import OBJECTIVES, X, in_graph, labels_of
 from tffcl.client_work.evaluation import (
     build_choose,
     build_count_correct,
@@ -17,7 +17,6 @@ from tffcl.client_work.evaluation import (
     build_probabilities,
 )
 from tffcl.errors import UserError
-from tffcl.models.graph_function import graph_function
 
 losses = tf.keras.losses
 NAMES = {"binary logits": "binary", "several numbers": "numbers", "one-hot": "classes", "class weights": "classes"}
@@ -29,12 +28,6 @@ def examples(name):
     if name == "reconstruction":
         return x, x, x
     return x, y.astype(np.float32 if y.dtype.kind == "f" else np.int32), np.eye(3)[y] if name == "one-hot" else y
-
-
-def in_graph(function, *given):
-    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
-    found = graph_function(function, *specs)(*map(tf.constant, given))
-    return tf.nest.map_structure(lambda each: each.numpy(), found)
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES)

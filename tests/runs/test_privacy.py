@@ -1,6 +1,5 @@
 """The privacy ledger: against dp-accounting called by hand, budgets that end runs, and what is said of it."""
 
-import csv
 import dataclasses
 import functools
 import json
@@ -16,6 +15,7 @@ from dp_accounting import pld, rdp
 import tffcl
 from tests.lab.tasks.own.my_methods import Histograms
 from tests.oracles.privacy import epsilon_of_gaussian
+from tests.runs.finished_runs import rows_of
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.clustered_training import build_clustered_training
@@ -167,11 +167,6 @@ def private(model, clusters, **options):
     return build_ifca(model, TRAINING, IFCAParameters(num_clusters=clusters), seed=0, aggregation=aggregation)
 
 
-def rows_of(out):
-    with open(out / "rounds.csv", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("clusters", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
     """Of Poisson cohorts and of those of a fixed size, by the files that a run writes."""
@@ -182,7 +177,9 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     )  # fmt: skip
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1.0))
     by_hand = [pld.PLDAccountant().compose(event, count).get_epsilon(DELTA) for count in (1, 2)]
-    np.testing.assert_allclose([float(row["epsilon"]) for row in rows_of(tmp_path / "run")], by_hand, rtol=1e-3)
+    np.testing.assert_allclose(
+        [float(row["epsilon"]) for row in rows_of(result.out / "rounds.csv")], by_hand, rtol=1e-3
+    )
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["privacy"]["epsilon"] == pytest.approx(by_hand[1], rel=1e-3) and told["privacy"]["budget"] is None
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
@@ -381,7 +378,7 @@ def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tm
     )
     ids = population.client_ids
     drawn = [len(cohort.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
-    rows = rows_of(tmp_path / "run")
+    rows = rows_of(tmp_path / "run" / "rounds.csv")
     assert 0 in drawn[1:] and [row["train_loss"] == "" for row in rows] == [not each for each in drawn]
     assert result.summary["privacy"]["releases"] == 6
     method = private(model, 1, min_cluster_size=0.01)

@@ -1,6 +1,5 @@
 """Whole runs on digits: files, seeds, resuming, interruptions."""
 
-import csv
 import json
 import os
 import shutil
@@ -14,6 +13,8 @@ import numpy as np
 import pytest
 
 import tffcl
+from tests.runs.finished_runs import rows_of, without_times
+from tests.runs.stopped_runs import rounds_written
 from tffcl import runtime
 from tffcl.clients.cohort import is_evaluation, needs_local_test, sample_cohort
 from tffcl.errors import UserError
@@ -30,10 +31,6 @@ def resolved(algorithm="pacfl", seed=0, **more):
     return resolve.resolve("demo_digits", algorithm, seed=seed, overrides={**SHORT, **more})
 
 
-def without_times(summary):
-    return {key: value for key, value in summary.items() if key != "seconds"}
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "run"
@@ -45,7 +42,7 @@ def test_the_files_of_a_run(finished):
     names = {"config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "checkpoints", "tensorboard"}
     assert names <= {path.name for path in out.iterdir()}
     assert json.loads((out / "summary.json").read_text()) == summary
-    rounds = list(csv.DictReader(open(out / "rounds.csv", newline="")))
+    rounds = rows_of(out / "rounds.csv")
     assert [int(row["round"]) for row in rounds] == [1, 2, 3, 4, 5, 6]
     assert [bool(row["cluster_accuracy"]) for row in rounds] == [False, True] * 3
     assert float(rounds[-1]["cluster_accuracy"]) == pytest.approx(summary["accuracy"]["cluster"]["mean"])
@@ -56,7 +53,7 @@ def test_the_files_of_a_run(finished):
 
 def test_the_summary_is_what_the_clients_say(finished):
     out, summary = finished
-    rows = list(csv.DictReader(open(out / "clients.csv", newline="")))
+    rows = rows_of(out / "clients.csv")
     cluster = np.array([float(row["cluster_accuracy"]) for row in rows])
     accuracy = summary["accuracy"]
     assert accuracy["cluster"]["mean"] == pytest.approx(cluster.mean(), abs=1e-6)
@@ -118,7 +115,7 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     settings = [f"--set={section}.{key}={value}" for section, table in SHORT.items() for key, value in table.items()]
     command = [sys.executable, *"-m tffcl run demo_digits --algorithm pacfl --out".split(), str(target), *settings]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: rows_of(target) >= 3, process)
+    wait_for(lambda: rounds_written(target) >= 3, process)
     workers = children(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -146,7 +143,7 @@ OTHERS = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIG
 def test_who_asks_for_the_end_saves_and_leaves_no_worker(tmp_path, number):
     target = tmp_path / "stopped"
     process = started(target)
-    wait_for(lambda: rows_of(target) >= 2, process)
+    wait_for(lambda: rounds_written(target) >= 2, process)
     workers = children(process.pid)
     process.send_signal(number)
     _, errors = process.communicate(timeout=240)
@@ -160,7 +157,7 @@ def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path, capsys):
     target, worker = tmp_path / "run", runtime.use_local_worker().pid
 
     def kill_later():
-        wait_for(lambda: rows_of(target) >= 3)
+        wait_for(lambda: rounds_written(target) >= 3)
         os.kill(worker, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_later)
@@ -170,7 +167,7 @@ def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path, capsys):
     errors = capsys.readouterr().err
     assert code == 2
     assert "TFF's worker has ended in the middle of a computation" in errors and "Traceback" not in errors
-    done = rows_of(target)
+    done = rounds_written(target)
     assert f"(rounds 1 to {done} are saved)" in errors
     assert (target / "checkpoints" / f"round_{done:06}.npz").is_file()
 
@@ -195,14 +192,8 @@ def test_a_comparison_with_an_unfinished_run_is_reported_without_it(compared, tm
     assert "no run in" in capsys.readouterr().err
 
 
-def rows_of(out):
-    file = out / "rounds.csv"
-    return len(file.read_text().splitlines()) - 1 if file.is_file() else 0
-
-
 def comparable_rows(out):
-    with open(out / "rounds.csv", newline="") as file:
-        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+    return [without_times(row) for row in rows_of(out / "rounds.csv")]
 
 
 def children(pid):
@@ -228,8 +219,8 @@ def alive(pid):
     return "worker" in name_of(pid)
 
 
-def wait_for(condition, process=None, seconds=300):
-    deadline = time.monotonic() + seconds
+def wait_for(condition, process=None):
+    deadline = time.monotonic() + 300
     while not condition():
         assert process is None or process.poll() is None, "the process ended too early"
         assert time.monotonic() < deadline, "nothing happened"
@@ -263,7 +254,7 @@ def test_what_was_computed_is_saved_when_a_client_diverges(tmp_path):
     ) as raised:
         tffcl.run(wild, tmp_path / "run", show_progress=False)
     done = int(str(raised.value).split("rounds 1 to ")[1][0])
-    assert rows_of(tmp_path / "run") == done
+    assert rounds_written(tmp_path / "run") == done
     with pytest.raises(UserError, match=f"in round {done + 1};"):
         tffcl.run(wild, tmp_path / "run", resume=True, show_progress=False)
 

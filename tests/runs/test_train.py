@@ -11,7 +11,7 @@ import pytest
 from scipy.spatial.distance import squareform
 
 import tffcl
-from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy
+from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy, without_times
 from tffcl.algorithms.method import Method, MetricView, Views
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -60,10 +60,6 @@ def train(method, population, out, **more):
 @pytest.fixture(scope="module")
 def finished(method, population, tmp_path_factory):
     return train(method, population, tmp_path_factory.mktemp("train") / "run")
-
-
-def without_times(summary):
-    return {key: value for key, value in summary.items() if key != "seconds"}
 
 
 def test_the_result_is_what_the_files_say(finished, population):

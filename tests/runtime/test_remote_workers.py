@@ -1,6 +1,5 @@
 """Rounds on several TFF workers: real processes of this machine, spoken to as if they were others."""
 
-import csv
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.runs.stopped_runs import rounds_written
 from tests.runtime.processes import pair_of_workers
 from tffcl import runtime
 from tffcl.algorithms.clustered_training import build_clustered_round
@@ -26,6 +26,7 @@ from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.simulation import run_round
+from tffcl.runtime.worker_process import _free_port
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
 
@@ -231,14 +232,6 @@ def run_command(out, workers, *more):
     ]
 
 
-def rows_of(out):
-    try:
-        with open(out / "rounds.csv", newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        return []
-
-
 @pytest.mark.slow
 def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     """One dies: the run goes on; the other too: it stops with everything saved; `--resume` ends as one machine does."""
@@ -247,7 +240,7 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     command = run_command(out, f"{first.target},{second.target}")
     run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for victim, after in ((first, 3), (second, 8)):
-        while len(rows_of(out)) < after and run.poll() is None:
+        while rounds_written(out) < after and run.poll() is None:
             time.sleep(0.02)
         victim.stop()
     _, error = run.communicate(timeout=120)
@@ -255,7 +248,7 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     assert run.returncode == 2
     assert last.startswith("tffcl: no worker is left") and "are saved" in last
     assert "Traceback" not in error
-    done = len(rows_of(out))
+    done = rounds_written(out)
     assert 8 <= done < 40
     third, fourth = processes.start(2)
     again = subprocess.run(
@@ -265,17 +258,11 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     alone = tmp_path / "alone"
     assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "40", "--out", str(alone)]) == 0
     summaries = [json.loads((each / "summary.json").read_text()) for each in (out, alone)]
-    assert len(rows_of(out)) == 40
+    assert rounds_written(out) == 40
     assert summaries[0]["clusters"] == summaries[1]["clusters"]
     assert summaries[0]["accuracy"]["cluster"]["mean"] == pytest.approx(
         summaries[1]["accuracy"]["cluster"]["mean"], abs=0.01
     )
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def fails(capsys, out, workers, timeout="2"):
@@ -289,7 +276,7 @@ def fails(capsys, out, workers, timeout="2"):
 
 def test_a_worker_that_is_not_there(capsys, processes, tmp_path):
     (there,) = processes.start(1)
-    port = free_port()
+    port = _free_port()
     line = fails(capsys, tmp_path / "out", f"{there.target},localhost:{port}")
     assert f"no TFF worker answers at localhost:{port}" in line and f"tffcl worker --port {port}" in line
 
@@ -336,7 +323,7 @@ def test_one_line_for_a_mistake(capsys, tmp_path, workers, timeout, message):
 
 
 def test_the_command_runs_a_worker_and_says_who_can_reach_it(tmp_path):
-    port = free_port()
+    port = _free_port()
     command = [sys.executable, "-m", "tffcl", "worker", "--port", str(port), "--max-concurrent", "1"]
     serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

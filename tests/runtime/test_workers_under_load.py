@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from tests.runs.stopped_runs import rounds_written
 from tffcl import runtime
 from tffcl.lab.cli.main import main
 from tffcl.runtime.remote_workers import RemoteWorker
@@ -78,11 +79,6 @@ def run(out, workers, timeout="20", resume=False):
     return main([*command, "--workers", workers, "--worker-timeout", timeout, *(["--resume"] if resume else [])])
 
 
-def rows(out) -> int:
-    file = out / "rounds.csv"
-    return len(file.read_text().splitlines()) - 1 if file.is_file() else 0
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
@@ -117,7 +113,7 @@ def test_a_run_survives_a_worker_that_is_lost_in_a_round(load, processes, undist
     }
 
     def disturb():
-        while rows(out) < 2:
+        while rounds_written(out) < 2:
             time.sleep(0.01)
         time.sleep(0.05)  # in the middle of the next round
         faults[fault]()
@@ -131,7 +127,7 @@ def test_a_run_survives_a_worker_that_is_lost_in_a_round(load, processes, undist
     said = capfd.readouterr().err
     assert f"the worker at {target} is lost" in said and f"goes to {second.target}" in said and "Traceback" not in said
     found = json.loads((out / "summary.json").read_text())
-    assert rows(out) == 8 and found["clusters"] == undisturbed["clusters"]
+    assert rounds_written(out) == 8 and found["clusters"] == undisturbed["clusters"]
     assert found["accuracy"]["cluster"]["mean"] == pytest.approx(undisturbed["accuracy"]["cluster"]["mean"], abs=0.02)
 
 
@@ -152,7 +148,7 @@ def test_a_process_whose_workers_are_silent_ends_with_a_line_and_not_by_an_abort
     process = subprocess.Popen(
         [sys.executable, "-c", ALONE, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    while rows(out) < 2:
+    while rounds_written(out) < 2:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     os.kill(only.pid, signal.SIGSTOP)

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
-from tffcl.aggregators.per_cluster import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process, by_row
 from tffcl.errors import UserError
 from tffcl.models.graph_function import traced_once
 
@@ -276,8 +276,7 @@ def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, nu
 
         def mean(*slots_of_leaf):
             total = _in_order(slots_of_leaf, clusters)
-            weight = tf.cast(totals["weight"], total.dtype)
-            return tf.math.divide_no_nan(total, tf.reshape(weight, [-1] + [1] * (len(total.shape) - 1)))
+            return tf.math.divide_no_nan(total, by_row(totals["weight"], total))
 
         return tf.nest.map_structure(mean, *totals["sums"])
 

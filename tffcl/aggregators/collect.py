@@ -11,13 +11,37 @@ from tffcl.aggregators.contract import FactoryTraits
 from tffcl.aggregators.per_cluster import aggregation_process
 
 
-def stacked(value_type: tff.Type) -> tff.Type:
-    """Returns the type with an unknown leading dimension in every tensor: `T[s]` becomes `T[?,s]`."""
+def stacked(value_type: tff.Type, rows: int | None = None) -> tff.Type:
+    """Returns the type with a leading dimension in every tensor, by default an unknown one: `T[s]` becomes `T[?,s]`."""
 
     def leading(leaf):
-        return tff.TensorType(leaf.dtype, [None, *leaf.shape])
+        return tff.TensorType(leaf.dtype, [rows, *leaf.shape])
 
     return tff.types.structure_from_tensor_type_tree(leading, value_type)
+
+
+def leaves_of(value_type: tff.Type) -> list[tff.TensorType]:
+    """Returns the types of the tensors in it."""
+    return tf.nest.flatten(tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, value_type))
+
+
+def specs_of(value_type: tff.Type):
+    """Returns the type's structure of `tf.TensorSpec`."""
+    return tff.types.structure_from_tensor_type_tree(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), value_type)
+
+
+def fields_of(value_type: tff.Type) -> list[tuple[str, tff.Type]]:
+    """Returns the names and types of a structure's fields; none of what is no structure."""
+    return list(tff.structure.iter_elements(value_type)) if isinstance(value_type, tff.StructType) else []
+
+
+def first_value(value, value_type: tff.Type):
+    """Returns a value as tensors whose shapes are those of the type: later rounds may have other numbers of rows."""
+
+    def placed(leaf, spec):
+        return tf.compat.v1.placeholder_with_default(np.asarray(leaf, spec.dtype.as_numpy_dtype), spec.shape)
+
+    return tf.nest.map_structure(placed, value, specs_of(value_type))
 
 
 def empty(value_type: tff.Type):

@@ -8,9 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.collect import leaves_of
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import CompressionParameters
-from tffcl.aggregators.per_cluster import aggregation_process
+from tffcl.aggregators.per_cluster import aggregation_process, seed_of
 
 
 class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -48,7 +49,7 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers
         a range."""
-        sizes = [int(np.prod(leaf.shape)) for leaf in _leaves(value_type["value"])]
+        sizes = [int(np.prod(leaf.shape)) for leaf in leaves_of(value_type["value"])]
         packed = [-(-size * self._how.bits // 8) for size in sizes]
         ranges = sum(len(self._parts(size)) for size in sizes)
         fields = {"key": np.int32, "ranges": tff.TensorType(np.float32, [2 * ranges])}
@@ -93,7 +94,7 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         """Two clients round differently: their values differ."""
         if self._seed is None:
             return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
-        word = int(np.random.SeedSequence([self._seed, place]).generate_state(1)[0] >> 1)
+        word = seed_of(self._seed, place)
         return tf.stack([tf.bitcast(tf.reduce_sum(tf.cast(flat, tf.float32)), tf.int32) ^ word, round_number])
 
     def _rounded(self, part, seed):
@@ -103,9 +104,3 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         exact = tf.math.divide_no_nan(part - lowest, step)
         code = tf.minimum(tf.floor(exact + tf.random.stateless_uniform(tf.shape(part), seed, dtype=part.dtype)), most)
         return lowest + code * step
-
-
-def _leaves(value_type: tff.Type) -> list[tff.TensorType]:
-    found = []
-    tff.types.structure_from_tensor_type_tree(lambda leaf: found.append(leaf), value_type)
-    return found

@@ -197,7 +197,7 @@ def _drawer(seed: int | None, round_number):
         calls += 1
         if seed is None:
             return tf.random.normal(shape, dtype=dtype)
-        words = np.random.SeedSequence([seed, calls]).generate_state(1)[0] >> 1
-        return tf.random.stateless_normal(shape, tf.stack([tf.constant(words, tf.int32), round_number]), dtype=dtype)
+        word = tf.constant(seed_of(seed, calls), tf.int32)
+        return tf.random.stateless_normal(shape, tf.stack([word, round_number]), dtype=dtype)
 
     return draw

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_mean
-from tffcl.aggregators.collect import collect_rows, stacked
+from tffcl.aggregators.collect import collect_rows, fields_of, first_value, specs_of, stacked
 from tffcl.aggregators.contract import FactoryTraits
 from tffcl.aggregators.per_cluster import aggregation_process
 from tffcl.clients.large_rows import joined, slices
@@ -64,7 +64,7 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
             or the weight is no scalar.
         """
         _check_types(value_type, weight_type)
-        upload_type = tff.to_type(collections.OrderedDict([*_fields(value_type), ("weight", np.float32)]))
+        upload_type = tff.to_type(collections.OrderedDict([*fields_of(value_type), ("weight", np.float32)]))
         rows_type = stacked(upload_type)
         relate, context_type = self._relate, self._context_type
         context_value = self._context
@@ -88,7 +88,7 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 
         @tff.tensorflow.computation
         def initial_context():
-            return tf.nest.map_structure(_placeholder, context_value, _specs(context_type))
+            return first_value(context_value, context_type)
 
         def step(state, value, weight):
             uploads = tff.federated_map(pack, (value, weight))
@@ -100,7 +100,7 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 
     def by_parts(self, state) -> "Mixing":
         """Returns what takes the cohort's uploads part by part, see `FactoryTraits`."""
-        specs = _specs(self._context_type)
+        specs = specs_of(self._context_type)
         held = tf.nest.map_structure(lambda value, spec: tf.convert_to_tensor(value, spec.dtype), state, specs)
         return Mixing(self._relate, held)
 
@@ -200,19 +200,6 @@ def _mix_rows(relatedness, weight, values):
         tf.cast(shares, flat.dtype) @ flat, tf.cast(tf.reduce_sum(shares, 1, keepdims=True), flat.dtype)
     )
     return tf.reshape(mixed, [-1, *values.shape[1:]])
-
-
-def _placeholder(value, spec):
-    # Of a type that lets later rounds have another size.
-    return tf.compat.v1.placeholder_with_default(np.asarray(value, spec.dtype.as_numpy_dtype), spec.shape)
-
-
-def _specs(context_type):
-    return tff.types.structure_from_tensor_type_tree(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), context_type)
-
-
-def _fields(value_type):
-    return list(tff.structure.iter_elements(value_type))
 
 
 def _check_types(value_type, weight_type):

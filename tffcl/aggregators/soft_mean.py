@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import build_pick, check_mean, keyed_factory, pad_rows
+from tffcl.aggregators.collect import leaves_of, stacked
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.per_cluster import aggregation_process, by_row
 from tffcl.errors import UserError
@@ -127,16 +128,14 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         if not struct or value_type["weights"] != tff.TensorType(np.float32, [self._num_models]):
             raise TypeError(f"expected <weights=float32[{self._num_models}],value=T[K,...]>, found {value_type}")
         check_mean(value_type["value"], weight_type)
-        leaves = tf.nest.flatten(tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, value_type["value"]))
+        leaves = leaves_of(value_type["value"])
         rows = {leaf.shape[0] if leaf.shape else None for leaf in leaves}
         if not self._shared and rows != {self._num_models}:
             raise TypeError(f"expected {self._num_models} rows in every tensor, found {value_type['value']}")
 
     def _create_plain(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         count, value = self._num_models, self._own(value_type)["value"]
-        rows_type = tff.types.structure_from_tensor_type_tree(
-            lambda leaf: tff.TensorType(leaf.dtype, [count, *leaf.shape] if self._shared else leaf.shape), value
-        )
+        rows_type = stacked(value, count) if self._shared else value
         totals_type = tff.to_type(
             collections.OrderedDict(
                 sums=rows_type, weight=tff.TensorType(np.float32, [count]), clients=tff.TensorType(np.int32, [count])

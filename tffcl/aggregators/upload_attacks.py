@@ -101,7 +101,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         @tff.tensorflow.computation(value_type, guide_type)
         def attack(client, guide):
             upload = client["upload"]
-            malicious = tf.reduce_any(tf.equal(client["client_id"], self._malicious))
+            malicious = self._is_malicious(client)
 
             def changed(leaf, *guides):
                 return tf.where(
@@ -126,37 +126,27 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             nothing = tff.tensorflow.computation(lambda: tf.constant(0.0))
             return lambda value: tff.federated_eval(nothing, tff.SERVER), tff.TensorType(np.float32)
         member = upload_type["value"]
-        pair_type = tff.to_type(collections.OrderedDict(key=np.int32, value=[member, member]))
-        mean = segment_process(pair_type, None, None)
+        known_type = tff.to_type(collections.OrderedDict(key=np.int32, value=[member, member, np.float32]))
+        mean = segment_process(known_type, None, None)
 
         @tff.tensorflow.computation(collections.OrderedDict(client_id=np.int32, upload=upload_type))
         def moments(client):
             upload = client["upload"]
-            honest = tf.logical_not(tf.reduce_any(tf.equal(client["client_id"], self._malicious)))
+            honest = tf.logical_not(self._is_malicious(client))
 
             def counted(leaf):  # malicious clients count in the number of members only
                 return tf.where(honest, leaf, tf.zeros_like(leaf))
 
             squares = tf.nest.map_structure(lambda leaf: counted(leaf) ** 2, upload["value"])
-            return collections.OrderedDict(
-                key=upload["key"], value=[tf.nest.map_structure(counted, upload["value"]), squares]
-            )
+            value = [tf.nest.map_structure(counted, upload["value"]), squares, tf.where(honest, 1.0, 0.0)]
+            return collections.OrderedDict(key=upload["key"], value=value)
 
-        one_type = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))
-        share = segment_process(one_type, None, None)
-
-        @tff.tensorflow.computation(collections.OrderedDict(client_id=np.int32, upload=upload_type))
-        def honesty(client):
-            malicious = tf.reduce_any(tf.equal(client["client_id"], self._malicious))
-            return collections.OrderedDict(key=client["upload"]["key"], value=tf.where(malicious, 0.0, 1.0))
-
-        @tff.tensorflow.computation(
-            mean.next.type_signature.result.result.member, share.next.type_signature.result.result.member
-        )
-        def finish(moments, honest):
+        @tff.tensorflow.computation(mean.next.type_signature.result.result.member)
+        def finish(means):
             def scaled(leaf):
-                return tf.math.divide_no_nan(leaf, by_row(honest, leaf))
+                return tf.math.divide_no_nan(leaf, by_row(share, leaf))
 
+            *moments, share = means
             first, second = (tf.nest.map_structure(scaled, each) for each in moments)
             deviation = tf.nest.map_structure(
                 lambda square, one: tf.sqrt(tf.maximum(square - one**2, 0.0)), second, first
@@ -164,11 +154,12 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             return [first, deviation]
 
         def guide(value):
-            found = mean.next(mean.initialize(), tff.federated_map(moments, value)).result
-            honest = share.next(share.initialize(), tff.federated_map(honesty, value)).result
-            return tff.federated_map(finish, (found, honest))
+            return tff.federated_map(finish, mean.next(mean.initialize(), tff.federated_map(moments, value)).result)
 
         return guide, finish.type_signature.result
+
+    def _is_malicious(self, client) -> tf.Tensor:
+        return tf.reduce_any(tf.equal(client["client_id"], self._malicious))
 
     def _changed(self, leaf, client_id, *guides):
         strength = tf.cast(self._strength, leaf.dtype)

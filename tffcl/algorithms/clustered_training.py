@@ -18,7 +18,7 @@ from tffcl.aggregators.per_cluster import rearranged_rows, rearranged_state
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_difference_work, build_trajectory_work, build_update_work
-from tffcl.clients.client_state import KeptStates
+from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering.reclustering import mean_of_members
@@ -276,9 +276,7 @@ class EngineMethod(Method):
 
     @property
     def kept_bytes(self) -> int:
-        if self.engine.kept is None:
-            return 0
-        return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
+        return 0 if self.engine.kept is None else bytes_of(self.engine.kept)
 
     @property
     def trained_models(self) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tffcl import choices
+from tffcl.algorithms.parameters import NoisedSignature
 from tffcl.clustering.vector_distances import check_threshold
 from tffcl.errors import UserError
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole, one_of, tell_once
@@ -161,7 +162,7 @@ GLOBAL_OBJECTIVES = ("fedavg", "fedprox")
 
 
 @dataclasses.dataclass(frozen=True)
-class StoCFLParameters(Parameters):
+class StoCFLParameters(NoisedSignature):
     """How StoCFL clusters and what holds the clusters' models together.
 
     Attributes:
@@ -187,9 +188,6 @@ class StoCFLParameters(Parameters):
       anchor_learning_rate: With it: step size; default that of training.
       projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is
         none.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 is none, and no
-        clip.
-      signature_clip: The largest norm of a signature with it.
     """
 
     threshold: Annotated[
@@ -207,8 +205,6 @@ class StoCFLParameters(Parameters):
     anchor_batch_size: Whole = 0
     anchor_learning_rate: Positive | None = None
     projection: Whole = 4096
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
 
     def check(self):
         if self.representation == "cohort" and self.linkage != "single":
@@ -286,7 +282,7 @@ class RRClusterParameters(IFCAParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class RDPCFLParameters(Parameters):
+class RDPCFLParameters(NoisedSignature):
     """How R-DPCFL groups clients by their updates, and for how long.
 
     Attributes:
@@ -295,16 +291,12 @@ class RDPCFLParameters(Parameters):
         (paper: half of all rounds); fewer as clusters overlap, and then each takes the model of least loss.
       pre_training_epochs: Epochs in which a client trains the initial model, all its examples being one batch.
       projection: Dimensions that each client projects its update to; 0 is none.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's update private; 0 is none, and no clip.
-      signature_clip: The largest norm of an update with it.
     """
 
     num_clusters: Count = 2
     soft_rounds: Count = 20
     pre_training_epochs: Count = 1
     projection: Whole = 4096
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
 
 
 SOFT_STARTS = ("clusters", "own")
@@ -325,16 +317,8 @@ class FedEMParameters(Parameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedRCParameters(Parameters):
-    """Of how many models FedRC's clients are mixtures.
-
-    Attributes:
-      num_clusters: K, the number of models (paper: 3).
-      mixture_steps: As of FedEM.
-    """
-
-    num_clusters: Count = 3
-    mixture_steps: Count = 20
+class FedRCParameters(FedEMParameters):
+    """Of how many models FedRC's clients are mixtures: as FedEM's are."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -267,7 +267,7 @@ def _build_signature(model, parameters: FLTParameters, encoder, seed: int, noise
         autoencoder, vector, model.example_spec, num_centres=centres.most, by_class=centres.by_class,
         fine_tune_epochs=parameters.fine_tune_epochs, optimizer=parameters.fine_tune_optimizer,
         learning_rate=parameters.fine_tune_rate, seed=seed,
-        noise_multiplier=parameters.signature_noise_multiplier, clip=parameters.signature_clip, noise_seed=noise_seed,
+        **parameters.noise, noise_seed=noise_seed,
     )  # fmt: skip
 
 
@@ -327,7 +327,7 @@ class FLT(Method):
         self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
         self.joining = Traffic.of(signature_transfer(self._signature))
         self._vector = encoder[1]
-        noise = CentreNoise(parameters.signature_noise_multiplier, parameters.signature_clip, noise_seed)
+        noise = CentreNoise(**parameters.noise, seed=noise_seed)
         tuning = parameters.fine_tune_epochs, parameters.fine_tune_optimizer, parameters.fine_tune_rate
         how = _centres(model, parameters), FineTuning(*tuning), seed, noise
         self._refined = RefinedEncoders(encoder[0], model.example_spec, *how)

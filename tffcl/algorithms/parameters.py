@@ -60,8 +60,18 @@ class CutParameters(Parameters):
     cut = property(_cut_of)
 
 
-class _NoisedSignature:
-    """What methods have whose signature can be private: `signature_noise_multiplier` and `signature_clip`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisedSignature(Parameters):
+    """What methods have whose signature can be private.
+
+    Attributes:
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 is none, and no
+        clip.
+      signature_clip: The largest norm of what the noise is for, with it: an example, a centre or a whole signature.
+    """
+
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0
 
     @property
     def noise(self) -> dict[str, float]:
@@ -124,7 +134,7 @@ class WhenParameters(Parameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class PACFLParameters(_NoisedSignature, WhenParameters, CutParameters, SubspaceParameters):
+class PACFLParameters(NoisedSignature, WhenParameters, CutParameters, SubspaceParameters):
     """How PACFL groups clients.
 
     Attributes:
@@ -133,13 +143,9 @@ class PACFLParameters(_NoisedSignature, WhenParameters, CutParameters, SubspaceP
       threshold: β in degrees; merges up to it are made; or "self" or "gap", rules that find it.
       when: As of all that group by signatures; "before_training" is the authors' code, and the paper's "one-shot",
         "as_they_join" Alg. 1 lines 7 to 16.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private; 0 is none, and no clip.
-      signature_clip: The largest norm of an example with it.
     """
 
     metric: one_of(choices.ANGLES) = "smallest_angle"
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
 
     def check(self):
         super().check()
@@ -171,20 +177,16 @@ class FLISHCParameters(WhenParameters, CutParameters, InferenceParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class PCAKMHCParameters(_NoisedSignature, WhenParameters, CutParameters, PCACentresParameters):
+class PCAKMHCParameters(NoisedSignature, WhenParameters, CutParameters, PCACentresParameters):
     """How PCA+kM+HC groups clients.
 
     Attributes:
       metric: How far two clients' centres are apart (authors: "matching").
       linkage: How far two clusters are apart (paper: "ward").
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
-      signature_clip: The largest norm of a centre with it.
     """
 
     metric: one_of(choices.DISTANCES) = "matching"
     linkage: one_of(choices.WITH_WARD) = "ward"
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,20 +269,16 @@ class GivenParameters(Parameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class KFedParameters(_NoisedSignature, WhenParameters):
+class KFedParameters(NoisedSignature, WhenParameters):
     """How k-FED groups clients.
 
     Attributes:
       num_clusters: k, the number of clusters.
       num_centres: k', k-means centres of its examples that a client sends; the paper needs √k at most, 1 is their mean.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
-      signature_clip: The largest norm of a centre with it.
     """
 
     num_clusters: Count = 2
     num_centres: Count = 1
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,7 +424,7 @@ CASES = ("joint", "disjoint")
 
 
 @dataclasses.dataclass(frozen=True)
-class FLTParameters(Parameters):
+class FLTParameters(NoisedSignature):
     """How FLT relates clients and what follows from it.
 
     Attributes:
@@ -471,8 +469,6 @@ class FLTParameters(Parameters):
         send centres again and are related anew; default: flags are not asked for.
       period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default
         never.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
-      signature_clip: The largest norm of a centre with it.
     """
 
     encoder: str = "fashion_mnist"
@@ -495,5 +491,3 @@ class FLTParameters(Parameters):
     min_dist: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     change_flags: Whole | None = None
     period: Count | None = None
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0

@@ -44,7 +44,7 @@ class RDPCFL(IFCA):
         self._signature = build_anchor_gradient(
             model, form="displacement", projection=how.projection, seed=seed,
             local=dataclasses.replace(training, epochs=how.pre_training_epochs, batch_size=0),
-            noise_multiplier=how.signature_noise_multiplier, clip=how.signature_clip, noise_seed=noise_seed,
+            **how.noise, noise_seed=noise_seed,
         )  # fmt: skip
         self._sign, self.joining = build_signing(self._signature), Traffic.of(signature_transfer(self._signature))
 

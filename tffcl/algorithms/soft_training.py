@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.choosing_method import notes_of_models
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
-from tffcl.clients.client_state import KeptStates
+from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.models.flat import FlatModel
@@ -69,7 +68,7 @@ class SoftMethod(Method):
 
     @property
     def kept_bytes(self) -> int:
-        return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self._kept))
+        return bytes_of(self._kept)
 
     def initialize(self, population: Population) -> SoftState:
         size = self._first["models"].nbytes

@@ -29,7 +29,7 @@ from tffcl.models.graph_function import session_function
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server import models_type
+from tffcl.rounds.server import models_type, move_rows
 from tffcl.rounds.simulation import check_finite, run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.runtime import MESSAGE_BYTES
@@ -72,10 +72,8 @@ def build_bilevel_round(
     """
 
     def step(state, results, measurements):
-        del measurements
-        models = state["models"] + means.pad_rows(results["update"], tf.shape(state["models"])[0])
         moved = {} if global_training is None else {"global_model": state["global_model"] + results["global_update"]}
-        return {**state, "models": models, **moved}
+        return {**move_rows(state, results, measurements), **moved}
 
     uploads = {"update": _of_changing_clusters(aggregation)}
     if global_training is not None:
@@ -167,8 +165,9 @@ def build_data_signature(
         batch_size=how.anchor_batch_size,
         learning_rate=training.learning_rate if how.anchor_learning_rate is None else how.anchor_learning_rate,
     )
-    private = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip, "noise_seed": noise_seed}
-    return build_anchor_gradient(model, form=how.form, local=local, projection=how.projection, seed=seed, **private)
+    return build_anchor_gradient(
+        model, form=how.form, local=local, projection=how.projection, seed=seed, **how.noise, noise_seed=noise_seed
+    )
 
 
 def group_stocfl(

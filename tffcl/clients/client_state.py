@@ -21,6 +21,11 @@ from tffcl.files import opened, replacing
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
 
+def bytes_of(value) -> int:
+    """Returns the bytes of all arrays of a structure."""
+    return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(value))
+
+
 class KeptStore:
     """A directory with a file for each kept value, `<client>.<version>.npz`; files are written once and never changed.
 

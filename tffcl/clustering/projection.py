@@ -14,9 +14,10 @@ from tffcl.clustering import hierarchical, stochastic
 from tffcl.clustering.groupings import single_thread
 from tffcl.errors import UserError
 
-_LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
+LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
 _COMPONENTS = 50  # what van der Maaten and Hinton keep of high-dimensional rows before t-SNE
 
+_PERPLEXITY = 30.0  # about how many neighbours of each client t-SNE keeps near; a third of the others of fewer
 _SAME = 1e-6  # how far apart unit vectors of one direction may be by rounding
 
 
@@ -37,22 +38,15 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
       UserError: If there are fewer than 4 clients, or `distances` is no matrix of distances.
     """
     distances = hierarchical.check_proximity(distances)
-    if len(distances) < _LEAST:
-        raise UserError(f"a map of clients needs at least {_LEAST} of them; there are {len(distances)}")
-    layout = load_umap().UMAP(
-        n_components=2,
-        n_neighbors=min(neighbors, len(distances) - 1),
-        metric="precomputed",
-        init="random" if len(distances) < 2 * _LEAST else "spectral",
-        random_state=seed,
-        n_jobs=1,  # the same seed gives the same points in one thread only
-    )
+    if len(distances) < LEAST:
+        raise UserError(f"a map of clients needs at least {LEAST} of them; there are {len(distances)}")
+    layout = new_reducer(len(distances), seed, num_neighbors=neighbors, metric="precomputed")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="using precomputed metric")
         return layout.fit_transform(np.asarray(distances, np.float32)).astype(np.float32)
 
 
-def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30.0) -> np.ndarray:
+def project_directions(vectors: np.ndarray, *, seed: int) -> np.ndarray:
     """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each
     other.
 
@@ -62,7 +56,6 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
     Args:
       vectors: Numbers [N, d].
       seed: Decides the layout.
-      perplexity: About how many neighbours of each client are kept near; a third of the others where there are fewer.
 
     Returns:
       Float32 [N, 2].
@@ -71,8 +64,8 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
       UserError: If there are fewer than 4 clients.
     """
     units = stochastic.unit_vectors(vectors)
-    if len(units) < _LEAST:
-        raise UserError(f"a map of clients needs at least {_LEAST} of them; there are {len(units)}")
+    if len(units) < LEAST:
+        raise UserError(f"a map of clients needs at least {LEAST} of them; there are {len(units)}")
     if np.allclose(units, units[0], atol=_SAME):
         # t-SNE starts from the first component divided by its deviation, and scikit-learn's tree ends the process over
         # NaN.
@@ -81,7 +74,7 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
         units = np.pad(units, ((0, 0), (0, 1)))
     kept = min(_COMPONENTS, *units.shape)
     reduced = PCA(kept, random_state=seed).fit_transform(units)
-    tsne = TSNE(perplexity=min(perplexity, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
+    tsne = TSNE(perplexity=min(_PERPLEXITY, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
     with single_thread():
         return tsne.fit_transform(reduced).astype(np.float32)
 
@@ -95,6 +88,19 @@ _LOOPS = {
 
 
 @functools.cache
+def new_reducer(count: int, seed: int, *, num_components: int = 2, num_neighbors: int = 15, **options):
+    """Returns an unfitted `umap.UMAP` for `count` points; the options are further ones of it."""
+    few = count < 2 * LEAST or count <= num_components + 1
+    return load_umap().UMAP(
+        n_components=num_components,
+        n_neighbors=min(num_neighbors, count - 1),
+        init="random" if few else "spectral",
+        random_state=seed,
+        n_jobs=1,  # the same seed gives the same points in one thread only
+        **options,
+    )
+
+
 def load_umap() -> types.ModuleType:
     """Returns the module `umap`; it is imported where it is needed, as this takes seconds that only its users should
     wait."""

@@ -18,7 +18,7 @@ from scipy.spatial import distance as spatial
 
 from tffcl.choices import CENTRE_METRICS
 from tffcl.clustering import hierarchical
-from tffcl.clustering.projection import load_umap
+from tffcl.clustering.projection import LEAST, new_reducer
 from tffcl.errors import UserError, unknown
 
 # Clients on each side of a block of pairs: its arrays stay in the cache.
@@ -274,7 +274,6 @@ _KERNELS = {
 }  # fmt: skip
 
 
-_LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
 _SPREAD = 1.0  # UMAP's default, the largest min_dist it takes
 
 
@@ -357,9 +356,12 @@ def fit_map(
     centres, mask = checked_centres(centres, mask, "client")
     # Adding 0 turns -0 into 0, which sorts otherwise.
     distinct, place = np.unique(centres[mask].astype(np.float32) + np.float32(0), axis=0, return_inverse=True)
-    if len(distinct) < _LEAST:
-        raise UserError(f"a map of centres needs at least {_LEAST} different ones; there are {len(distinct)}")
-    reducer = _new_reducer(len(distinct), seed, num_components, num_neighbors, min_dist)
+    if len(distinct) < LEAST:
+        raise UserError(f"a map of centres needs at least {LEAST} different ones; there are {len(distinct)}")
+    reducer = new_reducer(
+        len(distinct), seed, num_components=num_components, num_neighbors=num_neighbors, min_dist=min_dist,
+        transform_seed=seed,
+    )  # fmt: skip
     with warnings.catch_warnings():
         # Where the spectral layout fails, UMAP says so and starts from a random one.
         warnings.simplefilter("ignore")
@@ -396,17 +398,3 @@ def checked_centres(centres, mask, who: str) -> tuple[np.ndarray, np.ndarray]:
     if bad.any():
         raise UserError(f"the centres of {who} {bad.argmax()} have NaN or infinite entries")
     return centres, mask
-
-
-def _new_reducer(count: int, seed: int, num_components: int, num_neighbors: int, min_dist: float):
-    """Returns an unfitted `umap.UMAP` for `count` points."""
-    few = count < 2 * _LEAST or count <= num_components + 1
-    return load_umap().UMAP(
-        n_components=num_components,
-        n_neighbors=min(num_neighbors, count - 1),
-        min_dist=min_dist,
-        init="random" if few else "spectral",
-        random_state=seed,
-        transform_seed=seed,
-        n_jobs=1,  # the same seed gives the same points in one thread only
-    )

@@ -37,9 +37,7 @@ def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> 
     return min(1.0, math.sqrt((num_classes or 1) / num_samples))
 
 
-def check_threshold(
-    beta: float, form: str, num_samples: int, num_classes: int | None, name: str = "threshold"
-) -> float:
+def check_threshold(beta: float, form: str, num_samples: int, num_classes: int | None) -> float:
     """Returns the threshold β if a similarity can reach it.
 
     Raises:
@@ -47,11 +45,11 @@ def check_threshold(
     """
     largest = largest_similarity(form, num_samples, num_classes)
     if not 0 <= beta <= 1:
-        raise UserError(f"{name} is {beta}; it must be a similarity, from 0 to 1")
+        raise UserError(f"threshold is {beta}; it must be a similarity, from 0 to 1")
     if beta > largest:
         kind = "soft" if num_classes else "one-hot"
         raise UserError(
-            f"{name} is {beta}, which no pair can reach: with the frobenius similarity and {kind} answers to "
+            f"threshold is {beta}, which no pair can reach: with the frobenius similarity and {kind} answers to "
             f"{num_samples} images it must be at most {largest:.4g}; agreement goes to 1"
         )
     return float(beta)

@@ -1,6 +1,5 @@
 """A finished run as files for a TFF deployment; `tffcl export --check` proves that they run."""
 
-import csv
 import importlib.metadata
 import os
 import pathlib
@@ -23,7 +22,7 @@ from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.export.dry_run import rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
-from tffcl.files import text_cell
+from tffcl.files import csv_text, text_cell, write_text
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
@@ -274,8 +273,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
     if hidden:
         state = method.without_choices(state)
     else:
-        with open(directory / ASSIGNMENTS, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(assignments(method, state, lambda client: text_cell(trained.names[client])))
+        rows = assignments(method, state, lambda client: text_cell(trained.names[client]))
+        write_text(directory / ASSIGNMENTS, csv_text(rows))
     arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
     np.savez_compressed(directory / STATE, **arrays)
     why = "not written: clients choose themselves, and a round tells the server nobody's choice"

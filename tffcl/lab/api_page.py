@@ -1,10 +1,13 @@
 """The page of the public names, `tffcl/docs/api.md`, made of their docstrings: `python -m tffcl.lab.api_page`."""
 
+import dataclasses
 import importlib
 import inspect
 import pathlib
 import re
 from collections.abc import Iterator
+
+import docstring_parser
 
 import tffcl
 
@@ -66,6 +69,8 @@ def _entry(name: str, found: object) -> Iterator[str]:
     yield from _prose(found)
     if not inspect.isclass(found):
         return
+    if dataclasses.is_dataclass(found):
+        yield from _inherited(found)
     for member, value in vars(found).items():
         plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         plain = getattr(plain, "fget", None) or getattr(plain, "func", None) or plain
@@ -73,6 +78,21 @@ def _entry(name: str, found: object) -> Iterator[str]:
             continue
         is_value = not inspect.isfunction(getattr(value, "__func__", value))
         yield from ("", f"#### `{name}.{member}{'' if is_value else _signature(plain)}`", "", *_prose(plain))
+
+
+def _inherited(found: type) -> Iterator[str]:
+    """The fields of a dataclass that only its bases describe."""
+    own, *further = map(_attributes, found.__mro__)
+    described = {name: text for each in reversed(further) for name, text in each.items() if name not in own}
+    names = [field.name for field in dataclasses.fields(found) if field.name in described]
+    if names:
+        yield from ("", "**Further attributes:**", "", *(f"- `{name}`: {_escaped(described[name])}" for name in names))
+
+
+def _attributes(cls: type) -> dict[str, str]:
+    """What the docstring of a class says of each attribute, in one line."""
+    parsed = docstring_parser.parse(cls.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
 
 
 def _signature(found: object) -> str:

@@ -329,7 +329,7 @@ def to_weights(model: FlatModel, vector) -> ModelWeights:
 
 def to_vector(weights: ModelWeights) -> tf.Tensor:
     """Returns the trained ones of TFF's weights as a vector `float32[P]`."""
-    return tf.concat([tf.reshape(each, [-1]) for each in weights.trainable], 0)
+    return FlatModel.concat(weights.trainable)
 
 
 def weights_type(model: FlatModel, num_clusters: int) -> tff.Type:

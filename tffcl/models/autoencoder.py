@@ -116,12 +116,8 @@ class FlatAutoencoder(flat.FlatWeights):
 
     def loss(self, tensors, features):
         """Mean squared error between `features [n, ...]` and what is decoded from their codes."""
-        return mean_squared_error(self.decode(tensors, self.encode(tensors, features)), features)
-
-
-def mean_squared_error(decoded, features):
-    """Mean over all entries of the squared difference between two tensors of the same shape."""
-    return tf.reduce_mean(tf.math.squared_difference(decoded, features))
+        decoded = self.decode(tensors, self.encode(tensors, features))
+        return tf.reduce_mean(tf.math.squared_difference(decoded, features))
 
 
 def _build(

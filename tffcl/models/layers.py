@@ -126,7 +126,10 @@ def _halve(x):
     return tf.reshape(tf.maximum(upper, lower), [-1, height // 2, width // 2, channels])
 
 
-def group_norm(x, scale, offset, *, groups: int, epsilon: float = 1e-5):
+_EPSILON = 1e-5  # what PyTorch adds to the variance
+
+
+def group_norm(x, scale, offset, *, groups: int):
     """Normalizes every image's channels, group by group, to mean 0 and variance 1 (Wu and He 2018).
 
     Args:
@@ -134,7 +137,6 @@ def group_norm(x, scale, offset, *, groups: int, epsilon: float = 1e-5):
       scale: `[channels]`, multiplied after the normalization.
       offset: `[channels]`, added after it.
       groups: How many groups of neighbouring channels share mean and variance; a divisor of the channels.
-      epsilon: Added to the variance; PyTorch's value.
     """
     _, height, width, channels = x.shape
 
@@ -148,7 +150,7 @@ def group_norm(x, scale, offset, *, groups: int, epsilon: float = 1e-5):
     @tf.custom_gradient
     def normalized(x, scale, offset):
         centred = x - of_groups(tf.reduce_sum(x, 1))
-        factor = tf.math.rsqrt(of_groups(tf.reduce_sum(tf.square(centred), 1)) + epsilon)
+        factor = tf.math.rsqrt(of_groups(tf.reduce_sum(tf.square(centred), 1)) + _EPSILON)
 
         def gradient(slope):
             slopes, products = tf.reduce_sum(slope, 1), tf.reduce_sum(slope * centred, 1)

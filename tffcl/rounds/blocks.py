@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.aggregators.contract import traits
+from tffcl.clients.client_state import bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
@@ -139,7 +140,7 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     """The bytes of what goes with every block, of what a client adds to a message at most, and of all it takes."""
     by_row = composed.server.by_row
     shared = sum(
-        _size(value) for name, value in values.items() if name in composed.server.values and name not in by_row
+        bytes_of(value) for name, value in values.items() if name in composed.server.values and name not in by_row
     )
     rows = max((len(value) for value in values.values() if np.ndim(value) == 2), default=1)
     spec = composed.work.example_spec
@@ -152,17 +153,13 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     uploads = type_bytes(result["uploads"], rows)
     kept = sum(type_bytes(kind, rows) for kind in composed.work.keeps.values())
     received = composed.transfer.down_bytes(rows) if composed.uploads else 0
-    rows_sent = sum(_size(values[name][0]) for name in by_row)
+    rows_sent = sum(bytes_of(values[name][0]) for name in by_row)
     # Sums by key: a client's own slot of them is copied when it is added to.
     summed = [name for name in composed.aggregators if traits(composed.uploads[name]).by_parts is None]
     sums = sum(type_bytes(result["uploads"][name], rows) for name in summed)
     outputs = _SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
     most = _INPUT_COPIES * (held + kept + rows_sent) + outputs + received + sums * rows / 8
     return shared, max(held + kept + rows_sent, uploads + kept), most
-
-
-def _size(value) -> int:
-    return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(value))
 
 
 class BlockForm:

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.aggregators.collect import CollectFactory, collect
+from tffcl.aggregators.collect import CollectFactory, collect, fields_of, first_value, specs_of
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.aggregators.soft_mean import SoftMeanFactory
@@ -184,7 +184,7 @@ class Round:
         @tff.tensorflow.computation
         def first_values():
             # Placeholders are of a type that lets later rounds have more rows.
-            return collections.OrderedDict((name, _first(initial[name], kind)) for name, kind in types.items())
+            return collections.OrderedDict((name, first_value(initial[name], kind)) for name, kind in types.items())
 
         @tff.federated_computation
         def initialize():
@@ -226,18 +226,18 @@ class Round:
         result = self._result_type
         weighted = [traits(factory) for factory in self.uploads.values() if isinstance(factory, Weighted)]
         weights = [result["weight"] for factory in weighted if factory.sends_weight]
-        each = tff.StructType([(name, kind) for name, kind in _fields(result["report"]) if name not in LOCAL_TEST])
+        each = tff.StructType([(name, kind) for name, kind in fields_of(result["report"]) if name not in LOCAL_TEST])
         reports = [result["client_id"], each] if self.reports else []
         uploads = [traits(factory).uploaded_type(result["uploads"][name]) for name, factory in self.uploads.items()]
         sent = tff.StructType([*uploads, *weights, *reports])
-        received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
+        received = [(name, kind) for name, kind in fields_of(self._received_type) if name not in self.server.once]
         return Transfer(tff.StructType(received), sent)
 
     @property
     def once(self) -> Transfer:
         """What a client receives once, before its first round."""
         return Transfer(
-            tff.StructType([(n, kind) for n, kind in _fields(self._received_type) if n in self.server.once])
+            tff.StructType([(n, kind) for n, kind in fields_of(self._received_type) if n in self.server.once])
         )
 
     @functools.cached_property
@@ -281,7 +281,7 @@ class Round:
             if name not in (given or {}):
                 return process.initialize()
             kind = process.initialize.type_signature.result.member
-            return tff.federated_eval(tff.tensorflow.computation(lambda: _first(given[name], kind)), tff.SERVER)
+            return tff.federated_eval(tff.tensorflow.computation(lambda: first_value(given[name], kind)), tff.SERVER)
 
         return _zip({name: begin(name, process) for name, process in self.aggregators.items()})
 
@@ -377,7 +377,7 @@ def _build_step(step: Callable, *kinds: tff.StructType) -> tff.Computation:
     @tff.tensorflow.computation(*kinds)
     def moved(state, results, measurements):
         found = step(state, results, measurements)
-        return collections.OrderedDict((name, _of_type(found[name], kind)) for name, kind in _fields(held))
+        return collections.OrderedDict((name, _of_type(found[name], kind)) for name, kind in fields_of(held))
 
     return moved
 
@@ -466,23 +466,8 @@ def compose(
     return Round(client_work, uploads, server, weighting, reports)
 
 
-def _first(value, kind: tff.Type):
-    def placed(leaf, spec):
-        return tf.compat.v1.placeholder_with_default(np.asarray(leaf, spec.dtype.as_numpy_dtype), spec.shape)
-
-    return tf.nest.map_structure(placed, value, _specs(kind))
-
-
 def _of_type(value, kind: tff.Type):
-    return tf.nest.map_structure(lambda leaf, spec: tf.ensure_shape(leaf, spec.shape), value, _specs(kind))
-
-
-def _specs(kind: tff.Type):
-    return tff.types.structure_from_tensor_type_tree(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), kind)
-
-
-def _fields(struct_type) -> list:
-    return list(tff.structure.iter_elements(struct_type)) if isinstance(struct_type, tff.StructType) else []
+    return tf.nest.map_structure(lambda leaf, spec: tf.ensure_shape(leaf, spec.shape), value, specs_of(kind))
 
 
 def _zip(fields: Mapping):

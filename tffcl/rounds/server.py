@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import pad_rows
+from tffcl.aggregators.collect import stacked
 from tffcl.rounds.composer import Server
 
 
@@ -86,10 +87,7 @@ def optimizer_state_type(optimizer: tff.learning.optimizers.Optimizer, size: int
     def initialize():
         return optimizer.initialize(_specs(size))
 
-    def stacked(leaf):
-        return tff.TensorType(leaf.dtype, [rows, *leaf.shape])
-
-    return tff.to_type(tff.types.structure_from_tensor_type_tree(stacked, initialize.type_signature.result))
+    return tff.to_type(stacked(initialize.type_signature.result, rows))
 
 
 def initial_optimizer_state(optimizer: tff.learning.optimizers.Optimizer, size: int, rows: int):

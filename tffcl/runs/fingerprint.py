@@ -18,8 +18,6 @@ from tffcl.models.graph_function import graph_function
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
-_NUMBERS, _GROUPS, _VERSIONS = "numbers of clients", "true groups of clients", "changes of clients' data"
-_NOTED_LATE = (_NUMBERS, _GROUPS, _VERSIONS)
 _MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
 
 
@@ -52,11 +50,11 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         when = f" from round {start} on" if start else ""
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
         if population.names is not None:
-            found[f"{_NUMBERS}{when}"] = of_array(population.client_ids)
+            found[f"numbers of clients{when}"] = of_array(population.client_ids)
         if population.groups is not None:
-            found[f"{_GROUPS}{when}"] = of_array(population.groups)
+            found[f"true groups of clients{when}"] = of_array(population.groups)
         if population.versions.any():
-            found[f"{_VERSIONS}{when}"] = of_array(population.versions)
+            found[f"changes of clients' data{when}"] = of_array(population.versions)
         counted = population.read_before if population.sizes is None else population.client_ids
         found[f"sizes of clients{when}"] = of_array(population.sizes_of(counted))
         read = [population.train(client) for client in population.read_before]
@@ -83,8 +81,6 @@ def check_same_data(out, before: Mapping[str, str] | None, now: Mapping[str, str
     Raises:
       UserError: If they differ; the message says in what.
     """
-    if before is not None:  # earlier versions noted none of these
-        now = {name: noted for name, noted in now.items() if name in before or not name.startswith(_NOTED_LATE)}
     if before is None or before == now:
         return
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]

@@ -15,7 +15,6 @@ from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import Diverged, UserError
 from tffcl.models.model_rows import assigned
 from tffcl.rounds import privacy_releases
-from tffcl.rounds.privacy_releases import release_measured
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runs import checks, summary
 from tffcl.runs.callbacks import Callback, CallbackFailed
@@ -247,7 +246,7 @@ def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
         return
     _count_lost(run, NOTHING, "before the first checkpoint")
     with run.progress.titled(" initialises"), run.timed(CLUSTERING), accounted(run.population):
-        release_measured(run.population)
+        privacy_releases.release_measured(run.population)
         run.state = run.method.initialize(run.population)
     checks.check_state(run.method, run.state, run.population.client_ids, run.method.model.size)
     run.totals.releases = run.ledger.as_array()

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.display import ranges
 from tffcl.errors import RESUME, UserError, tell
 from tffcl.files import Table, check_replaceable, csv_text, make_directory, nine_digits, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
@@ -133,7 +134,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
         table.floats(name)
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
-        tell(f"{file} has no rows of rounds {_ranges(missing)}; they are lost")
+        tell(f"{file} has no rows of rounds {ranges(missing, ' to ')}; they are lost")
     return _write_rows(file, names if kept else ["round"], kept_rows)
 
 
@@ -147,14 +148,3 @@ def _damaged(file: pathlib.Path, reason: str) -> UserError:
     return UserError(
         f"{file} is damaged: {' '.join(reason.split())}; without it, {RESUME} goes on, but its rounds are lost"
     )
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers in words: "1 to 3, 5"."""
-    runs = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][-1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)

@@ -45,7 +45,7 @@ class Interrupts:
     collector or a callback from C++ it is printed or dropped, and the program goes on as if nobody had asked.
 
     Attributes:
-      asked: True from the first signal on.
+      requested: True from the first signal on.
     """
 
     def __init__(self):

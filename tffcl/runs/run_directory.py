@@ -23,6 +23,7 @@ import tomli_w
 from tffcl.errors import OVERWRITE, RESUME, UserError, argument, short_path, tell
 from tffcl.files import (
     Table,
+    check_no_link,
     check_replaceable,
     damaged,
     opened,
@@ -326,10 +327,7 @@ class RunDirectory(os.PathLike):
             if place.is_dir():  # else making the directory will say so
                 pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
         for name in _DIRECTORIES:
-            if (self / name).is_symlink():
-                raise UserError(
-                    f"{self / name} is a link, and a run writes through none: remove it, or give another directory"
-                )
+            check_no_link(self / name)
             if (self / name).exists() and not (self / name).is_dir():
                 raise UserError(
                     f"{self / name} is a file; a run has a directory there: move it, or give another directory"

@@ -82,21 +82,21 @@ def participation(accuracy: Mapping, totals: Totals, counts: np.ndarray) -> dict
 
 def rand_index(true_groups, assignment) -> float | None:
     """Adjusted Rand index of the clusters against the true groups (1: the same, 0: as by chance)."""
-    if true_groups is None:
-        return None
-    with warnings.catch_warnings():  # clusters of one client each look like a regression to scikit-learn
-        warnings.filterwarnings("ignore", message="The number of unique classes")
-        return float(adjusted_rand_score(true_groups, assignment))
+    return _index(adjusted_rand_score, true_groups, assignment)
 
 
 def mutual_information(true_groups, assignment) -> float | None:
     """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain
     by chance)."""
+    return _index(normalized_mutual_info_score, true_groups, assignment)
+
+
+def _index(score: Callable, true_groups, assignment) -> float | None:
     if true_groups is None:
         return None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # clusters of one client each look like a regression to scikit-learn
         warnings.filterwarnings("ignore", message="The number of unique classes")
-        return float(normalized_mutual_info_score(true_groups, assignment))
+        return float(score(true_groups, assignment))
 
 
 def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.ndarray) -> float | None:

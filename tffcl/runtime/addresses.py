@@ -44,10 +44,6 @@ class RemoteWorkers:
             raise UserError(
                 f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}"
             )
-        for each in self.addresses:
-            if not isinstance(each, Address):
-                made = 'RemoteWorkers.parse("host:10000,...") makes them'
-                raise UserError(f"a worker is {each!r:.80}, no Address; {made}")
         if len({_known_as(each) for each in self.addresses}) < len(self.addresses):
             raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
 
@@ -97,17 +93,16 @@ def open_channel(target: str):
     return grpc.insecure_channel(target, CHANNEL_OPTIONS)
 
 
-def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS, channel=None):
+def connect(target: str, *, alive=lambda: True, channel=None):
     """Waits for the worker at `target` ("host:port") and returns a `tff.framework` stub that speaks to it.
 
     Args:
       target: Where the worker listens.
       alive: Whether it runs. When it does not, every call is a `UserError`, but for those that give values back.
-      timeout: Seconds to wait.
       channel: The gRPC channel to use; default a new one, which stays open.
 
     Raises:
-      UserError: If the worker ends (`alive()` is false) or does not answer within `timeout` seconds.
+      UserError: If the worker ends (`alive()` is false) or does not answer within four minutes.
     """
     import tensorflow_federated as tff
 
@@ -117,17 +112,14 @@ def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS,
     # called by destructors, also when the worker has ended with all its values
     for name in ("dispose", "dispose_executor"):
         setattr(stub, name, _while_alive(getattr(stub, name), alive, needed=False))
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _START_SECONDS
     while not stub.is_ready:
         if not alive():
             raise UserError(f"TFF's worker at {target} ended while starting; is its port in use, or memory short?")
         if time.monotonic() > deadline:
-            raise UserError(f"TFF's worker at {target} has not answered within {timeout:.0f} s")
+            raise UserError(f"TFF's worker at {target} has not answered within {_START_SECONDS:.0f} s")
         time.sleep(0.02)
     return stub
-
-
-ENDED = "TFF's worker has ended in the middle of a computation: was it killed, or is memory short?"
 
 
 def _while_alive(call, alive, needed: bool = True):
@@ -135,6 +127,6 @@ def _while_alive(call, alive, needed: bool = True):
         if alive():
             return call(request)
         if needed:
-            raise UserError(ENDED)
+            raise UserError("TFF's worker has ended in the middle of a computation: was it killed, or is memory short?")
 
     return checked

@@ -7,43 +7,23 @@ import threading
 import weakref
 
 from tffcl.errors import UserError
-from tffcl.runtime.addresses import ENDED
 from tffcl.runtime.worker_process import Worker, WorkerSettings
 
-_LEAVING_SECONDS = 10.0
+LEAVING_SECONDS = 10.0  # for threads that wait for a worker when the process ends
 LARGE_WORKER = 400_000_000  # bytes: what a run of small models leaves is half of it
 
 
-def build_context(stub, *, alive=lambda: True):
-    """Returns a synchronous TFF execution context over one worker.
-
-    Args:
-      stub: What `connect` returns.
-      alive: Whether the worker runs. TFF tries a call again for ever when its worker does not answer; a worker that has
-        ended makes the computation fail with a `UserError` instead.
-    """
-    import tensorflow_federated as tff
-
-    def check():
-        if not alive():
-            raise UserError(ENDED)
-
-    return tff.framework.SyncExecutionContext(**context_options(stub, check))
-
-
-def context_options(stub, check=lambda: None) -> dict:
+def context_options(stub) -> dict:
     """Arguments of a TFF execution context, synchronous or not, over one worker.
 
     Args:
-      stub: Speaks to it.
-      check: Called before an executor is asked for; an error in it ends the computation.
+      stub: Speaks to it; what a call raises of itself ends the computation.
     """
     import tensorflow_federated as tff
 
     from tffcl.runtime.executor import WorkerExecutor
 
     def stack(cardinalities):
-        check()
         # Values that are done with are given back at once: with the default of twenty at a time several blocks stay.
         executor = WorkerExecutor(stub, dispose_batch_size=1)
         executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
@@ -81,7 +61,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
         worker = Worker(settings, private=True).start()
         try:
             stub = worker.connect()
-            _context, _second_context = (build_context(stub, alive=worker.alive) for _ in range(2))
+            _context, _second_context = (tff.framework.SyncExecutionContext(**context_options(stub)) for _ in range(2))
         except BaseException:
             worker.stop()
             raise
@@ -137,14 +117,6 @@ def stop_local_worker():
         worker.stop()
 
 
-def _leave_to_parent():
-    global _local
-    _local = None  # a forked process that ends must not end it
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
-
-
 @atexit.register
 def _end():
     stop_local_worker()
@@ -153,7 +125,7 @@ def _end():
     for context in filter(None, (_context, _second_context)):
         runner = context._async_runner
         runner._event_loop.call_soon_threadsafe(runner._event_loop.stop)
-        runner._thread.join(_LEAVING_SECONDS)
+        runner._thread.join(LEAVING_SECONDS)
 
 
 @atexit.register
@@ -208,7 +180,8 @@ def check_process():
 
 
 def _in_child():
-    global _without_threads
+    global _local, _without_threads
+    _local = None  # a forked process that ends must not end it
     module = sys.modules.get("tensorflow.python.eager.context")
     context = module and module.context_safe()
     _without_threads = _without_threads or (context is not None and context._context_handle is not None)

@@ -26,10 +26,10 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.errors import RESUME, UserError
 from tffcl.runtime import Address, RemoteWorkers
+from tffcl.runtime.local_worker import LEAVING_SECONDS
 
 _LOOK_SECONDS = 2.0  # for a lost worker: the round waits
 _TRIAL_SECONDS = 120.0  # for the first computation, where a worker answers all the time and just is slow
-_LEAVING_SECONDS = 10.0  # for threads that wait for a worker when the process ends
 _REFUSED_SECONDS = 0.5  # between two looks whether a worker still takes connections
 
 # When no worker is left every share fails, and asyncio would print a traceback for all but the first.
@@ -119,7 +119,7 @@ class RemoteWorker:
         self.sent_bytes = self.received_bytes = 0
         self._channel = grpc.insecure_channel(str(address), runtime.CHANNEL_OPTIONS)
         self._stub = _Stub(self, self._channel)
-        self._context = tff.framework.AsyncExecutionContext(**runtime.context_options(self._stub, self.check))
+        self._context = tff.framework.AsyncExecutionContext(**runtime.context_options(self._stub))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"tff-worker-{address}", daemon=True)
         self._thread.start()
@@ -140,7 +140,7 @@ class RemoteWorker:
         """Ends the connection and its thread."""
         self._channel.close()  # a call that waits fails
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_LEAVING_SECONDS)
+        self._thread.join(LEAVING_SECONDS)
 
     def answers(self, seconds: float | None = None) -> bool:
         """Whether the worker takes a new connection and says so itself within `seconds`, by default those of `silence`.

@@ -10,8 +10,17 @@ from tffcl.choices import CLASSES, PREPROCESSING
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, one_of
 
 
-class _Noised:
-    """What signatures have that can be private: `noise_multiplier` and `clip`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Noised(Parameters):
+    """What signatures have that can be private.
+
+    Attributes:
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of what the noise is for, with noise: an example, a centre or a whole signature.
+    """
+
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
 
     @property
     def noise(self) -> dict[str, float]:
@@ -44,15 +53,7 @@ class SubspaceParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class SubspaceSignatureParameters(_Noised, SubspaceParameters):
-    """PACFL's signature.
-
-    Attributes:
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of an example, with noise.
-    """
-
-    noise_multiplier: NonNegative = 0.0
-    clip: Positive = 1.0
+    """PACFL's signature."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,19 +82,11 @@ class PCACentresParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class PCACentresSignatureParameters(_Noised, PCACentresParameters):
-    """The signature of PCA+kM+HC.
-
-    Attributes:
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a centre, with noise.
-    """
-
-    noise_multiplier: NonNegative = 0.0
-    clip: Positive = 1.0
+    """The signature of PCA+kM+HC."""
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingSignatureParameters(_Noised, Parameters):
+class EmbeddingSignatureParameters(_Noised):
     """FLT's signature.
 
     Attributes:
@@ -103,8 +96,6 @@ class EmbeddingSignatureParameters(_Noised, Parameters):
       encoder_examples: Only so many of its images; default all.
       num_centres: k-means centres of the codes that a client sends; "classes": as many as it has classes.
       fine_tune_epochs: Epochs in which each client fine-tunes the encoder on its own images first.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a centre, with noise.
     """
 
     encoder: str = "fashion_mnist"
@@ -112,26 +103,20 @@ class EmbeddingSignatureParameters(_Noised, Parameters):
     encoder_examples: Count | None = None
     num_centres: Count | one_of((CLASSES,)) = 5
     fine_tune_epochs: int = 0
-    noise_multiplier: NonNegative = 0.0
-    clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class AnchorGradientSignatureParameters(_Noised, Parameters):
+class AnchorGradientSignatureParameters(_Noised):
     """StoCFL's signature.
 
     Attributes:
       form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local
         training.
       projection: Dimensions that each client projects it to; 0, or as many as the model has parameters, is none.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a signature, with noise.
     """
 
     form: str = "gradient"
     projection: int = 4096
-    noise_multiplier: NonNegative = 0.0
-    clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,18 +134,14 @@ class PartialWeightsParameters(Parameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class CentresParameters(_Noised, Parameters):
+class CentresParameters(_Noised):
     """k-FED's signature.
 
     Attributes:
       num_centres: k', k-means centres of its examples that a client sends.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a centre, with noise.
     """
 
     num_centres: Count = 1
-    noise_multiplier: NonNegative = 0.0
-    clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

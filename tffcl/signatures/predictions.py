@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.client_work import evaluation
 from tffcl.client_work.client_work import rows_of, stack, visiting_order
 from tffcl.client_work.evaluation import build_predict, build_probabilities
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
@@ -162,7 +163,6 @@ def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Sign
     )  # fmt: skip
 
 
-_BATCH = 256  # bounds the activations
 _OF_A_MISSING_CLASS = -1.0
 
 
@@ -191,19 +191,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
             f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}"
         )
     classes = objective.classes_for("the signature descriptors by class") if by_class else 0
-    width = int(np.prod(objective.outputs))
-
-    def outputs_of(vector, x):
-        """In batches, as the features of a large client may not fit."""
-        n, tensors = tf.shape(tf.nest.flatten(x)[0])[0], model.unravel(vector)
-
-        def add(start, found):
-            part = model.logits(tensors, model.preprocess(rows_of(x, slice(start, start + _BATCH))), None)
-            return start + _BATCH, tf.concat([found, tf.reshape(part, [-1, width])], 0)
-
-        shapes = (tf.TensorShape([]), tf.TensorShape([None, width]))
-        start = (0, tf.zeros([0, width]))
-        return tf.while_loop(lambda start, _: start < n, add, start, shape_invariants=shapes, parallel_iterations=1)[1]
+    width, infer = int(np.prod(objective.outputs)), evaluation.build_outputs(model)
 
     def moments(outputs, weights):
         """`[k, 2, C]` of the outputs `[n, C]` under weights `[k, n]`; zero where all weights are."""
@@ -216,7 +204,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
     @tf.function(autograph=False)
     def describe(vector, examples):
         data = stack(examples)
-        outputs, labels = outputs_of(vector, data["x"]), data["y"]
+        outputs, labels = tf.reshape(infer(vector, data["x"]), [-1, width]), data["y"]
         everyone = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
         described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, width]))
         if by_class:

@@ -2,22 +2,17 @@
 code is 1.
 """
 
-import csv
 import json
 
 import pytest
 
+from tests.runs.finished_runs import rows_of
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import batch_index
 
 SHORT = "--rounds 2 --set evaluation.every=2 --set train.clients_per_round=4 --set train.local_epochs=1".split()
 WILD = ["--set", "algorithms.fedavg.learning_rate=1e30"]
 COMPARE = ["compare", "demo_digits", "--algorithms", "solo,fedavg,pacfl", *SHORT, *WILD]
-
-
-def rows_of(file):
-    with open(file, newline="", encoding="utf-8") as opened:
-        return list(csv.DictReader(opened))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +61,12 @@ def test_a_sweep_goes_on_and_is_a_sweep_from_its_first_run_on(tmp_path, capsys, 
 
     def write_and_look(path):
         write(path)
-        seen.append([(point.name, len(point.runs), len(point.failures)) for point in sweeps.read_sweep(path).points])
+        seen.append(
+            [
+                (point.row.algorithm, len(point.runs), len(point.row.failures))
+                for point in sweeps.read_sweep(path).points
+            ]
+        )
 
     monkeypatch.setattr(report, "write_table", write_and_look)
     command = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=1e30,0.1", *SHORT]

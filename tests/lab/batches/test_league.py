@@ -10,6 +10,7 @@ import pytest
 from tests.lab.batches.test_small_tasks import missing
 from tests.lab.batches.test_study import SHORT
 from tests.lab.cli.test_cli import fails
+from tests.lab.reporting.test_answer_figures import titles
 from tffcl.lab.batches import batch, search, study, study_file, study_plan
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import league_table, study_results
@@ -255,18 +256,14 @@ def test_the_picture_tells_which_groups_were_found(read):
     assert settings == ["turned", "swapped"]
     # FedAvg's single model is no cluster; the second row forms some; of the third nothing is known.
     np.testing.assert_array_equal(grid, [[np.nan, np.nan], [-0.25, 1.0], [np.nan, np.nan]])
-    assert titles_of(league_table.league_figure(study)) == ["cluster %", "local %", "adjusted Rand index"]
+    assert titles(league_table.league_figure(study)) == ["cluster %", "local %", "adjusted Rand index"]
     # On a page its heading stands above it, and who forms no clusters is left out.
     alone = league_table.league_figure(study, ["groups"])
-    assert titles_of(alone) == [] and [each.get_text() for each in alone.axes[0].get_yticklabels()] == [
+    assert titles(alone) == [] and [each.get_text() for each in alone.axes[0].get_yticklabels()] == [
         results[1].noted["row"]
     ]
-    assert titles_of(league_table.league_figure(read)) == ["cluster %", "local %"]
+    assert titles(league_table.league_figure(read)) == ["cluster %", "local %"]
     assert not league_table.league_figure(read, ["groups"]).axes
-
-
-def titles_of(figure):
-    return [axes.get_title() for axes in figure.axes if axes.get_title()]
 
 
 def test_colours_are_by_the_same_accuracy_of_fedavg(read):

@@ -1,6 +1,5 @@
 """Clients that a run held out join it."""
 
-import csv
 import dataclasses
 import json
 from unittest import mock
@@ -10,6 +9,8 @@ import pytest
 from sklearn.metrics import mean_absolute_error, r2_score
 
 import tffcl
+from tests.lab.cli.test_cli import fails
+from tests.runs.finished_runs import rows_of
 from tffcl.clients import cohort
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
@@ -36,11 +37,6 @@ def finished(tmp_path_factory):
         summary = tffcl.run(resolved(algorithm), out, show_progress=False).summary
         found[algorithm] = out, summary, newcomers.join_newcomers(out, show_progress=False)
     return found
-
-
-def rows_of(file):
-    with open(file, newline="") as opened:
-        return list(csv.DictReader(opened))
 
 
 def last_state(out):
@@ -185,12 +181,6 @@ def test_holding_out():
     assert not np.array_equal(cohort.hold_out(50, 20, 4)[1], held_out)
     everyone, nobody = cohort.hold_out(5, 0, 0)
     assert everyone.tolist() == [0, 1, 2, 3, 4] and not nobody.size
-
-
-def fails(capsys, *arguments):
-    assert main(list(arguments)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 def test_the_command(capsys, finished):

@@ -1,6 +1,5 @@
 """`tffcl.compare` and `sweep` on methods and clients that were made in Python: their runs are those of `train`."""
 
-import csv
 import html
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 import tffcl
 from tests import own_data
+from tests.runs.finished_runs import rows_of
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
@@ -72,8 +72,7 @@ def test_there_are_page_table_and_frames(compared):
     assert frame[column].tolist() == [100 * compared[place]["accuracy"]["cluster"]["mean"] for place in (0, 2, 1, 3)]
     assert means[column].to_dict() == pytest.approx(frame.groupby("algorithm")[column].mean().to_dict())
     assert means[f"{column}_std"].to_dict() == pytest.approx(frame.groupby("algorithm")[column].std().to_dict())
-    with open(compared.out / "table.csv", newline="") as file:
-        written = list(csv.DictReader(file))
+    written = rows_of(compared.out / "table.csv")
     assert [row["algorithm"] for row in written] == means.index.tolist() and [*written[0]][1:] == [*means.columns]
     assert float(written[0][column]) == pytest.approx(means.loc["PACFL", column])
     assert "accuracy %" in repr(compared) and "one model" in repr(compared)

@@ -2,13 +2,13 @@
 is tested.
 """
 
-import csv
 import json
 import math
 
 import pytest
 
 from tests.lab.cli.test_cli import fails
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.batches import search
 from tffcl.lab.cli.main import main
@@ -27,11 +27,6 @@ def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("search") / "out"
     assert main([*COMMAND, *SELECT, "--out", str(out)]) == 0
     return out, json.loads((out / "batch.json").read_text())
-
-
-def rows_of(place):
-    with open(place / "rounds.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(
@@ -60,11 +55,11 @@ def test_each_rung_is_sorted_by_validation_accuracy_and_halves(found):
             if value == 1e30:
                 assert point["score"] is None and (place / "failed.json").is_file()
             else:
-                row = rows_of(place)[rung["rounds"] - 1]
+                row = rows_of(place / "rounds.csv")[rung["rounds"] - 1]
                 assert point["score"] == pytest.approx(float(row["validation_cluster_accuracy"]))
         known = [point["score"] for point in rung["points"] if point["score"] is not None]
         assert known == sorted(known, reverse=True)
-    stopped = {len(rows_of(place)) for place in out.glob("learning_rate-0.0*/seed-0")}
+    stopped = {len(rows_of(place / "rounds.csv")) for place in out.glob("learning_rate-0.0*/seed-0")}
     assert max(stopped) < 4
 
 

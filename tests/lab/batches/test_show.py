@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tffcl.clients.cohort import stream
+from tffcl.display import ranges
 from tffcl.errors import UserError
-from tffcl.lab.batches.show import _over_classes, _ranges, _samples, gini, label_distances, show
+from tffcl.lab.batches.show import _over_classes, _samples, gini, label_distances, show
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import resolve
 
@@ -102,8 +103,8 @@ def test_pictures_are_spread_over_classes():
 
 
 def test_ranges():
-    assert _ranges(np.array([0, 1, 2, 5, 8, 9])) == "0-2, 5, 8-9"
-    assert _ranges(np.array([4])) == "4"
+    assert ranges(np.array([0, 1, 2, 5, 8, 9])) == "0-2, 5, 8-9"
+    assert ranges(np.array([4])) == "4"
 
 
 def test_errors_are_those_of_the_data(tmp_path):

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import csv
 import io
 import json
 import os
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.lab.cli.test_cli import fails
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
@@ -72,11 +72,6 @@ published = {digits = 10, "to target" = "none", unseen = "none"}
 [cells."unseen/SOLO"]
 measure = "unseen_local"
 """
-
-
-def rows_of(file):
-    with open(file, newline="", encoding="utf-8") as opened:
-        return list(csv.DictReader(opened))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A method over the values of a setting: what is planned, what is refused, and whole sweeps of digits."""
 
-import csv
 import json
 import pathlib
 import shutil
@@ -9,6 +8,7 @@ import pytest
 
 import tffcl
 from tests.lab.cli.test_cli import fails
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.batches import batch, sweep
 from tffcl.lab.cli.main import main
@@ -17,11 +17,6 @@ from tffcl.lab.tasks import resolve, task_file
 SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=8"]
 OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}}
 TWO = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=1000,210", "--and", "local_epochs=1,2"]
-
-
-def rows_of(file):
-    with open(file, newline="", encoding="utf-8") as opened:
-        return list(csv.DictReader(opened))
 
 
 def summary_of(place):

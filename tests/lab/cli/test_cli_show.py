@@ -5,20 +5,10 @@ import sys
 
 import pytest
 
+from tests.lab.cli.test_cli import fails
 from tffcl.lab.cli.main import main
 
 FORBIDDEN = "{'tensorflow', 'tensorflow_federated'}"
-
-
-def fails(capsys, *arguments):
-    """Runs a command that a user got wrong; returns its single line."""
-    try:
-        code = main(list(arguments))
-    except SystemExit as stop:
-        code = stop.code
-    lines = capsys.readouterr().err.splitlines()
-    assert code == 2 and len(lines) == 1 and lines[0].startswith("tffcl: "), lines
-    return lines[0]
 
 
 def test_show_writes_below_runs(capsys, tmp_path, monkeypatch):

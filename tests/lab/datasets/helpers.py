@@ -69,9 +69,9 @@ def labelled(train, test=None, num_classes=None, shape=(1, 1, 1), **more) -> Dat
     return Dataset("toy", *splits, classes, (0.0,), (1.0,), **more)
 
 
-def numbered(n: int, num_classes: int = 10, side: int = 4) -> Dataset:
+def numbered(n: int, num_classes: int = 10) -> Dataset:
     """Returns n training and n test images that all differ, with labels that go round."""
-    x = np.zeros((2 * n, side, side, 1), np.uint8)
+    x = np.zeros((2 * n, 4, 4, 1), np.uint8)
     x[:, 0, 0, 0], x[:, 0, 1, 0], x[:, 0, 2, 0] = 255, np.arange(2 * n) % 256, np.arange(2 * n) // 256
     y = (np.arange(n) % num_classes).astype(np.int32)
     return Dataset("toy", Images(x[:n], y), Images(x[n:], y), num_classes, (0.0,), (1.0,))

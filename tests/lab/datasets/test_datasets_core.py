@@ -46,7 +46,7 @@ def test_partition_refuses_unequal_parts():
 
 def test_transform_turns_each_image_and_shifts_labels():
     images = Images(np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3, 1), np.array([1, 8], np.int32))
-    turned = Transform(quarter_turns=1, label_shift=3).apply(images, 10)
+    turned = Transform(degrees=90, label_shift=3).apply(images, 10)
     for before, after in zip(images.x, turned.x, strict=True):
         np.testing.assert_array_equal(after[..., 0], np.rot90(before[..., 0]))
     assert turned.y.tolist() == [4, 1] and turned.y.dtype == np.int32
@@ -60,7 +60,7 @@ def test_pool_gives_every_client_its_images(data):
     images = numbered(n).train
     lists = st.lists(st.integers(0, n - 1), min_size=0, max_size=n)
     held = [np.array(data.draw(lists), np.int64) for _ in range(clients)]
-    kinds = st.sampled_from([Transform(), Transform(1), Transform(2, 3), Transform(0, 6)])
+    kinds = st.sampled_from([Transform(), Transform(90), Transform(180, 3), Transform(0, 6)])
     transforms = [data.draw(kinds) for _ in range(clients)]
     together, indices = pool(images, held, transforms, 10)
     for index, own, transform in zip(indices, held, transforms, strict=True):

@@ -26,12 +26,12 @@ LEVELS = range(1, 9)
 PLAIN = Transform()
 
 
-def coloured(n=300, classes=10, side=4) -> Dataset:
+def coloured(n=300) -> Dataset:
     """Random images of three channels."""
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 255, (2 * n, side, side, 3), dtype=np.uint8)
-    y = (np.arange(n) % classes).astype(np.int32)
-    return Dataset("toy", Images(x[:n], y), Images(x[n:], y), classes, (0.0,) * 3, (1.0,) * 3)
+    x = rng.integers(0, 255, (2 * n, 4, 4, 3), dtype=np.uint8)
+    y = (np.arange(n) % 10).astype(np.int32)
+    return Dataset("toy", Images(x[:n], y), Images(x[n:], y), 10, (0.0,) * 3, (1.0,) * 3)
 
 
 def by_group(split) -> list[Transform]:
@@ -243,7 +243,7 @@ def test_turned_is_as_pillow_turns():
 
 def test_a_transform_in_words():
     assert PLAIN.in_words() == Transform(degrees=360).in_words() == ""
-    assert Transform(1, 3).in_words() == "images turned by 90 degrees; labels shifted by 3"
+    assert Transform(90, 3).in_words() == "images turned by 90 degrees; labels shifted by 3"
     told = Transform(degrees=72, tone="red", classes=(2, 7)).in_words()
     assert told == "images of classes 2, 7 turned by 72 degrees and made red"
     assert Transform(labels=(1, 0, 2)).in_words() == "labels changed: 0 to 1, 1 to 0"

@@ -49,10 +49,10 @@ class Browser:
         self._out.close()
         self._in.close()
 
-    def open(self, page: pathlib.Path, *, width: int, height: int = 900, dark: bool = False, scripts: bool = True):
+    def open(self, page: pathlib.Path, *, width: int, dark: bool = False, scripts: bool = True):
         """Opens a file at a width, by light or by dark, with or without scripts."""
         self.errors.clear()
-        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self._ask(
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],

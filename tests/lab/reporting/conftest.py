@@ -19,6 +19,8 @@ from scipy.spatial.distance import squareform
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
+from tffcl.lab.reporting import batch_index, comparison_table
+
 LABEL_GROUPS = ((0, 1, 2), (3, 4, 5), (6, 7, 8, 9))
 CLIENTS_A_GROUP = 6
 ROUNDS = 5
@@ -235,3 +237,9 @@ def comparison_path(tmp_path_factory):
         for seed in (0, 10):
             write_run(path / algorithm / f"seed-{seed}", algorithm, seed)
     return path
+
+
+@pytest.fixture(scope="session")
+def rows(comparison_path):
+    """The rows of their table."""
+    return comparison_table.comparison_rows(batch_index.find_runs(comparison_path))

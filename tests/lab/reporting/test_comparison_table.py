@@ -13,11 +13,6 @@ from tffcl.lab.reporting import batch_index, comparison_table
 from tffcl.lab.reporting.number_format import Stat, human_bytes, show_bytes, show_number, show_stat
 
 
-@pytest.fixture(scope="module")
-def rows(comparison_path):
-    return comparison_table.comparison_rows(batch_index.find_runs(comparison_path))
-
-
 def summaries(path, method) -> list[dict]:
     return [json.loads((path / method / f"seed-{seed}" / "summary.json").read_text()) for seed in (0, 10)]
 

@@ -1,6 +1,5 @@
 """Reading the files of a run, and what is said about files that cannot be read."""
 
-import csv
 import json
 import math
 import shutil
@@ -8,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.reporting import batch_index
 from tffcl.lab.reporting.report import write_report
@@ -207,8 +207,7 @@ def test_texts_are_no_formulas_of_a_spreadsheet_and_read_back_as_they_were(run_p
     write_clients(run_path, columns | {"client_id": names, "true_cluster": names, "local_accuracy": numbers})
     clients = run_files.read_run(run_path).clients
     assert clients.client_id.tolist() == clients.true_cluster.tolist() == IDS
-    with open(run_path / "clients.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(run_path / "clients.csv")
     assert not [row["client_id"] for row in rows if row["client_id"][:1] in ("=", "+", "-", "@", "\t", "\r")]
     assert [float(row["local_accuracy"]) for row in rows] == pytest.approx(numbers, abs=1e-6)
     for name in ("clustering.npz", "representations.npz"):  # of other clients

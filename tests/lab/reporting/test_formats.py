@@ -6,14 +6,9 @@ import shutil
 import pytest
 
 from tests.lab.cli.test_cli import fails
-from tffcl.lab.reporting import batch_index, comparison_table
+from tffcl.lab.reporting import comparison_table
 from tffcl.lab.reporting.batch_index import Failure
 from tffcl.lab.reporting.report import write_report
-
-
-@pytest.fixture(scope="module")
-def rows(comparison_path):
-    return comparison_table.comparison_rows(batch_index.find_runs(comparison_path))
 
 
 def test_markdown_has_the_cells_of_the_text(rows):

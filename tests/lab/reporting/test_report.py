@@ -1,7 +1,6 @@
 """The whole report: what is written, that the page stands alone, and that what it is told is text to it."""
 
 import base64
-import csv
 import dataclasses
 import hashlib
 import html.parser
@@ -14,6 +13,7 @@ import struct
 import numpy as np
 import pytest
 
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.reporting import batch_index, comparison_table
 from tffcl.lab.reporting.batch_index import write_index
@@ -183,8 +183,7 @@ def test_a_comparison(comparison):
 
 
 def test_the_table_of_a_comparison(comparison):
-    with (comparison / "table.csv").open(encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+    lines = rows_of(comparison / "table.csv")
     assert [line["algorithm"] for line in lines] == ["fedavg", "pacfl"]
     for line in lines:
         runs = batch_index.find_runs(comparison)

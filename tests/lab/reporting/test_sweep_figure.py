@@ -74,12 +74,12 @@ def test_the_optional_column_of_rounds(with_errors, finished_run):
 def test_statistics_over_rounds_and_seeds(with_errors):
     point = sweeps.read_sweep(with_errors).points[1]
     first, second = [5, 3, 4, 2], [7, 6, 2, 3, 3]
-    mean, over = point.stats["clustering_error"], point.stats["clustering_error_over_rounds"]
+    mean, over = point.row.stats["clustering_error"], point.row.stats["clustering_error_over_rounds"]
     assert mean.mean == pytest.approx((np.mean(first) + np.mean(second)) / 2)
     assert mean.std == pytest.approx(np.std([np.mean(first), np.mean(second)], ddof=1))
     assert over.mean == pytest.approx((np.std(first, ddof=1) + np.std(second, ddof=1)) / 2)
-    assert point.stats["cluster_accuracy_percent"].mean == pytest.approx(20.5)
-    assert point.stats["cluster_accuracy_percent"].std == pytest.approx(1 / math.sqrt(2))
+    assert point.row.stats["cluster_accuracy_percent"].mean == pytest.approx(20.5)
+    assert point.row.stats["cluster_accuracy_percent"].std == pytest.approx(1 / math.sqrt(2))
 
 
 def test_the_csv_has_a_column_for_each_key(with_errors):
@@ -89,7 +89,7 @@ def test_the_csv_has_a_column_for_each_key(with_errors):
         ("0.5", "5"), ("0.5", "1"), ("0.1", "5"),
     ]  # fmt: skip
     for row, point in zip(rows, sweeps.read_sweep(with_errors).points, strict=True):
-        for key, stat in point.stats.items():
+        for key, stat in point.row.stats.items():
             assert row[key] == ("" if math.isnan(stat.mean) else f"{stat.mean:.10g}")
             assert row[f"{key}_std"] == ("" if math.isnan(stat.std) else f"{stat.std:.10g}")
 
@@ -111,10 +111,10 @@ def test_the_figure_has_a_line_for_each_second_value(with_errors):
     assert labels_of(cluster) == ["0.1", "0.3", "0.5"]
     # At the right the mean over rounds with the deviation over rounds as band.
     point = next(each for each in sweeps.read_sweep(with_errors).points if each.values == (0.1, 1))
-    assert errors.lines[0].get_ydata()[0] == pytest.approx(point.stats["clustering_error"].mean)
+    assert errors.lines[0].get_ydata()[0] == pytest.approx(point.row.stats["clustering_error"].mean)
     ends = errors.collections[0].get_paths()[0].vertices
     ends = ends[np.isclose(ends[:, 0], 0.1), 1]
-    assert np.ptp(ends) / 2 == pytest.approx(point.stats["clustering_error_over_rounds"].mean)
+    assert np.ptp(ends) / 2 == pytest.approx(point.row.stats["clustering_error_over_rounds"].mean)
     assert errors.get_ylim()[1] > max(band.get_paths()[0].vertices[:, 1].max() for band in errors.collections)
 
 
@@ -214,3 +214,14 @@ def test_damage_is_one_line(tmp_path, make_run, old, new, message):
     with pytest.raises(UserError) as caught:
         write_report(tmp_path)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_damage_of_a_run_and_a_sweep_without_one_are_no_damage_of_the_index(tmp_path, make_run):
+    runs = [each.parent for each in write_sweep(tmp_path, make_run, [(1,), (2,)]).glob("*/*/summary.json")]
+    (runs[0] / "clients.csv").write_text("nothing\n")
+    with pytest.raises(UserError, match=r"^[^ ]*clients\.csv is damaged"):
+        sweeps.read_sweep(tmp_path)
+    for run in runs:
+        (run / "summary.json").unlink()
+    with pytest.raises(UserError, match=r"^no run in [^ ]* is finished; "):
+        sweeps.read_sweep(tmp_path)

@@ -1,12 +1,12 @@
 """Rounds and bytes to a target accuracy, held against the rows of rounds.csv, counted by hand."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 
 from tests.lab.cli.test_cli import fails
+from tests.runs.finished_runs import rows_of
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import batch_index, targets
 from tffcl.lab.reporting.batch_index import write_index
@@ -25,8 +25,7 @@ def compared(tmp_path_factory):
 
 def by_hand(place, column, percent):
     """Round, bytes and megabits a client to a target, None if it is not reached."""
-    with open(place / "rounds.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(place / "rounds.csv")
     assert all(row["cluster_accuracy"] for row in rows)  # every round is evaluated
     total = json.loads((place / "summary.json").read_text())["traffic"]
     beside = (
@@ -41,8 +40,7 @@ def by_hand(place, column, percent):
 
 
 def test_the_numbers_are_those_of_the_rounds(compared):
-    with open(compared / "targets.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(compared / "targets.csv")
     asked = [("local", 30), ("cluster", 100), ("cluster", 30)]
     assert [(row["algorithm"], row["metric"], float(row["target"])) for row in rows] == [
         (method, *target) for target in asked for method in ("pacfl", "fedavg")

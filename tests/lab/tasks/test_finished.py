@@ -1,11 +1,10 @@
 """A trained run that is loaded again."""
 
-import csv
-
 import numpy as np
 import pytest
 
 import tffcl
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.tasks import resolve
 
@@ -21,8 +20,7 @@ def trained(tmp_path_factory):
 def test_it_answers_as_well_as_the_run_said(trained):
     out, run = trained
     assert run.round_number == 3
-    with open(out / "clients.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(out / "clients.csv")
     for row in rows[:5]:
         client = int(row["client_id"])
         test = run.federated.test.take(run.federated.test_indices[client])

@@ -14,7 +14,8 @@ import pytest
 import tffcl
 import tffcl.parts
 from tests.lab.tasks.own.my_training import build_fedsam
-from tests.runs.test_run import rows_of, wait_for
+from tests.runs.stopped_runs import rounds_written
+from tests.runs.test_run import wait_for
 from tffcl import algorithms
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers, sweep
@@ -77,7 +78,7 @@ def test_killed_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_pat
     again = tmp_path / "again"
     command = [sys.executable, "-m", "tffcl", "run", str(task), "--algorithm", "mine", "--out", str(again)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: rows_of(again) >= 3, process)
+    wait_for(lambda: rounds_written(again) >= 3, process)
     process.kill()
     process.wait()
     assert not (again / "summary.json").exists()

@@ -22,6 +22,7 @@ from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.build import load_run
 from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.lab.tasks.task_file import ABOUT
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.result import Result
@@ -50,7 +51,7 @@ class Job:
 def settings_of(config: RunConfig | ObjectRun) -> dict:
     """Returns the settings of a run as a TOML file gives them back, without what only describes them."""
     settings = tomllib.loads(tomli_w.dumps(config.as_dict()))
-    return {key: value for key, value in settings.items() if key not in ("description", "source")}
+    return {key: value for key, value in settings.items() if key not in ABOUT}
 
 
 def _has_kind(file: pathlib.Path) -> bool:

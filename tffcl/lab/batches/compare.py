@@ -14,6 +14,7 @@ from tffcl.lab.reporting import report
 from tffcl.lab.reporting.batch_index import read_order
 from tffcl.lab.reporting.targets import Target, parse_target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
+from tffcl.lab.tasks.task_file import ABOUT
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.metrics import check_measured
 from tffcl.runs.run_directory import CURES, RunDirectory, State, first_difference
@@ -242,7 +243,7 @@ def _settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> d
         return settings_of(load_run_config(place, trust_builders=own if isinstance(own, RunConfig) else False))
     except UserError:  # its own code is not there any more, or another's
         settings = RunDirectory(place).settings()
-        return {key: value for key, value in settings.items() if key not in ("description", "source")}
+        return {key: value for key, value in settings.items() if key not in ABOUT}
 
 
 def _shared(

@@ -24,6 +24,7 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.lab.tasks.settings import note_of, outcome_of, with_imitators, with_wrong_labels
+from tffcl.lab.tasks.task_file import ABOUT
 from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback, waiting
 from tffcl.runs.checkpoints import Checkpoints
@@ -114,7 +115,7 @@ def _protocol(config: RunConfig, clients: int) -> Protocol:
     )  # fmt: skip
 
 
-_NO_SETTINGS = {"task", "algorithm", "seed", "description", "source", "versions"}
+_NO_SETTINGS = {"task", "algorithm", "seed", "versions", *ABOUT}
 
 
 def write_published(config: RunConfig, directory: RunDirectory) -> None:

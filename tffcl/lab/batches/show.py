@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tffcl.clients.cohort import stream
+from tffcl.display import ranges
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
@@ -164,7 +165,7 @@ def _group_lines(
     names = [] if groups is None else np.unique(groups)
     for group in names[:_MOST_GROUPS] if len(names) > 1 else []:
         members = np.flatnonzero(groups == group)
-        held = "" if counts is None else f", labels {_ranges(np.flatnonzero(counts[members].sum(axis=0)))}"
+        held = "" if counts is None else f", labels {ranges(np.flatnonzero(counts[members].sum(axis=0)))}"
         # Of partitions of one's own a group may have several.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
         change = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
@@ -186,9 +187,3 @@ def _label_lines(
     more = [f"{size - most} more {what}" for size, most, what in sizes if size > most]
     if more:
         yield f"    and {', '.join(more)}"
-
-
-def _ranges(numbers: np.ndarray) -> str:
-    """Writes ascending whole numbers briefly: 0-3, 7, 9."""
-    stretches = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    return ", ".join(f"{each[0]}" if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in stretches)

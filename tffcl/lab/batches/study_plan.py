@@ -20,6 +20,7 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig, method_key
 from tffcl.runs.metrics import on_validation
+from tffcl.validation import each_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,7 @@ def plan(
         raise UserError(
             f"--rounds {rounds:g} must be a share of each task's rounds, above 0 to 1, or a whole number from 2"
         )
-    seeds = tuple(seeds) or study.seeds
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"{study.name}: seeds names one twice; give each once")
+    seeds = each_once(f"{study.name}: seeds", tuple(seeds) or study.seeds)
     cells, places, jobs, known = list(chosen(study, only)), [], {}, {}
     for number, cell in enumerate(cells):
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
@@ -215,11 +214,7 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
     """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what
     is default.
     """
-    task = {
-        key: value
-        for key, value in task_file.load_task(cell.task).contents.items()
-        if key not in ("description", "source")
-    }
+    task = {key: value for key, value in task_file.load_task(cell.task).contents.items() if key not in task_file.ABOUT}
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
     tuning, rounds = dataclasses.asdict(cell.tuning), float(planned.rounds)
     overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]

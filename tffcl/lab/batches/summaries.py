@@ -103,7 +103,7 @@ class Summaries(list):
         """`(titles of names, columns, [(names, finished runs, failures)])` of all that is in the directory."""
         if sweeps.is_sweep(self.out):
             sweep = sweeps.read_sweep(self.out)
-            found = [(point.values, point.runs, point.failures) for point in sweep.points]
+            found = [(point.values, point.runs, point.row.failures) for point in sweep.points]
             return sweep.keys, (*sweeps.SWEEP_COLUMNS, *comparison_table.further_columns(sweep.runs)), found
         runs, failures = self._read_runs(), batch_index.find_failures(self.out)
         methods = batch_index.in_order(self.out, [each.method for each in [*runs, *failures]])

@@ -99,7 +99,7 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
       option: What gave the text, for messages.
 
     Raises:
-      UserError: If it is not of this form, or as `make_axis`.
+      UserError: If it is not of this form, the key is unknown, or there are not two different values, all different.
     """
     key, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not key or not values:
@@ -111,7 +111,7 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
         listed = [_parsed(key, value.strip()) for value in _split(values)]
     if values.endswith(",") or any(value == "" or value is task_file.UNSET for value in listed):
         raise UserError(f"{option} {text!r} has an empty value between two commas or at an end")
-    return make_axis(key, listed, algorithm, option)
+    return _checked_axis(key, listed, option)
 
 
 def _split(values: str) -> list[str]:
@@ -136,15 +136,6 @@ def _parsed(key: str, value: str):
     for part in key.split("."):
         found = found[part]
     return found
-
-
-def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option: str = "--over") -> Axis:
-    """Makes an axis of a key, which may lack its section, and its values.
-
-    Raises:
-      UserError: If the key is unknown, or there are not two different values, all different.
-    """
-    return _checked_axis(configs.method_key(key, algorithm), values, option)
 
 
 def _checked_axis(key: str, values: Sequence, option: str) -> Axis:

@@ -3,7 +3,7 @@
 import pathlib
 
 from tffcl.errors import UserError, unknown
-from tffcl.validation import check_label
+from tffcl.validation import check_label, each_once
 
 _FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
 
@@ -112,14 +112,6 @@ def parse_seeds(text: str) -> list[int]:
     except ValueError:
         raise UserError(f"--seeds {text[:100]!r} must be whole numbers with commas between, e.g. 0,1,2") from None
     return each_once("--seeds", seeds)
-
-
-def each_once(option: str, values: list) -> list:
-    """Returns the values of an option; UserError if it names one twice."""
-    for place, value in enumerate(values):
-        if value in values[:place]:
-            raise UserError(f"{option} names {str(value)[:100]} twice; give each once")
-    return values
 
 
 def task_name(task: str) -> str:

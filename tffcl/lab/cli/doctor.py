@@ -33,7 +33,9 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
         found.append(("to install them", "tffcl doctor --fix"))
         return found
     found += [("not as tested", each) for each in _overridden_otherwise()]
-    found.append(("to add packages", f"{_installer()} -c {requirements_file()} NAME, which keeps these versions"))
+    found.append(
+        ("to add packages", f"{shlex.join(_installer())} -c {requirements_file()} NAME, which keeps these versions")
+    )
     from tffcl import runtime
 
     found.append(("cores", f"{len(os.sched_getaffinity(0))} usable: so many client computations at a time"))
@@ -130,14 +132,14 @@ def _overridden_otherwise() -> Iterator[str]:
     for wanted in (Requirement(line) for line in lines if not line.startswith("#")):
         version = importlib.metadata.version(wanted.name)
         if not wanted.specifier.contains(version):
-            yield f"{wanted.name} {version}; {_installer()} --no-deps '{wanted}'"
+            yield f"{wanted.name} {version}; {shlex.join(_installer())} --no-deps '{wanted}'"
 
 
-def _installer() -> str:
+def _installer() -> list[str]:
     """The beginning of a command that installs into this Python."""
     if importlib.util.find_spec("pip"):
-        return f"{shlex.quote(sys.executable)} -m pip install"
-    return f"uv pip install --python {shlex.quote(sys.executable)}"
+        return [sys.executable, "-m", "pip", "install"]
+    return [shutil.which("uv") or "uv", "pip", "install", "--python", sys.executable]
 
 
 def fix_command() -> list[str]:
@@ -146,12 +148,12 @@ def fix_command() -> list[str]:
     Raises:
       UserError: If there is neither pip nor uv to install with.
     """
-    what = ["install", "--no-deps", "-r", str(requirements_file())]
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip", *what]
-    if uv := shutil.which("uv"):
-        return [uv, "pip", what[0], "--python", sys.executable, *what[1:]]
-    raise UserError(f"this Python has no pip, and there is no uv; install uv, then: uv pip {' '.join(what)}")
+    what = ["--no-deps", "-r", str(requirements_file())]
+    if not importlib.util.find_spec("pip") and not shutil.which("uv"):
+        raise UserError(
+            f"this Python has no pip, and there is no uv; install uv, then: uv pip install {' '.join(what)}"
+        )
+    return [*_installer(), *what]
 
 
 def fix() -> int:

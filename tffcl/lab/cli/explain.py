@@ -163,7 +163,8 @@ _ALSO = {
 def _settings(name: str, documented: Callable, given: tuple[str, ...] = ()) -> Iterator[str]:
     """The keys of a class of parameters, or those of a function that are not given by the run."""
     if dataclasses.is_dataclass(documented):
-        keys = {field.name: field.default for field in dataclasses.fields(documented)}
+        fields = sorted(dataclasses.fields(documented), key=lambda field: field.kw_only)  # as in a call
+        keys = {field.name: field.default for field in fields}
     else:
         keys = {key: default for key, default in keys_of(documented).items() if key not in (*_GIVEN, *given)}
     types, meanings = types_of(documented), _meanings(documented)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tffcl.errors import UserError
 from tffcl.lab.cli import command_options as shared
+from tffcl.validation import each_once
 
 _DEMO = "demo_digits"
 
@@ -85,7 +86,7 @@ def compare(options) -> int:
     if wanted:
         overrides = task_file.merged({"evaluation": {"every": 1}}, overrides)
     given = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
-    names = shared.each_once("--algorithms", [name.strip() for name in given])
+    names = each_once("--algorithms", [name.strip() for name in given])
     seeds = shared.parse_seeds(options.seeds)
     configs = [resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before

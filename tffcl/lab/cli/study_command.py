@@ -74,7 +74,7 @@ def _show_table(name: str, out: pathlib.Path, options, which: Mapping):
       name: Of the study.
       out: Where it is, or would be by default.
       options: Of the command.
-      asked: Which cells and seeds, as `read_study` takes them.
+      which: Which cells and seeds, as `read_study` takes them.
     """
     from tffcl.lab.reporting import study_results, study_table
     from tffcl.lab.reporting.batch_index import read_index

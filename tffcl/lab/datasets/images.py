@@ -83,9 +83,8 @@ class Transform:
     """What happens to a client's images and labels when they are handed out.
 
     Attributes:
-      quarter_turns: How often the image is turned by 90 degrees counter-clockwise (`np.rot90`).
+      degrees: The image is turned by this angle, counter-clockwise, see `turned`.
       label_shift: Added to the label, modulo the number of classes, before `labels`.
-      degrees: The image is turned further by this angle, counter-clockwise, see `turned`.
       tone: What becomes of the image's colours or grey values, see `toned`.
       labels: Label y becomes `labels[y]`, one entry per class; empty for no change.
       classes: The classes, before labels change, of which the images are changed; None for all.
@@ -93,9 +92,8 @@ class Transform:
       offsets: As many as `gains`.
     """
 
-    quarter_turns: int = 0
-    label_shift: int = 0
     degrees: int = 0
+    label_shift: int = 0
     tone: str = ""
     labels: tuple[int, ...] = ()
     classes: tuple[int, ...] | None = None
@@ -137,7 +135,7 @@ class Transform:
 
     def in_words(self) -> str:
         """Says what changes, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for nothing."""
-        degrees = (90 * self.quarter_turns + self.degrees) % 360
+        degrees = self.degrees % 360
         done = [f"turned by {degrees} degrees"] if degrees else []
         done += [f"made {self.tone}"] if self.tone else []
         done += ["measured by a device of their own"] if self.gains else []
@@ -152,7 +150,7 @@ class Transform:
         return "; ".join(words)
 
     def _changed(self, images: Images) -> np.ndarray:
-        x, degrees = images.x, 90 * self.quarter_turns + self.degrees
+        x, degrees = images.x, self.degrees
         if not images.are_images and (degrees % 360 or self.tone):
             raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no images, which could be turned or tinted")
         if self.gains and (x.dtype != np.float32 or x.shape[1:] != (len(self.gains),)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tffcl.lab.reporting import batch_index
 from tffcl.lab.reporting.batch_index import Failure
-from tffcl.lab.reporting.number_format import Stat
+from tffcl.lab.reporting.number_format import Stat, show_value
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import METRICS, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
@@ -272,7 +272,7 @@ def flatten(config: Mapping, prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = _show(value)
+            flat[f"{prefix}{name}"] = show_value(value)
     return flat
 
 
@@ -312,11 +312,3 @@ def versions_of(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 
 def _settings(run: RunFiles) -> dict[str, str]:
     return flatten({name: value for name, value in run.config.items() if name not in _SHOWN_ELSEWHERE | {_VERSIONS}})
-
-
-def _show(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ", ".join(_show(each) for each in value)
-    return str(value)

@@ -9,7 +9,6 @@ import pathlib
 import urllib.parse
 from collections.abc import Sequence
 
-import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
@@ -28,7 +27,7 @@ from tffcl.lab.reporting import (
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.figures.values import line_names
 from tffcl.lab.reporting.number_format import MISSING, human_bytes, show_value
-from tffcl.lab.reporting.page import cluster_tables, panels
+from tffcl.lab.reporting.page import cluster_tables, panels, templates
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.lab.reporting.table import Table
@@ -78,10 +77,7 @@ def render(
       root: The directory that the page is written to; it names files relative to it.
       sweep: What the runs are of, if it is one.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tffcl.lab.reporting", "page"),
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    environment = templates()
     environment.filters |= {"coordinate": lambda value: f"{value:.1f}".removesuffix(".0"), "breakable": _breakable}
     environment.globals |= {"colors": len(style.COLORS), "dash": style.dash, "scale": panels.scale_colors()}
     rows = comparison_table.comparison_rows(runs) if sweep else comparison_table.directory_rows(root)
@@ -156,7 +152,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     if sweep is None:
         return {}
     rows = comparison_table.comparison_rows(sweep.runs)
-    failures = [str(each) for point in sweep.points for each in point.failures]
+    failures = [str(each) for point in sweep.points for each in point.row.failures]
     facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
     values = [
         (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))

@@ -124,7 +124,7 @@ def _representations(run: RunFiles) -> ReportFigure | None:
 
 def _maps(sweep: Sweep) -> ReportFigure | None:
     """The clusters of the first seed at each point, for methods whose clients sent vectors."""
-    firsts = {f"{sweep.title} {point.name}": point.runs[0] for point in sweep.points if point.runs}
+    firsts = {f"{sweep.title} {point.row.algorithm}": point.runs[0] for point in sweep.points if point.runs}
     if not all(run.representations is not None and run.history for run in firsts.values()):
         return None
     return maps.settings_figure(firsts, _truth(next(iter(firsts.values()))))
@@ -285,8 +285,8 @@ def run_pictures(run: RunFiles, formats: Sequence[str] = ()) -> list[Picture]:
 
 
 def comparison_pictures(runs: Sequence[RunFiles], formats: Sequence[str] = ()) -> list[Picture]:
-    """Draws the pictures of a comparison: of all methods together, and of the first seed of each; `formats` as of "
-    "`run_pictures`."""
+    """Draws the pictures of a comparison: of all methods together, and of the first seed of each; `formats` as of
+    `run_pictures`."""
     seeds, private = len({run.seed for run in runs}) > 1, any("epsilon" in run.rounds for run in runs)
     pictures = list(_drawn(OF_RUNS, runs, formats, seeds=seeds, private=private))
     for number, run in enumerate(first_runs(runs)):

@@ -2,12 +2,9 @@
 
 import base64
 import html
-import importlib.resources
 import pathlib
 import re
 from collections.abc import Mapping
-
-import jinja2
 
 from tffcl import files
 from tffcl.errors import UserError
@@ -15,6 +12,7 @@ from tffcl.files import write_bytes, write_text
 from tffcl.lab.reporting import league_table, study_results, study_table, style
 from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.number_format import MISSING, human_time
+from tffcl.lab.reporting.page import templates
 from tffcl.lab.reporting.study_results import StudyResults
 from tffcl.lab.reporting.table import Table
 
@@ -115,16 +113,13 @@ def league_page(study: StudyResults) -> str:
     Args:
       study: A league, as far as its runs have ended.
     """
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = templates()
     environment.filters["as_html"] = _as_html
-    source = importlib.resources.files("tffcl.lab.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
     tables = [
         (league_table.heading(study, column), study.about(column), table)
         for column, table in league_table.to_tables(study).items()
     ]
-    return environment.from_string(source).render(
+    return environment.get_template("league.html.j2").render(
         study=study,
         pictures=_pictures(study),
         findings=study.findings,

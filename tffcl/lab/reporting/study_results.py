@@ -14,13 +14,13 @@ from tffcl.errors import UserError
 from tffcl.files import inside, read_json, telling_damage
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.number_format import Stat, human_time, show_settings
-from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel, rows_of
+from tffcl.lab.reporting.targets import ACCURACIES
+from tffcl.runs.metrics import BY_MEASURE, ROUND, find, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
 FINDINGS = "FINDINGS.md"
 EPSILONS = ("epsilon", "noised_epsilon")  # measures
-_KINDS = tuple(each.measure for each in of_panel("accuracy"))
 # What a cell may compare with a published number.
 MEASURES = (*BY_MEASURE, "unseen_cluster", "unseen_local", "benign_worst", "rounds_to", "megabits_to")
 
@@ -219,7 +219,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
         published=tuple(cell["published"]),
-        accuracies={kind: Stat.of(each[kind] for each in runs) for kind in (*_KINDS, "took part")},
+        accuracies={kind: Stat.of(each[kind] for each in runs) for kind in (*ACCURACIES, "took part")},
         further={key: Stat.of(each["further"].get(key) for each in runs) for key in further},
         ari=Stat.of(each["ari"] for each in runs),
         rounds=max((each["rounds"] for each in runs), default=None),
@@ -233,7 +233,7 @@ def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
     run = RunNumbers(place)
     with telling_damage(place / SUMMARY):
         return {
-            **{kind: BY_MEASURE[kind].of_run(run) for kind in _KINDS},
+            **{kind: BY_MEASURE[kind].of_run(run) for kind in ACCURACIES},
             "took part": BY_MEASURE["participants"].of_run(run),
             "further": _further(run),
             "ari": BY_MEASURE["ari"].of_run(run),

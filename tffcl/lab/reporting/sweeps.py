@@ -9,7 +9,7 @@ from tffcl import files
 from tffcl.errors import RESUME, UserError
 from tffcl.files import inside, telling_damage
 from tffcl.lab.reporting import comparison_table
-from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
+from tffcl.lab.reporting.batch_index import INDEX, read_failure, read_index
 from tffcl.lab.reporting.comparison_table import LEGEND, Row
 from tffcl.lab.reporting.number_format import Stat, show_number, show_value
 from tffcl.lab.reporting.table import Column, Table
@@ -43,19 +43,12 @@ class Point:
     Attributes:
       values: One a setting.
       runs: One for each seed that has finished; `RunFiles.method` is the values as text.
-      stats: For the key of each of `SWEEP_COLUMNS` the statistics over the seeds.
-      failures: The seeds that failed, and why.
+      row: Their row of the table; its name is the values as text.
     """
 
     values: tuple
     runs: Sequence[RunFiles]
-    stats: dict[str, Stat]
-    failures: tuple[Failure, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The values as text."""
-        return ", ".join(map(show_value, self.values))
+    row: Row
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,24 +94,22 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
     """
     path = pathlib.Path(path)
     file = path / INDEX
-    try:
-        noted = read_index(path, "sweep")
-        keys, labels = tuple(noted["keys"]), tuple(noted["labels"])
+    noted = read_index(path, "sweep")
+    keys, labels = tuple(noted["keys"]), tuple(noted["labels"])
+    with telling_damage(file):
         points = [_read_point(path, each, noted["seeds"], len(keys)) for each in noted["points"]]
-        if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
-            raise files.damaged(file, "it must have one or two keys, a label for each, and points")
-        if not any(point.runs or point.failures for point in points):
-            raise UserError(f"no run in {path} is finished; {RESUME} goes on with the sweep")
-        return Sweep(path, str(noted["task"]), str(noted["algorithm"]), keys, labels, points)
-    except ValueError as error:
-        raise files.damaged(file, error) from error
+    if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
+        raise files.damaged(file, "it must have one or two keys, a label for each, and points")
+    if not any(point.runs or point.row.failures for point in points):
+        raise UserError(f"no run in {path} is finished; {RESUME} goes on with the sweep")
+    return Sweep(path, noted["task"], noted["algorithm"], keys, labels, points)
 
 
 def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings: int) -> Point:
     values = tuple(noted["values"])
     if len(values) != settings:
-        raise ValueError(f"a point has {len(values)} values for {settings} keys")
-    name = ", ".join(map(show_value, values))
+        raise files.damaged(path / INDEX, f"a point has {len(values)} values for {settings} keys")
+    name = show_value(values)
     # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
     places = [path / inside(noted["directory"]) / f"seed-{seed}" for seed in seeds]
     runs = [
@@ -126,27 +117,18 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
         for place in places
         if RunDirectory(place).state is State.FINISHED
     ]
-    failures = tuple(each for each in (read_failure(place, name) for place in places) if each)
-    return Point(values, runs, Row.of(name, runs, SWEEP_COLUMNS).stats, failures)
+    failures = [each for each in (read_failure(place, name) for place in places) if each]
+    return Point(values, runs, Row.of(name, runs, SWEEP_COLUMNS, failures))
 
 
 def sweep_rows(sweep: Sweep) -> list[Row]:
     """Returns one row a point."""
-    return [
-        Row(
-            point.name,
-            tuple(run.seed for run in point.runs),
-            point.stats,
-            point.failures,
-            comparison_table.further_columns(point.runs),
-        )
-        for point in sweep.points
-    ]
+    return [point.row for point in sweep.points]
 
 
 def measured_groups(sweep: Sweep) -> list[str]:
     """Returns the groups of `SWEEP_COLUMNS` without that of the clustering error where no run has one."""
-    known = any(point.stats["clustering_error"].count for point in sweep.points)
+    known = any(point.row.stats["clustering_error"].count for point in sweep.points)
     return [group for group in _GROUPS if known or group != _ERRORS]
 
 
@@ -189,7 +171,7 @@ def search_text(found: Mapping) -> str:
     lines, seen = [], set()
     for rung in reversed(found["rungs"]):
         for point in rung["points"]:
-            name = _name(point["values"])
+            name = show_value(point["values"])
             if name not in seen:
                 score = math.nan if point["score"] is None else metric.scale * point["score"]
                 lines.append([name, str(rung["rounds"]), show_number(Stat.of([score]), metric.digits)])
@@ -199,7 +181,7 @@ def search_text(found: Mapping) -> str:
     if picked is None:
         return "\n".join([*text, "", f"not finished; {RESUME} goes on"])
     seeds = ", ".join(map(str, picked["seeds"]))
-    text += ["", f"picked: {title} {_name(picked['values'])}, on test data over the fresh seeds {seeds}:"]
+    text += ["", f"picked: {title} {show_value(picked['values'])}, on test data over the fresh seeds {seeds}:"]
     for kind, values in picked["test"].items():
         own = metric if kind == found["select"] else BY_KEY[f"{kind}_accuracy"]
         stat = Stat.of(math.nan if value is None else own.scale * value for value in values)
@@ -208,7 +190,3 @@ def search_text(found: Mapping) -> str:
             unit = f" {own.unit}" if own.unit else ""
             text.append(f"  {kind} {show_number(stat, own.digits)}{unit}{failed}")
     return "\n".join(text)
-
-
-def _name(values) -> str:
-    return ", ".join(map(show_value, values))

@@ -1,10 +1,8 @@
 """A table: made once, it goes to text, CSV, Markdown, LaTeX, HTML and pandas, and onto the page."""
 
-import csv
 import dataclasses
 import functools
 import html
-import io
 import itertools
 import math
 import textwrap
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 import tabulate
 
 from tffcl.errors import printable
-from tffcl.files import text_cell
+from tffcl.files import csv_text, text_cell
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_stat, show_value
 from tffcl.runs.metrics import Metric
 
@@ -197,13 +195,8 @@ class Table:
         Args:
           spread: What follows the mean of statistics, as `<column>_std` and `<column>_stderr`.
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         heads, *lines = self._values(spread)
-        writer.writerow(heads)
-        for line in lines:
-            writer.writerow(map(_csv_cell, line))
-        return text.getvalue()
+        return csv_text([heads, *(map(_csv_cell, line) for line in lines)], end="\n")
 
     def to_frame(self, spread: Sequence[str] = ("std",)) -> "pd.DataFrame":
         """Returns the table for pandas, with the columns of `to_csv`."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from tffcl.errors import UserError, argument, unknown
 from tffcl.lab.reporting.batch_index import read_index
-from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_count, show_number
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column, of_panel
 from tffcl.runs.run_files import RunFiles, RunNumbers, by_method
@@ -168,9 +168,9 @@ def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[f
 def cells(row: Reached) -> list[str]:
     """A line under `HEADS`."""
     missed = row.seeds - row.rounds.count
-    rounds = show_number(row.rounds, 0 if row.rounds.count == 1 else 1) if row.rounds.count else "not reached"
+    rounds = show_count(row.rounds) if row.rounds.count else "not reached"
     seeds = f"{row.rounds.count} of {row.seeds}" if missed else str(row.seeds)
-    every = show_number(row.rounds_of_all, 0 if row.rounds_of_all.count == 1 else 1)
+    every = show_count(row.rounds_of_all)
     if row.target.name == "local" and not row.rounds_of_all.count:
         every = "not reached"
     unit = row.target.metric.unit

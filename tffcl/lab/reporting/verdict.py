@@ -76,7 +76,7 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
 
 
 def _test_sets(runs: Iterable[RunFiles]) -> np.ndarray:
-    """Which clients of runs on the same data have the same test examples; runs of earlier versions do not tell."""
+    """Which clients of runs on the same data have the same test examples; runs without any such clients do not tell."""
     return min((run.clients.test_set for run in runs), key=lambda sets: len(np.unique(sets)))
 
 

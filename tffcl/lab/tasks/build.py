@@ -98,12 +98,12 @@ def _labels_in_words(classes: int | None) -> str:
 
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
     """What the method's builders need beside model, training and parameters."""
-    server = federated.server
+    server, find = federated.server, _encoder_finder(federated, data_dir)
     values = {
         "server_images": lambda: None if server is None else server.x,
         "seed": lambda: stream(config.seed, config.base or config.algorithm),
-        "encoder": lambda: _encoder(config.method, federated, data_dir),
-        "find_encoder": lambda: _encoder_finder(federated, data_dir),
+        "encoder": lambda: _encoder(config.method, find),
+        "find_encoder": lambda: find,
         "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
         "aggregation": lambda: None,
     }
@@ -119,14 +119,8 @@ def _encoder_finder(federated, data_dir: str | None):
     return find
 
 
-def _encoder(method, federated, data_dir: str | None):
-    from tffcl.lab.tasks.encoders import find_encoder
-
-    shape = federated.train.x.shape[1:]
-    return find_encoder(
-        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent,
-        data_dir=data_dir,
-    )  # fmt: skip
+def _encoder(method, find):
+    return find(method.encoder, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent)
 
 
 def build_method(

@@ -158,9 +158,9 @@ def find_encoder(
     return load_encoder(path, input_shape)[:2]
 
 
-def kept_encoders(data_dir: str | None = None) -> Iterator[tuple[pathlib.Path, dict]]:
-    """Yields file and provenance of every encoder that is kept in a data directory."""
-    for path in sorted(encoder_path("any", data_dir).parent.glob("*.npz")):
+def kept_encoders() -> Iterator[tuple[pathlib.Path, dict]]:
+    """Yields file and provenance of every encoder that is kept in the data directory."""
+    for path in sorted(encoder_path("any").parent.glob("*.npz")):
         try:
             yield path, _read(path)[1]
         except UserError:  # a stranger's file, or a damaged one, is told when it is asked for

@@ -20,7 +20,8 @@ SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint",
     "newcomers", "drift", "privacy", "attack", "aggregation", "algorithms",
 )  # fmt: skip
-_TEXTS = ("extends", "description", "source")
+ABOUT = ("description", "source")  # what is no setting
+_TEXTS = ("extends", *ABOUT)
 _COHORT_SIZES = ("clients_per_round", "participation")
 # Of these keys of a section one stands for all: the one that is said last.
 _ALTERNATIVES: dict[str, tuple[str, ...]] = {

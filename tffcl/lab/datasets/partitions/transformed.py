@@ -91,7 +91,7 @@ def turned(dataset: Dataset, rotations: int | Sequence[int]) -> list[Transform]:
         raise UserError(
             f"{dataset.name}'s images are {height}x{width}: only square ones turn by {skew[0]} degrees; use 2"
         )
-    return [Transform(quarter_turns=angle // 90, degrees=angle % 90) for angle in angles]
+    return [Transform(degrees=angle) for angle in angles]
 
 
 @validated

@@ -60,8 +60,8 @@ def proximity_figure(
     label = textwrap.fill(f"{measure.replace('_', ' ')}{f' ({unit})' if unit else ''}; dark is alike", 48)
     figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=30, label=label)
     stretches = ordering.blocks(groups[order])
-    if labels is not None:
-        _frame_clusters(axes, stretches, count)
+    if labels is not None and 1 < len(stretches) < count:
+        _draw_borders(axes, stretches, [style.COLORS[1]] * len(stretches))
     _name_axes(axes, stretches if labels is not None else [], client_ids, order)
     if count <= _MOST_WRITTEN:
         _write_values(axes, image)
@@ -283,13 +283,6 @@ def _share(what: np.ndarray, among: np.ndarray) -> str:
     """Which percentage of the entries `among` has the property."""
     total = np.count_nonzero(among)
     return f"{100 * np.count_nonzero(what & among) / total:.3g}%" if total else "0%"
-
-
-def _frame_clusters(axes: Axes, stretches: Sequence[ordering.Block], count: int) -> None:
-    width = 1.8 if len(stretches) <= 30 else 0.8
-    for block in stretches if 1 < len(stretches) < count else []:
-        corner = (block.start - 0.5, block.start - 0.5)
-        axes.add_patch(Rectangle(corner, block.size, block.size, fill=False, color="#D55E00", linewidth=width))
 
 
 def _write_values(axes: Axes, image: AxesImage) -> None:

@@ -15,6 +15,7 @@ from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles
 
+_MOST_LEAVES = 150  # that are drawn
 _MOST_NAMED_LEAVES = 64
 _CHANCE_IS_1 = "self-distances"  # the unit in which chance alone puts clients 1 apart
 _MOST_GROUPS = 3  # that are named beside a cluster
@@ -29,11 +30,11 @@ def dendrogram_figure(
     unit: str = "",
     linkage: str = "",
     suggestion: str = "",
-    max_leaves: int = 150,
 ) -> ReportFigure:
     """Draws the tree of merges from left to right, with the line where it is cut.
 
-    Branches within one cluster have the colour of the cluster. In self-distances a dotted line is what chance does.
+    Branches within one cluster have the colour of the cluster; of many clients only the upper part is drawn. In
+    self-distances a dotted line is what chance does.
 
     Args:
       merges: SciPy linkage matrix [N-1, 4].
@@ -43,15 +44,14 @@ def dendrogram_figure(
       unit: Of the heights.
       linkage: Name of the linkage.
       suggestion: A sentence for the title: why this threshold.
-      max_leaves: With more clients, only the upper part of the tree is drawn.
     """
     merges = np.asarray(merges, float).reshape(-1, 4)
     count = len(merges) + 1
     if labels is None and threshold is not None and count > 1:
         labels = hierarchy.fcluster(merges, threshold, "distance") - 1
     shown = count
-    if count > max_leaves:  # enough for each cluster, few enough to read their sizes
-        shown = int(np.clip(2 * (0 if labels is None else len(np.unique(labels))), 40, max_leaves))
+    if count > _MOST_LEAVES:  # enough for each cluster, few enough to read their sizes
+        shown = int(np.clip(2 * (0 if labels is None else len(np.unique(labels))), 40, _MOST_LEAVES))
     named = shown < count or shown <= _MOST_NAMED_LEAVES
     figure = style.new_figure(style.WIDTH, 1.6 + max(0.8, shown * (0.16 if named else 0.045)))
     axes = figure.subplots()

@@ -34,7 +34,7 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     lines = _lines(sweep, values)
     several = len(sweep.labels) == 2
     known = []
-    has_errors = any(point.stats["clustering_error"].count for point in sweep.points)
+    has_errors = any(point.row.stats["clustering_error"].count for point in sweep.points)
     for metric in (*_ACCURACIES, *(_ERROR if has_errors else _CLUSTERS)):
         series = {number: _series(*line, metric) for number, line in enumerate(lines)}
         series = {number: each for number, each in series.items() if len(each[0])}
@@ -114,7 +114,9 @@ def _lines(sweep: Sweep, values: Sequence) -> list[tuple[np.ndarray, list[Point]
 
 def _series(places: np.ndarray, points: Sequence[Point], metric: Metric) -> tuple[np.ndarray, ...]:
     """Where the points of a line are that know a metric: places, means and deviations."""
-    known = [(x, point.stats) for x, point in zip(places, points, strict=True) if point.stats[metric.name].count]
+    known = [
+        (x, point.row.stats) for x, point in zip(places, points, strict=True) if point.row.stats[metric.name].count
+    ]
     band = _BANDS.get(metric.key)
     rows = [(x, own[metric.name].mean, own[band].mean if band else own[metric.name].std) for x, own in known]
     return tuple(np.array(rows, float).reshape(-1, 3).T)
