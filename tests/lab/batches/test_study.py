@@ -198,7 +198,7 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
         ('method = "solo"', 'method = "solo"\nset = 3', "set is 3; it must be a table"),
         ("target = 5", "target = 0.5", "SOLO: target 'local=0.5' is 0.5 %, and it must be above 1; did you mean loc"),
         ("target = 5", "target = 500", "SOLO: target 'local=500': local is from 0 to 100 %"),
-        ('title = "Mine"', 'layout = "league"', "a league's: 'rounds_to' (the nearest of "),
+        ('title = "Mine"', 'layout = "league"', "digits/SOLO has measure local and target None, others"),
     ],
 )
 def test_a_wrong_file_is_one_line(mine, old, new, message):
@@ -422,6 +422,9 @@ def test_a_league_ranks_a_column_by_one_measure(mine):
     )
     with pytest.raises(UserError, match="digits/SOLO has measure local and target None, others of its column cluster"):
         study_file.load_study(mine)
+    mine.write_text('layout = "league"\nmeasure = "rounds_to"\ntarget = 50' + MINE.replace("target = 5\n", ""))
+    with pytest.raises(UserError, match="measure of mine.toml, .* a league's: 'rounds_to'"):
+        study_file.load_study(mine)
 
 
 def test_cells_that_are_not_run_are_compared_with_what_the_file_says_now(mine):
@@ -444,7 +447,8 @@ def test_cells_that_share_a_run_of_fewer_rounds_have_their_own_number(mine):
 
 def test_with_a_share_of_the_rounds_in_which_data_never_change_a_cell_is_not_run(mine):
     drift = '{drift = {pattern = "swapped", round = 20}}'
-    mine.write_text(MINE.replace("{newcomers = {clients = 8, epochs = 1}}", drift))
+    changing = MINE.replace("{newcomers = {clients = 8, epochs = 1}}", drift)
+    mine.write_text(changing.replace("unseen_local", "local"))
     whole, half = (study.plan(study_file.load_study(mine), rounds=rounds) for rounds in (1, 0.5))
     (told,) = half.missing.keys() - whole.missing.keys()
     assert told.startswith("drift.round is 20, and the run has 15: data would never change")
