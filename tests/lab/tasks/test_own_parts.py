@@ -40,6 +40,20 @@ def test_a_run_has_the_users_data_and_model(compared):
     assert (compared / "report.html").read_text().count("my_parts:build_net")
 
 
+def test_two_tasks_with_modules_of_one_name_have_their_own(task, tmp_path):
+    """As the columns of a study, in two directories."""
+    for name in ("parts.toml", "my_parts.py"):
+        shutil.copy(OWN / name, tmp_path)
+    own = (tmp_path / "my_parts.py").read_text()
+    own = own.replace(" / x.std(axis=0)", " / x.std(axis=0) * 0").replace("Dense(hidden,", "Dense(hidden - 2,")
+    (tmp_path / "my_parts.py").write_text(own)
+    both = [resolve.resolve(each, "fedavg") for each in (task, tmp_path / "parts.toml")]
+    data = [build.load_data(each) for each in (*both, both[0])]
+    assert [np.abs(each.train.x).max() > 0 for each in data] == [True, False, True]
+    sizes = [build.build_model(config, held).size for config, held in zip(both, data)]
+    assert sizes == [30 * hidden + hidden + hidden * 2 + 2 for hidden in (6, 4)]
+
+
 def test_newcomers_find_the_users_files_again(compared):
     found = newcomers.join_newcomers(compared / "pacfl" / "seed-0", show_progress=False, trust_builders=True)
     assert found["newcomers"] == 2

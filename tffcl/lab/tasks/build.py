@@ -18,7 +18,7 @@ from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks.populations import drifted_in, population_in
-from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
+from tffcl.lab.tasks.resolve import RunConfig, check_config, load_own, load_run_config
 from tffcl.lab.tasks.settings import OF_UPLOADS
 from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
@@ -36,7 +36,9 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
     """Loads a task's data, parted among clients by the run's seed."""
     check_config("config", config)
     joining = (config.newcomers, config.seed) if config.newcomers.any else ()
-    wanted = (dict(config.dataset), dict(config.partition), stream(config.seed, "partition"), data_dir, joining)
+    _use_own(config)
+    tables = dict(config.dataset), dict(config.partition)
+    wanted = (*tables, stream(config.seed, "partition"), data_dir, joining, config.directory)
     if wanted not in _loaded[:1]:
         _loaded.clear()  # two data sets at a time could be too much memory
         _loaded[:] = (
@@ -44,6 +46,12 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
             load_federated(wanted[0], wanted[1], seed=wanted[2], data_dir=data_dir, participants=config.participants),
         )
     return _loaded[1]
+
+
+def _use_own(config: RunConfig):
+    """Lets the task's own builders be those of its directory: another task's may have modules of the same names."""
+    if config.directory:
+        load_own(config.as_dict(), config.directory)
 
 
 def data_fingerprint(federated) -> dict[str, str]:
@@ -73,6 +81,7 @@ def build_model(config: RunConfig, federated) -> FlatModel:
       UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes. Labels of
         another kind are told by `tffcl.train`, as those of a population made in Python.
     """
+    _use_own(config)
     name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
     given = {
@@ -154,6 +163,7 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
     """
     if not config.aggregation:
         return None
+    _use_own(config)
     name, row, options = find_in_table("aggregations", config.aggregation)
     if not row.foreign:
         given = {

@@ -349,7 +349,7 @@ def _resolved(
     for kind, table in (("models", parts["model"]), ("aggregations", aggregation)):
         if table and not references_in(table):
             _check_named(kind, table)
-    found = _load_own(contents, directory)
+    found = load_own(contents, directory)
     return dataclasses.replace(config, directory=source.directory or found)
 
 
@@ -362,7 +362,7 @@ def _check_named(kind: str, table: Mapping):
         check_options(f"{noun(kind)} {name}", row.builder(), options, given=given(kind), also=("name",))
 
 
-def _load_own(contents: Mapping, directory: str) -> str:
+def load_own(contents: Mapping, directory: str) -> str:
     """Imports the user's own builders of data, model and aggregation; returns where they are, "" without any."""
     found = ""
     for section in _OWN:
