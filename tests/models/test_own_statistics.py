@@ -159,6 +159,10 @@ KEEPS = 'of net each client keeps a part to itself; take statistics="global" or 
         (by("feddrift"), KEEPS),
         (by("flux"), f"after 5 rounds clients describe their data with one model, and {KEEPS}"),
         (by("flhc"), f"after 10 rounds clients describe their data with one model, and {KEEPS}"),
+        (
+            lambda: tffcl.algorithms.build_fedgroup(keeping("global"), TRAINING),
+            'has statistics beside them, which would be those of before: take .* statistics="reset"',
+        ),
         (by("fedem"), f"a client compares its losses under all models of a mixture, and {KEEPS}"),
         (by("fedsoft"), KEEPS),
         (by("rr_cluster"), KEEPS),

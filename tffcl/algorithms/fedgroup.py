@@ -15,6 +15,7 @@ from tffcl.algorithms.parameters import ComposedParameters, FedGroupParameters
 from tffcl.choices import DECOMPOSED
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
 
@@ -81,9 +82,18 @@ def build_fedgroup(
       parameters: How clients are grouped.
       seed: Of the pre-training and of k-means.
 
+    Raises:
+      UserError: If clients share statistics, as of batch normalization.
+
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, what a client's update
       is subtracted by.
     """
+    if model.has_statistics:
+        raise UserError(
+            f"groups of FedGroup start from pre-trained models, of which clients tell the trained weights; {model.name} has "
+            'statistics beside them, which would be those of before: take FlatModel.from_keras(..., statistics="reset"), '
+            '"local" or "fedbn"'
+        )
     engine = build_clustered_training(model, training, aggregation=aggregation)
     return in_time(FedGroup("fedgroup", engine, group_fedgroup(model, training, parameters, seed=seed)), parameters)

@@ -124,6 +124,8 @@ def test_names_that_directories_cannot_tell_apart_have_their_own_runs(mine):
     planned = study.plan(study_file.load_study(mine), only=["digits"])
     found = {each.config.algorithm: each.place.parent.name for each in planned.jobs if "solo" in each.place.parent.name}
     assert found == {"solo": "solo", "pacfl": "solo~2", "fedprox": "solo~3"}
+    some = study.plan(study_file.load_study(mine), only=["digits/solo?"]).jobs
+    assert {each.place.parent.name for each in some} == {"solo~2", "solo~3"}, "whichever are run"
 
 
 def test_published_numbers_are_read():

@@ -30,7 +30,8 @@ from tffcl.runs.run_directory import CHECKPOINTS, CONFIG, FAILED, KEPT, RunDirec
 
 RUNS, RESULTS = "runs", "results"
 SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
-_UNCHANGING = ("evaluation.", "checkpoint.")  # settings that change nothing of what is trained
+# Settings that change nothing of what is trained and compared.
+_UNCHANGING = ("evaluation.every", "evaluation.metrics", "checkpoint.")
 __all__ = ["StudyPlan", "plan", "run_study"]
 
 

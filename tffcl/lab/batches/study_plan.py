@@ -1,5 +1,6 @@
 """A study before it runs: the jobs of its cells, and the trials by which cells choose their settings."""
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -88,6 +89,7 @@ def plan(
         )
     seeds = each_once(f"{study.name}: seeds", tuple(seeds) or study.seeds)
     cells, places, jobs, known = list(chosen(study, only)), [], {}, {}
+    own_places = _own_places(study.cells)
     for number, cell in enumerate(cells):
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
@@ -103,7 +105,7 @@ def plan(
             )
         # Cells of one setting, as an accuracy and its variance, are of the same runs.
         identity = json.dumps(resolved[0].as_dict(), sort_keys=True, default=str)
-        place = known.setdefault(identity, _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))
+        place = known.setdefault(identity, own_places[cell.name])
         places.append(place)
         for config in resolved:
             own = place / f"seed-{config.seed}"
@@ -118,15 +120,15 @@ def plan(
     return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(jobs.values()))
 
 
-def _free(place: pathlib.PurePath, known: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath:
-    """The place, with a number behind it if cells of other settings have a name that directories cannot tell from
-    this one's.
-    """
-    same = sum(
-        each == place or each.name.startswith(f"{place.name}~") and each.parent == place.parent
-        for each in known.values()
-    )
-    return place.with_name(f"{place.name}~{same + 1}") if same else place
+def _own_places(cells: Sequence[Cell]) -> dict[str, pathlib.PurePath]:
+    """A directory for each cell, with a number behind it where names differ in what directories cannot tell."""
+    found: dict[str, pathlib.PurePath] = {}
+    taken: collections.Counter[pathlib.PurePath] = collections.Counter()
+    for cell in cells:
+        place = pathlib.PurePath(slug(cell.column), slug(cell.row))
+        taken[place] += 1
+        found[cell.name] = place.with_name(f"{place.name}~{taken[place]}") if taken[place] > 1 else place
+    return found
 
 
 def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConfig:
