@@ -382,10 +382,8 @@ class RunDirectory(os.PathLike):
                     f"another directory (for a result after {now} rounds begin with these, and resume with more; "
                     "until= stops a run before its end)"
                 )
-            raise UserError(
-                f"{self} holds another run: its {key} is {before!r}, not {now!r}; {CURES.get(key, _ITS_OWN)}, start anew "
-                f"with {OVERWRITE}, or give another directory"
-            )
+            cure = f"{CURES.get(key, _ITS_OWN)}, start anew with {OVERWRITE}, or give another directory"
+            raise UserError(f"{self} holds another run: its {key} is {before!r}, not {now!r}; {cure}")
 
     # Writers
 

@@ -9,11 +9,13 @@ import pytest
 
 import tffcl
 from tests import own_data
+from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
+from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.errors import UserError
 
 TRAINING = tffcl.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
@@ -100,6 +102,20 @@ def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_setti
     with pytest.raises(UserError, match="PACFL/seed-0 was run with privacy not set, not {'delta': 1e-06}"):
         compare(alone, clients, tmp_path, privacy=tffcl.PrivacySettings(delta=1e-6))
     assert compare(alone, others, tmp_path, overwrite=True, seeds=[0, 1])[0] != first[0]
+
+
+def test_a_result_does_not_answer_with_models_of_a_run_that_was_written_in_its_place(model, clients, tmp_path):
+    """Personal models are read when they are asked for."""
+    ditto = {"Ditto": build_ditto(model, TRAINING)}
+    first = compare(ditto, clients, tmp_path)
+    before = first.result("Ditto")
+    compare(ditto, clients.map(lambda x, y: (2 * x, y)), tmp_path, overwrite=True)
+    with pytest.raises(UserError, match=r"kept, cannot be read \(it is of another run, which was written there since"):
+        [before.model_of(client) for client in clients.shown_ids]
+    nearer = build_ditto(model, TRAINING, DittoParameters(proximal_weight=7.0))
+    compare({"Ditto": nearer}, clients, tmp_path, overwrite=True)
+    with pytest.raises(UserError, match="holds another run: its built_from.parameters.proximal_weight is 7.0"):
+        first.result("Ditto")
 
 
 class Ending(tffcl.Callback):
