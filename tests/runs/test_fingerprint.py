@@ -18,11 +18,14 @@ from tffcl.runs import fingerprint
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
 
 
-def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global"):
+def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global", most=9, **norm):
     tf.keras.utils.set_random_seed(1)
     layers, penalties = tf.keras.layers, tf.keras.regularizers
-    base, last = layers.Dense(4, trainable=False), layers.Dense(3, kernel_regularizer=penalties.L2(penalty))
-    network = tf.keras.Sequential([layers.Input([6]), base, layers.BatchNormalization(), layers.Dropout(drop), last])
+    limit = tf.keras.constraints.MaxNorm(most)
+    base = layers.Dense(4, trainable=False)
+    last = layers.Dense(3, kernel_regularizer=penalties.L2(penalty), kernel_constraint=limit)
+    between = layers.BatchNormalization(**norm), layers.Dropout(drop)
+    network = tf.keras.Sequential([layers.Input([6]), base, *between, last])
     base.set_weights([base.get_weights()[0] + frozen, base.get_weights()[1]])
     last.set_weights([last.get_weights()[0] + moved, last.get_weights()[1] + 0.3 * moved * np.arange(3)])
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -37,6 +40,7 @@ def test_models_of_equal_shapes_that_compute_something_else_are_others():
     weights = {0: 9.0, 1: 1.0, 2: 1.0}
     others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]
     others += [{"statistics": each} for each in ("reset", "local", "fedbn")]
+    others += [{"momentum": 0.5}, {"epsilon": 1e-5}, {"most": 2}]
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)

@@ -1,5 +1,6 @@
 """Fingerprints of a run's data and method: shapes and hashes of the data, and what the method was built from."""
 
+import contextlib
 import dataclasses
 import hashlib
 import numbers
@@ -133,8 +134,32 @@ def _model(model: FlatModel) -> dict:
             "initial_weights": model.initial,
             "weights": [list(weight.shape) for weight in model.weights],
             "computes": _probe(model),
+            **({} if model.keras is None else {"layers": _numbers_of_layers(model.keras.model)}),
         }
     return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
+
+
+def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[float]]:
+    """The numbers that layers are set to, by the setting's name: one of all layers, or that of each which has it.
+
+    Momenta and epsilons of normalizations and limits of constraints do not show in the losses of a few examples.
+    """
+    found: dict[str, list[float]] = {}
+
+    def visit(name: str, value):
+        if isinstance(value, Mapping):
+            for inner in [each for each in value if not str(each).endswith("initializer")]:  # initial weights are noted
+                visit(str(inner), value[inner])
+        elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+            found.setdefault(name, []).append(float(value))
+
+    for layer in keras_model._flatten_layers():
+        if not isinstance(layer, tf.keras.Model):  # its layers are among these
+            with contextlib.suppress(Exception):  # a layer of a user's own need not tell how it is set
+                config = layer.get_config()
+                # Whole numbers of a layer itself are sizes, which do show.
+                visit("", {name: value for name, value in config.items() if not isinstance(value, int)})
+    return {name: values if len({*values}) > 1 else values[0] for name, values in found.items()}
 
 
 @built_once  # several methods train one model
