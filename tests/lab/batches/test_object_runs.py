@@ -13,6 +13,7 @@ from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.training_parameters import DittoParameters
@@ -116,6 +117,13 @@ def test_a_result_does_not_answer_with_models_of_a_run_that_was_written_in_its_p
     compare({"Ditto": nearer}, clients, tmp_path, overwrite=True)
     with pytest.raises(UserError, match="holds another run: its built_from.parameters.proximal_weight is 7.0"):
         first.result("Ditto")
+
+
+def test_without_test_examples_a_verdict_does_not_say_who_has_which_model(model, tmp_path):
+    train, _ = own_data.clinics()
+    methods = {"one": build_fedavg(model, TRAINING), "parts": build_lg_fedavg(model, TRAINING)}
+    found = compare(methods, tffcl.Population.from_arrays(train), tmp_path)
+    assert found.verdict == "No groups were found; one and parts end in one cluster."
 
 
 class Ending(tffcl.Callback):
@@ -317,6 +325,20 @@ def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone
     assert "picked: learning rate 0.1, on test data" in repr(found)
     again = tffcl.search(rates, settings, held_out, tmp_path, halving=2, callbacks=[Ending((3, 1))], **how)
     assert again == found, "nothing is run twice"
+
+
+def test_a_search_over_more_values_may_pick_another(rates, held_out, tmp_path, capsys):
+    how = {**PROTOCOL, "fresh_seeds": 1}
+    first = tffcl.search(rates, {"learning_rate": [0.0001, 0.01]}, held_out, tmp_path, show_progress=False, **how)
+    assert first.picked == {"learning_rate": 0.01}
+    more = tffcl.search(rates, {"learning_rate": [0.0001, 0.01, 0.1]}, held_out, tmp_path, **how)
+    assert more.picked == {"learning_rate": 0.1} and more[0] != first[0]
+    assert "seed-1 is deleted: it was of other values, which were picked before" in capsys.readouterr().err
+    assert more.result().summary == more[0]
+    fewer = tffcl.search(rates, {"learning_rate": [0.0001, 0.01]}, held_out, tmp_path, show_progress=False, **how)
+    assert fewer[0]["accuracy"] == first[0]["accuracy"]
+    with pytest.raises(UserError, match="holds another run: its train.clients_per_round is 3, not 2"):
+        tffcl.search(rates, {"learning_rate": [0.1, 0.2]}, held_out, tmp_path, **{**how, "clients_per_round": 2})
 
 
 def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, held_out, tmp_path):
