@@ -341,6 +341,13 @@ def test_a_search_over_more_values_may_pick_another(rates, held_out, tmp_path, c
         tffcl.search(rates, {"learning_rate": [0.1, 0.2]}, held_out, tmp_path, **{**how, "clients_per_round": 2})
 
 
+def test_a_search_needs_validation_examples_in_all_rounds(rates, clients, held_out, tmp_path):
+    with pytest.raises(UserError, match="select needs validation examples"):
+        settings = {"learning_rate": [0.01, 0.1]}
+        tffcl.search(rates, settings, held_out, tmp_path / "out", later={2: clients}, show_progress=False, **PROTOCOL)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, held_out, tmp_path):
     """Of a user's own function less is better where it is called an error."""
     rng = {"learning_rate": "0.0001..0.1"}

@@ -229,8 +229,9 @@ class ObjectRun:
 
     @property
     def has_validation(self) -> bool:
-        """Whether clients hold validation examples."""
-        return self.clients.population.validation_examples is not None
+        """Whether clients hold validation examples, in all rounds."""
+        populations = self.clients.population, *self.clients.later.values()
+        return all(each.validation_examples is not None for each in populations)
 
     @property
     def measured(self) -> Mapping[str, Metric]:
