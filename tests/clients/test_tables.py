@@ -244,6 +244,19 @@ def test_a_category_is_the_same_beside_missing_values():
     assert Population.from_frame(named, client="clinic", label="ward", test=0.0).label_names == ("1", "2")
 
 
+def test_the_order_of_pandas_categories_counts_where_it_is_of_all_clients(small):
+    texts, wholes = (pandas.Categorical(of, categories=order) for of, order in (
+        (["lo", "hi", "lo"], ["lo", "hi", "none"]), ([2, 0, 2], [2, 1, 0])
+    ))  # fmt: skip
+    frame, x = small[:3].assign(user="a", text=texts, whole=wholes), np.zeros((3, 2))
+    table, client = read(frame, label="text", features=["age"]), Population.from_arrays({"a": (x, frame["text"])})
+    assert table.label_names == ("lo", "hi", "none") and table.train(0).y.tolist() == [0, 1, 0]
+    assert client.label_names == ("hi", "lo") and client.train(0).y.tolist() == [1, 0, 1]
+    table, client = read(frame, label="whole", features=["age"]), Population.from_arrays({"a": (x, frame["whole"])})
+    assert table.label_names == ("2", "1", "0") and table.train(0).y.tolist() == [0, 2, 0]
+    assert client.label_names is None and client.train(0).y.tolist() == [2, 0, 2]
+
+
 def test_missing_values_are_refused_filled_or_left_out(small):
     holed = small.astype({"age": float})
     holed.loc[1, "age"], holed.loc[2, "sex"] = np.nan, None
