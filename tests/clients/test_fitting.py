@@ -59,8 +59,11 @@ def test_labels_have_the_type_of_the_model_where_none_changes():
     x = WHOLE.astype(np.float32)
     numbers, classes = (Population.from_arrays({"a": (x, np.array([0, 2], dtype))}) for dtype in (float, int))
     assert numbers.example_spec["y"].dtype == tf.float32 and numbers.label_counts is None
-    assert fitted(numbers, spec(tf.float32)).train(0).y.tolist() == [0, 2]
-    assert fitted(classes, spec(tf.float32, tf.float32)).train(0).y.dtype == np.float32
+    found = fitted(numbers, spec(tf.float32))
+    assert found.train(0).y.tolist() == [0, 2] and found.label_counts.tolist() == classes.label_counts.tolist()
+    assert fitted(Population.from_arrays({"a": (x, [-1.0, 2])}), spec(tf.float32)).label_counts is None
+    predicted = fitted(classes, spec(tf.float32, tf.float32))
+    assert predicted.train(0).y.dtype == np.float32 and predicted.label_counts is None
     with pytest.raises(UserError, match=r"the labels of client a are float32; the model takes classes.*np.digitize"):
         fitted(Population.from_arrays({"a": (x, [0.5, 2])}), spec(tf.float32))
 

@@ -239,3 +239,14 @@ def test_newcomers_need_no_entry(digits):
         assert rows.tolist() == [0, 0, 1, 0]
         np.testing.assert_array_equal(models, [model.initial, mine])
         np.testing.assert_array_equal(models[0], state.models[0])
+
+
+def test_a_file_of_another_run_is_refused(tmp_path):
+    """Versions of a run that begins anew in the directory count from one again."""
+    mine, others = (KeptStates(value(0), store=KeptStore(tmp_path, 0, run=name)) for name in ("a", "b"))
+    mine = mine.updated([3], [value(1)])
+    assert numbers(mine, [3]) == [1]
+    (tmp_path / "3.1.npz").unlink()
+    others.updated([3], [value(2)])
+    with pytest.raises(UserError, match="3.1.npz, what client 3 kept, .* of another run, which was written"):
+        list(mine.of([3]))

@@ -202,9 +202,15 @@ def test_a_user_names_clients_as_files_do(named):
         (named, "mio", "unknown client 'mio'; did you mean 'mia'"),
         (whole, "40", "client '40' is not known; client IDs are whole numbers, e.g. 7"),
         (whole, 8, "client 8 is not known; there are 2 clients, 7 to 40"),
+        (whole, [7, 40], r"client \[7, 40\] is not known; client IDs are whole numbers, given one by one, e.g. 7"),
+        (whole, None, "client None is not known; client IDs are whole numbers, given one by one, e.g. 7"),
+        (named, ["bo"], r"client \['bo'\] is not known; client IDs are text, given one by one, e.g. 'bo'"),
     ):
         with pytest.raises(UserError, match=message):
             population.id_of(client)
+        if not np.isscalar(client):
+            with pytest.raises(UserError, match=message):
+                population.train(client)
 
 
 def test_newcomers_get_numbers_after_those_of_the_clients_that_are_known(named):

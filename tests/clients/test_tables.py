@@ -162,7 +162,7 @@ def test_several_inputs_labels_groups_and_a_column_of_tests(small):
 
 def test_numbers_and_bools_are_what_they_are_in_every_type_of_column(small):
     """pandas' and Arrow's types, objects in which values are missing, and whole numbers beyond the signed ones."""
-    bools, large = np.array([True, False, True, False, True, False]), np.array([2**63 + 2048, 2**62] * 3, np.uint64)
+    bools, large = np.array([True, False, True, False, True, False]), np.array([2**63, 2**62] * 3, np.uint64)
     for column in (
         pandas.array(bools, "boolean"), pandas.array(bools, pandas.ArrowDtype(pyarrow.bool_())), bools.astype(object)
     ):  # fmt: skip
@@ -172,7 +172,7 @@ def test_numbers_and_bools_are_what_they_are_in_every_type_of_column(small):
     assert x[:, 0].tolist() == [38, 40, 70]
     for column in (large, pandas.array(large, pandas.ArrowDtype(pyarrow.uint64()))):
         x = read(small.assign(age=column), features=["age"], standardize=False).train(0).x
-        np.testing.assert_array_equal(x[:, 0], np.float32(2**63 + 2048))
+        np.testing.assert_array_equal(x[:, 0], np.float32(2**63))
     empty = pandas.Categorical(["", "f", None, "f", "f", "f"])
     found = read(small.assign(sex=empty), features=["sex"], missing="mean")
     assert found.feature_names == ("sex=f",) and found.train(0).x[:, 0].tolist() == [0, 0, 1]
@@ -242,6 +242,19 @@ def test_a_category_is_the_same_beside_missing_values():
     assert new.train(2).x.any(axis=1).all()
     named = frame.dropna().assign(ward=lambda rows: pandas.Categorical(rows["ward"]), ill=[0, 1, 1])
     assert Population.from_frame(named, client="clinic", label="ward", test=0.0).label_names == ("1", "2")
+
+
+def test_the_order_of_pandas_categories_counts_where_it_is_of_all_clients(small):
+    texts, wholes = (pandas.Categorical(of, categories=order) for of, order in (
+        (["lo", "hi", "lo"], ["lo", "hi", "none"]), ([2, 0, 2], [2, 1, 0])
+    ))  # fmt: skip
+    frame, x = small[:3].assign(user="a", text=texts, whole=wholes), np.zeros((3, 2))
+    table, client = read(frame, label="text", features=["age"]), Population.from_arrays({"a": (x, frame["text"])})
+    assert table.label_names == ("lo", "hi", "none") and table.train(0).y.tolist() == [0, 1, 0]
+    assert client.label_names == ("hi", "lo") and client.train(0).y.tolist() == [1, 0, 1]
+    table, client = read(frame, label="whole", features=["age"]), Population.from_arrays({"a": (x, frame["whole"])})
+    assert table.label_names == ("2", "1", "0") and table.train(0).y.tolist() == [0, 2, 0]
+    assert client.label_names is None and client.train(0).y.tolist() == [2, 0, 2]
 
 
 def test_missing_values_are_refused_filled_or_left_out(small):
@@ -389,6 +402,33 @@ def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):
     assert "it has other names of labels" in why_not_after(first, other)
     tables = [Population.from_frame(small[:rows], client="user", label="age") for rows in (4, 6)]
     assert "it has other rules of columns" in why_not_after(*tables) and not why_not_after(tables[0], tables[0])
+
+
+def test_whole_numbers_that_float32_does_not_hold_are_refused_also_beside_other_columns(small):
+    times = small.assign(when=1_700_000_001 + np.arange(6))
+    holed = small.assign(when=times["when"].astype("Int64").where(times.index != 2))
+    for frame, options in (
+        (times, {"standardize": ["age", "pulse"]}),
+        (times, {"features": ["when", "sex"], "standardize": False}),
+        (times, {"features": ["when"], "standardize": False, "missing": "mean"}),
+        (holed, {"features": ["when"], "standardize": False, "missing": "mean"}),
+    ):
+        with pytest.raises(UserError, match="column when holds 1700000001, .* float32, .*: standardize it, or"):
+            read(frame, **options)
+    for options in ({}, {"features": ["when"], "standardize": False}):
+        found = read(times, **options)
+        assert len({*found.train(0).x[:, -1].tolist(), *found.train(1).x[:, -1].tolist()}) == 6
+
+
+def test_where_missing_values_are_filled_features_are_float32_also_where_none_is(small):
+    holed = small.assign(age=[np.nan, *small["age"][1:]])
+    bools = small.assign(smokes=[None, *small["smokes"][1:]])
+    for column, other in (("age", holed), ("smokes", bools)):
+        for first, then in ((small, other), (other, small)):
+            known = read(first, features=[column], missing="mean", standardize=False)
+            new = Population.from_frame(then.assign(user="z"), client="user", label="ill", test=0, known=known)
+            assert new.example_spec["x"] == known.example_spec["x"] == tf.TensorSpec([1], tf.float32)
+    assert read(small, features=["age"], standardize=False).example_spec["x"] == tf.TensorSpec([1], tf.int64)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,17 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
         tffcl.load_run(tmp_path / "run")
 
 
+def test_a_result_is_not_exported_with_the_settings_of_a_run_in_its_place(tff_worker, model, population, tmp_path):
+    first = trained(build_fedavg(model, TRAINING), population, tmp_path / "run")
+    again = dataclasses.replace(TRAINING, learning_rate=0.5)
+    tffcl.train(
+        build_fedavg(model, again), population, rounds=1, clients_per_round=2, out=tmp_path / "run",
+        overwrite=True, show_progress=False,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="run was written anew since this result was made"):
+        tffcl.export_result(first, tmp_path / "to")
+
+
 def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, capsys):
     """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
     overrides = {

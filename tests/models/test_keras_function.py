@@ -502,6 +502,70 @@ def test_what_cannot_be_built_again_is_refused_in_one_line(build, message):
     assert "\n" not in str(raised.value)
 
 
+class Gain(layers.Dense):
+    """A layer whose configuration does not say with which gain it was made."""
+
+    def __init__(self, units, gain=1.0, **others):
+        super().__init__(units, **others)
+        self.gain = gain
+
+    def call(self, x):
+        return self.gain * super().call(x)
+
+
+class Tempered(tf.keras.Sequential):
+    """A sequential model with a call of its own, which a copy by its layers does not have."""
+
+    def call(self, inputs, training=None, mask=None):
+        return 10.0 * super().call(inputs, training=training)
+
+
+def tempered():
+    return Tempered([layers.Dense(2, input_shape=(30,))])
+
+
+def regularized(of="layer"):
+    model = sequential(layers.Dense(4, input_shape=(30,)), layers.Dense(2))
+    if of == "layer":
+        model.layers[0].add_loss(lambda: tf.reduce_sum(model.layers[0].kernel ** 2))
+    elif of == "model":
+        model.add_loss(lambda: tf.reduce_sum(model.layers[0].kernel ** 2))
+    elif of == "later":
+        model.layers[0].kernel_regularizer = tf.keras.regularizers.L2(1.0)
+    return model
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: sequential(Gain(2, gain=5.0, input_shape=(30,))), "gives other outputs when it is built again"),
+        (tempered, "gives other outputs when it is built again"),
+        (regularized, "adds other losses when it is built again, 0 where it adds"),
+        (functools.partial(regularized, "model"), "adds other losses when it is built again, 0 where it adds"),
+        (functools.partial(regularized, "later"), "adds other losses when it is built again, .* where it adds 0"),
+    ],
+)
+def test_what_is_another_model_when_it_is_built_again_is_refused_and_a_function_that_builds_it_is_taken(build, message):
+    with pytest.raises(UserError, match=f"{message}.*give from_keras, .* a function that builds it") as raised:
+        made_of(build())
+    assert "\n" not in str(raised.value)
+    tf.keras.utils.set_random_seed(1)
+    model = made_of(build)
+    x = np.random.default_rng(0).normal(size=(5, 30)).astype(np.float32)
+    outputs, penalty, _ = model.keras.forward(model.unravel(tf.constant(model.initial)), tf.constant(x), None)
+    np.testing.assert_allclose(outputs, model.keras.model(x), rtol=1e-4, atol=1e-5)
+    assert float(penalty) == pytest.approx(float(sum(model.keras.model.losses)), rel=1e-5)
+
+
+def test_half_precision_is_the_same_model_when_it_is_built_again():
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        made_of(sequential(layers.Dense(64, activation="relu", input_shape=(30,)), layers.BatchNormalization(),
+                           layers.Dense(2, dtype="float32")))  # fmt: skip
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
 def test_a_run_does_not_start_after_frozen_weights_were_set():
     keras = frozen_base()
     model = made_of(keras)

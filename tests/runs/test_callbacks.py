@@ -204,6 +204,17 @@ def test_early_stopping_on_validation_data_that_nobody_has_is_told_before_anythi
     assert not (tmp_path / "run").exists()
 
 
+def test_early_stopping_goes_on_by_one_kind_of_examples(go, population, tmp_path):
+    """Accuracies on test examples are no values of the same series."""
+    held = dataclasses.replace(population, validation_examples=population.test_examples)
+    stopping = EarlyStopping("cluster_accuracy", 3)
+    for first, then, since in ((held, population, "from round 2 on"), (population, held, "in the first rounds")):
+        with pytest.raises(UserError, match=f"by validation_cluster_accuracy, and .* no validation examples {since}, "):
+            go("run", stopping, population=first, later={2: then}, rounds=3)
+    assert not (tmp_path / "run").exists()
+    go("loss", EarlyStopping("train_loss", 9), population=held, later={2: population}, rounds=2)
+
+
 def test_runs_of_a_task_that_end_at_different_rounds_stand_in_one_table(tmp_path):
     early = {"metric": "cluster_accuracy", "patience": 1, "min_delta": 0.02}
     tables = {"train": {"rounds": 8, "clients_per_round": 6, "early_stopping": early}, "partition": {"clients": 12}}

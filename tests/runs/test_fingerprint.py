@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import logging
 
 import numpy as np
@@ -13,16 +14,20 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.given import build_given
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
+from tffcl.models.classifiers import build_mlp
 from tffcl.runs import fingerprint
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
 
 
-def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global"):
+def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global", most=9, **norm):
     tf.keras.utils.set_random_seed(1)
     layers, penalties = tf.keras.layers, tf.keras.regularizers
-    base, last = layers.Dense(4, trainable=False), layers.Dense(3, kernel_regularizer=penalties.L2(penalty))
-    network = tf.keras.Sequential([layers.Input([6]), base, layers.BatchNormalization(), layers.Dropout(drop), last])
+    limit = tf.keras.constraints.MaxNorm(most)
+    base = layers.Dense(4, trainable=False)
+    last = layers.Dense(3, kernel_regularizer=penalties.L2(penalty), kernel_constraint=limit)
+    between = layers.BatchNormalization(**norm), layers.Dropout(drop)
+    network = tf.keras.Sequential([layers.Input([6]), base, *between, last])
     base.set_weights([base.get_weights()[0] + frozen, base.get_weights()[1]])
     last.set_weights([last.get_weights()[0] + moved, last.get_weights()[1] + 0.3 * moved * np.arange(3)])
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -37,6 +42,7 @@ def test_models_of_equal_shapes_that_compute_something_else_are_others():
     weights = {0: 9.0, 1: 1.0, 2: 1.0}
     others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]
     others += [{"statistics": each} for each in ("reset", "local", "fedbn")]
+    others += [{"momentum": 0.5}, {"epsilon": 1e-5}, {"most": 2}]
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)
@@ -103,6 +109,74 @@ def test_a_run_does_not_go_on_with_other_true_groups(tmp_path, tff_worker):
     tffcl.train(method, first, rounds=1, **how)
     with pytest.raises(tffcl.UserError, match="true groups of clients differ"):
         tffcl.train(method, other, rounds=2, resume=True, **how)
+
+
+LEAST = 0.5
+
+
+def beyond(share):
+    return share > LEAST
+
+
+def test_functions_are_told_apart_by_their_code(monkeypatch):
+    def made(body, limit=1.0):
+        space = {"__name__": "cell", "np": np}
+        exec(f"def cost(labels, outputs, limit={limit}):\n    {body}", space)
+        return space["cost"]
+
+    def closing(over):
+        return lambda labels, outputs: over * float(np.mean(labels))
+
+    class Scaled:
+        def __init__(self, by):
+            self.by, self.asked = by, []
+
+        def __call__(self, labels, outputs):
+            self.asked.append(1)
+            return self.by
+
+        def of(self, labels, outputs):
+            return self.by
+
+    noted = fingerprint.of_function
+    first, again = made("return 5.0"), made('"""Half of it."""\n    return 5.0')
+    assert noted(first) == noted(made("\n\n    return 5.0")) == noted(again) and noted(first).startswith("cost ")
+    others = [made("return 7.0"), made("return 5.0", limit=2.0), made("return np.mean(labels)"), made("return 5")]
+    others += [made("return np.sum(labels)"), closing(1.0), closing(2.0), closing(np.ones(2)), Scaled(1), Scaled(2)]
+    others += [Scaled(1).of, Scaled(2).of, functools.partial(first, limit=3.0), functools.partial(first, limit=4.0)]
+    others += [made("return [each for each in labels]"), made("return [each + 1 for each in labels]"), len, np.mean]
+    assert len({*map(noted, [first, *others])}) == len(others) + 1
+    used, one = Scaled(1), Scaled(1)
+    used(None, None)
+    assert noted(used) == noted(one) and noted(used.of) == noted(one.of), "what grows is not of the function"
+
+    def rare(labels, outputs):
+        return beyond(labels.mean())
+
+    before = noted(rare)
+    monkeypatch.setitem(globals(), "LEAST", 0.7)
+    assert noted(rare) != before, "of what a function calls, too"
+
+
+def test_a_run_does_not_go_on_with_another_function_of_one_name(tmp_path, tff_worker):
+    rng = np.random.default_rng(0)
+    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(2)}
+    population, shown = tffcl.Population.from_arrays(clients, clients), model(statistics="reset")
+    own = build_mlp((6, 1, 1), 3, hidden=2)
+
+    def with_cost(model, cost):
+        def measured(labels, outputs):
+            return cost
+
+        return build_fedavg(model.with_metrics(["accuracy", measured]), tffcl.LocalTraining(batch_size=4))
+
+    how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
+    tffcl.train(with_cost(shown, 5.0), population, rounds=2, until=1, **how)
+    with pytest.raises(tffcl.UserError, match=r"model.metrics is \['accuracy', 'measured \w+'\], not .*overwrite=True"):
+        tffcl.train(with_cost(shown, 7.0), population, rounds=2, resume=True, **how)
+    assert tffcl.train(with_cost(shown, 5.0), population, rounds=2, resume=True, **how).summary["rounds"] == 2
+    first, other = (fingerprint.of_method(with_cost(own, cost))["model"] for cost in (5.0, 7.0))
+    assert first != other, "of the library's own models, too"
 
 
 def test_statistics_do_not_go_through_what_measures_updates():

@@ -117,6 +117,12 @@ def _outputs(model: FlatModel, how, *, seed: int) -> Signature:
 
 
 def _embedding(model: FlatModel, how, *, find_encoder, seed: int, noise_seed: int | None = None) -> Signature:
+    if not callable(find_encoder):
+        raise UserError(
+            "the signature embedding needs an encoder of images; give find_encoder=, a function (name, epochs=, "
+            "examples=) -> (autoencoder, vector): functools.partial(tffcl.lab.tasks.encoders.find_encoder, "
+            "input_shape=(28, 28, 1)) finds or trains one"
+        )
     autoencoder, vector = find_encoder(how.encoder, epochs=how.encoder_epochs, examples=how.encoder_examples)
     centres = Centres.named(how.num_centres, model.objective)
     return build_embedding(

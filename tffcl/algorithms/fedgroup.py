@@ -91,9 +91,9 @@ def build_fedgroup(
     """
     if model.has_statistics:
         raise UserError(
-            f"groups of FedGroup start from pre-trained models, of which clients tell the trained weights; {model.name} has "
-            'statistics beside them, which would be those of before: take FlatModel.from_keras(..., statistics="reset"), '
-            '"local" or "fedbn"'
+            f"groups of FedGroup start from pre-trained models, of which clients tell trained weights; {model.name} "
+            "has statistics beside them, which would be those of before: take FlatModel.from_keras(..., "
+            'statistics="reset"), "local" or "fedbn"'
         )
     engine = build_clustered_training(model, training, aggregation=aggregation)
     return in_time(FedGroup("fedgroup", engine, group_fedgroup(model, training, parameters, seed=seed)), parameters)

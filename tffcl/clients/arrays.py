@@ -6,7 +6,9 @@ clients:
 | given | becomes |
 |---|---|
 | whole numbers from 0, `[n]` or sequences `[n, L]` | int32: label k is class k, also where no example has some k |
-| text or pandas' categories | int32: their place among the sorted texts of all clients, which are remembered as names |
+| text | int32: their place among the sorted texts of all clients, which are remembered as names |
+| pandas' categories, as a column of a table | int32: their place in the column's order, remembered as names |
+| pandas' categories, as an array of a client | what they are, text or numbers: no order of theirs is of all clients |
 | bools | int32: False is 0, True is 1 |
 | other numbers, `[n, ...]` | float32; whole ones become classes where the model takes classes |
 | any of these, `[n, 1]` | the same, `[n]` |

@@ -18,6 +18,7 @@ from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 from tffcl.files import opened, replacing
 
+_RUN = "run"  # which run a file is of
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
 
@@ -33,14 +34,15 @@ class KeptStore:
     they are removed at the next one.
     """
 
-    def __init__(self, directory: pathlib.Path | None = None, memory_bytes: int = MEMORY_BYTES):
+    def __init__(self, directory: pathlib.Path | None = None, memory_bytes: int = MEMORY_BYTES, run: str = ""):
         """Makes a store.
 
         Args:
           directory: Where files go; default a temporary directory, made when it is first needed.
           memory_bytes: Values are kept in memory up to so many bytes in all.
+          run: The name of the run; a file of another run is refused. Without a name, none is.
         """
-        self._directory, self.memory_bytes = directory, memory_bytes
+        self._directory, self.memory_bytes, self._run = directory, memory_bytes, run
         self._temporary = None
         held = [version for _, version in self.files()] if directory else []
         self._versions = itertools.count(max(held, default=0) + 1)
@@ -61,7 +63,7 @@ class KeptStore:
         version = next(self._versions)
         self.directory.mkdir(parents=True, exist_ok=True)
         leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
-        write_arrays(self._path(client, version), leaves)
+        write_arrays(self._path(client, version), {_RUN: np.array(self._run), **leaves})
         return version
 
     def read(self, client: int, version: int, like):
@@ -78,7 +80,11 @@ class KeptStore:
         path = self._path(client, version)
         try:
             with opened(path) as file, np.load(file, allow_pickle=False) as saved:
-                leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
+                arrays = dict(saved)
+            run = str(arrays.pop(_RUN, self._run))  # earlier versions wrote none
+            if self._run and run != self._run:
+                raise ValueError("it is of another run, which was written there since; a directory for each keeps both")
+            leaves = [arrays[f"arr_{place}"] for place in range(len(arrays))]
             found = tf.nest.pack_sequence_as(like, leaves)
             tf.nest.map_structure(_check_alike, found, like)
             return found

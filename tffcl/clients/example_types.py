@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tffcl.clients import arrays
-from tffcl.clients.client_examples import ClientExamples, inputs_of, mapped
+from tffcl.clients.client_examples import ClientExamples, inputs_of, mapped, too_many
 from tffcl.clients.population import Population
+from tffcl.clients.sources import label_counts
 from tffcl.errors import UserError
 
 _WHOLE_IN_FLOAT32 = 2**24  # up to here float32 holds every whole number
@@ -111,7 +112,17 @@ def fitted(population: Population, example_spec) -> Population:
         y = _labels_as(held.y, example_spec["y"].dtype.as_numpy_dtype, f"the labels of client {whose}")
         return ClientExamples(x.get("", x), y, columns=held.columns)
 
-    return _with_examples(population, converted)
+    found = _with_examples(population, converted)
+    before, now = (each["y"].dtype.is_floating for each in (given, example_spec))
+    if before == now or too_many(found.train_examples.held):
+        return found
+    if now:  # whole numbers are no classes where a model predicts numbers
+        return dataclasses.replace(found, label_counts=None)
+    held = [found.train_examples.held[client].y for client in found.client_ids.tolist()]
+    if min(int(y.min(initial=0)) for y in held) < 0:  # as `check_examples` says
+        return found
+    counts = label_counts(((len(y), *np.unique(y, return_counts=True)) for y in held), None)
+    return dataclasses.replace(found, label_counts=counts)
 
 
 def reconstructed(population: Population) -> Population:

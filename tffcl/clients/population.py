@@ -121,11 +121,10 @@ class Population(Shown):
           UserError: If it is not of this population, or is named in the other way: a number where there are names would
             be a row.
         """
-        if isinstance(client, str) == (self.names is None):
-            called = "whole numbers" if self.names is None else "text"
-            raise UserError(
-                f"client {client!r} is not known; client IDs are {called}, e.g. {self.shown_ids.tolist()[0]!r}"
-            )
+        if not np.isscalar(client) or isinstance(client, str) == (self.names is None):
+            how = "whole numbers" if self.names is None else "text"
+            how += ", e.g." if np.isscalar(client) else ", given one by one, e.g."
+            raise UserError(f"client {client!r:.80} is not known; client IDs are {how} {self.shown_ids.tolist()[0]!r}")
         return int(self.client_ids[self.index([client])[0]])
 
     def name_of(self, client_id: int) -> str:
@@ -139,7 +138,7 @@ class Population(Shown):
 
     def _number(self, client: int | str) -> int:
         """The ID of a client that is given by it, or by its name."""
-        return self.id_of(client) if isinstance(client, str) else int(client)
+        return int(client) if np.isscalar(client) and not isinstance(client, str) else self.id_of(client)
 
     def train(self, client: int | str) -> ClientExamples:
         """Returns the training examples of a client, given by its ID or its name."""

@@ -163,7 +163,7 @@ def fields(
         test_examples=mapped(test, code_read if few else code),
         validation_examples=None if validation is None else mapped(validation, code_read if few else code),
         sizes=None if few else np.array([size for size, _, _ in counted["training"].values()], np.int32),
-        label_counts=None if few else _label_counts(counted["training"].values(), names),
+        label_counts=None if few else label_counts(counted["training"].values(), names),
         label_names=names,
         names=np.array(shown) if isinstance(shown[0], str) else None,
     )
@@ -413,7 +413,7 @@ def _numbers(given, what: str) -> np.ndarray:
     return np.array(x, order="C") if shared else np.ascontiguousarray(x)
 
 
-def _label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:
+def label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:
     """`int64 [N, C]`; None for numbers to be predicted, and for more classes than a report has columns."""
     found = [(arrays.coded_labels(values, "a client", names), counts) for _, values, counts in clients]
     classes = max([len(names or ()), *(1 + int(values.max(initial=-1)) for values, _ in found)])

@@ -81,7 +81,7 @@ class TableRules:
 
     def features(self, values: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples, float32 `[n, features]`, by input where there are several; whole numbers of columns
-        that are not standardised stay these.
+        that are not standardised stay these where they stand alone and none is filled.
 
         Args:
           values: Column to its values, float64 with NaN, integers, or texts of which "" is missing.
@@ -89,9 +89,26 @@ class TableRules:
         found = {}
         for key, own in self.inputs.items():
             x = np.concatenate([self._of(name, values[name]) for name in own], axis=1)
-            found[key] = x if x.dtype.kind == "i" else x.astype(np.float32)
+            # Whether they are whole may not depend on who of the clients lacks a value.
+            if x.dtype.kind != "i" or self.missing == "mean":
+                self._check_held(own, values)
+                x = x.astype(np.float32)
+            found[key] = x
             arrays.check_finite(found[key], "the features of the table")
         return found.get("", found)
+
+    def _check_held(self, names: Iterable[str], values: Mapping[str, np.ndarray]):
+        """Raises UserError if a column that is not standardised is of whole numbers that float32 does not hold."""
+        for name in names:
+            rule, own = self.columns[name], values[name]
+            if rule.categories is None and (rule.mean, rule.std) == (0, 1):
+                own = own[np.isfinite(own)]
+                lost = own[own.astype(np.float32).astype(np.longdouble) != own]
+                if lost.size and np.array_equal(own, np.round(own)):
+                    raise UserError(
+                        f"column {name} holds {lost[0]:.0f}, and features are float32, which does not hold it: "
+                        f"standardize it, or subtract a number, frame[{name!r}] - {own.min():.0f}"
+                    )
 
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples of a table's rows, see `Population.features_of`."""

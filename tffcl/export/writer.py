@@ -71,9 +71,13 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     check_kind("to", to, (str, os.PathLike), "the path of a directory")
     to = pathlib.Path(to)
     check_free(to)
+    directory = RunDirectory(result.out)
+    settings = directory.settings()
+    if directory.summary() != result.summary:
+        raise UserError(f"{directory} was written anew since this result was made, with another run's settings")
     runtime.use_local_worker()
     with simulating(client_states=KeptStore(result.out / KEPT)):
-        return write_export(result.trained, RunDirectory(result.out).settings(), to, result.summary.get("privacy"))
+        return write_export(result.trained, settings, to, result.summary.get("privacy"))
 
 
 def check_free(to: pathlib.Path):

@@ -19,6 +19,7 @@ from tffcl.errors import UserError
 from tffcl.models.graph_function import converted, drawing_nodes
 from tffcl.models.layer_weights import STATISTIC, TRAINED
 from tffcl.models.objectives import one_line
+from tffcl.models.trials import some_batch
 
 GLOBAL, OWN, RESET = "global", ("local", "fedbn"), "reset"  # what becomes of a model's statistics
 STATISTICS = (GLOBAL, *OWN, RESET)
@@ -183,8 +184,9 @@ def keras_function(
       x_spec: `tf.TensorSpec` of a batch, or a structure of them.
 
     Raises:
-      UserError: If it cannot be built again, with the same weights, or called on such a batch, or none is trained; if
-        it draws numbers that no seed decides, or looks at variables that are no weights, or sets a trained weight.
+      UserError: If it cannot be built again, with the same weights, outputs and losses, or called on such a batch, or
+        none is trained; if it draws numbers that no seed decides, or looks at variables that are no weights, or sets a
+        trained weight.
     """
     weights, trained = keras_model.weights, {id(each) for each in keras_model.trainable_weights}
     if not trained:
@@ -200,6 +202,7 @@ def keras_function(
             training = trace.get_concrete_function(*specs, tf.TensorSpec([2], tf.int32))
             changed = [place.is_assigned for place in copy.weights]
             inference = trace.get_concrete_function(*specs, None)
+            answers_alike = not any(place.is_assigned for place in copy.weights)
         except Exception as error:  # whatever Keras and layers of the user's own raise
             raise UserError(f"the Keras model {name} cannot be computed on its input: {one_line(error)}") from None
         values = tuple(each.numpy() for each in weights)
@@ -210,6 +213,8 @@ def keras_function(
         )
     layers = {layer.name for layer in copy._flatten_layers()}
     training, inference = (_with_constants(name, each, layers) for each in (training, inference))
+    if answers_alike:
+        _check_rebuilt(name, keras_model, x_spec, lambda x: inference([*map(tf.constant, values)], x, None))
     names = _weight_names(keras_model)
     layer_of = [each.rpartition("/")[0] for each in names]
     travels = (number for number in range(len(weights)) if is_trained[number] or changed[number])
@@ -330,6 +335,42 @@ def _with_places(name: str, rebuild, keras_model) -> tuple[tf.keras.Model, list[
         )
     weights = {id(each) for each in copy.weights}
     return copy, [place for place in made if id(place) not in weights]
+
+
+def _check_rebuilt(name: str, keras_model: tf.keras.Model, x_spec, rebuilt: Callable):
+    """Raises UserError if the rebuilt model, a batch to its outputs and penalty, computes on a made-up batch something
+    else than the model itself."""
+    one = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), x_spec)
+    x, _ = some_batch(one, tf.TensorSpec([], tf.int32))
+    with _eagerly():
+        try:
+            given = keras_model(x, training=False)
+            added = float(sum(tf.cast(each, tf.float32) for each in keras_model.losses))
+        except Exception:  # a user's own layer need not take numbers that are made up
+            return
+        outputs, penalty, _ = rebuilt(x)
+    half = any(each.compute_dtype in ("float16", "bfloat16") for each in keras_model._flatten_layers())
+    cure = "give from_keras, in the place of the model, a function that builds it, each time the same"
+    if not _alike(outputs, given, half):
+        raise UserError(
+            f"the Keras model {name} gives other outputs when it is built again, as of a subclass of Sequential with a "
+            f"call of its own, or a layer whose get_config leaves out how it was made: {cure}"
+        )
+    if not _alike(penalty, added, half):
+        raise UserError(
+            f"the Keras model {name} adds other losses when it is built again, {float(penalty):.3g} where it adds "
+            f"{added:.3g}, as of add_loss with a function, or a regularizer that was set later: {cure}, with its losses"
+        )
+
+
+def _alike(one, other, half: bool) -> bool:
+    """Whether outputs are the same but for rounding, which is coarse where layers compute in `half` precision."""
+    pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
+    for first, second in ([tf.cast(each, tf.float32).numpy() for each in pair] for pair in pairs):
+        most = (0.1 if half else 1e-3) * np.nanmax(np.abs(second), initial=1e-3)
+        if not np.allclose(first, second, rtol=0, atol=most, equal_nan=True):
+            return False
+    return True
 
 
 def _freeze_like(copy, keras_model):

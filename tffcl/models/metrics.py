@@ -145,6 +145,7 @@ class AnswerMetric:
       better: `UP` or `DOWN`.
       is_share: Whether it is from 0 to 1, and shown in percent.
       limits: The least and the greatest value that it can have; None where there is no end.
+      function: The user's own that it is; None for one of these here.
     """
 
     name: str
@@ -154,6 +155,7 @@ class AnswerMetric:
     better: str = UP
     is_share: bool = False
     limits: tuple[float | None, float | None] = (None, None)
+    function: Callable | None = None
 
 
 _NUMBERS = {"of": ("numbers",)}
@@ -223,7 +225,7 @@ def _of_function(function: Callable, kind: str) -> AnswerMetric:
             "a metric is a name or a function (labels, outputs) -> float of a client's whole test set"
         )
     name = _name_of(function)
-    return AnswerMetric(name, name, _users(function), (kind,), better_of(name))
+    return AnswerMetric(name, name, _users(function), (kind,), better_of(name), function=function)
 
 
 def _name_of(function: Callable) -> str:

@@ -104,12 +104,22 @@ class EarlyStopping(Parameters, Callback):
         """Checks before a run that it has what the metric is measured on.
 
         Raises:
-          UserError: If the metric is of validation examples, and clients have none, or the model has no such metric.
+          UserError: If the metric is of validation examples, and clients have none, or have some in some rounds alone,
+            or the model has no such metric.
         """
         if self.metric.startswith("validation_") and run.stage.validator is None:
             raise UserError(
                 f"early stopping chooses by {self.metric}, and clients have no validation examples; "
                 f"{VALIDATION} holds some out, or choose by {self.metric.removeprefix('validation_')}"
+            )
+        stages = zip(run.stages.starts, run.stages.populations, strict=True)
+        without = [start for start, each in stages if each.validation_examples is None]
+        column = self.metric if self.metric.startswith("validation_") else self._twin
+        if column and 0 < len(without) < len(run.stages.starts):
+            since = f"from round {without[0]} on" if without[0] else "in the first rounds"
+            raise UserError(
+                f"early stopping chooses by {column}, and clients have no validation examples {since}, while they "
+                f"have some in others; {VALIDATION} holds some out, of each population"
             )
         model = run.method.model
         known = measured([each.name for each in model.metrics], has_accuracy=model.objective.has_accuracy)

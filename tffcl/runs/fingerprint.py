@@ -1,9 +1,13 @@
 """Fingerprints of a run's data and method: shapes and hashes of the data, and what the method was built from."""
 
+import contextlib
 import dataclasses
+import dis
+import functools
 import hashlib
 import numbers
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +41,50 @@ def of_parts(indices: Iterable[np.ndarray]) -> str:
     held = [np.asarray(each) for each in indices]
     lengths = np.array([len(each) for each in held])
     return f"{lengths.sum()} {of_array(np.concatenate(held), lengths).split()[1]}"
+
+
+def of_function(function: Callable) -> str:
+    """Returns the name of a function and a hash of its code, of that of functions of its own module that it calls, and
+    of the values that it looks at, as far as these cannot grow: numbers, texts and arrays."""
+    found, seen = hashlib.blake2b(digest_size=6), set()
+
+    def note(value):
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = of_array(value)
+        if value is None or isinstance(value, (bool, numbers.Number, str, bytes)):
+            found.update(f"{value!r} ".encode())
+        elif isinstance(value, (tuple, frozenset)):
+            found.update(f"{len(value)} ".encode())
+            for each in sorted(value, key=repr) if isinstance(value, frozenset) else value:
+                note(each)
+        elif isinstance(value, types.CodeType):
+            note((value.co_code, value.co_names, value.co_consts))
+        elif isinstance(value, functools.partial):
+            note((value.func, value.args, *sorted(value.keywords.items())))
+        elif isinstance(value, types.MethodType):
+            note(value.__func__)
+        elif isinstance(value, types.FunctionType) and value not in seen:
+            seen.add(value)
+            note(_parts_of(value))
+
+    if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType, functools.partial)):
+        owner = getattr(function, "__self__", function)  # of a method; or an object that can be called
+        note((getattr(type(function), "__call__", None), *sorted(getattr(owner, "__dict__", {}).items())))
+    note(getattr(function, "python_function", function))
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{name} {found.hexdigest()}"
+
+
+def _parts_of(function: types.FunctionType) -> tuple:
+    """What a function is made of, as `of_function` notes it."""
+    code, known = function.__code__, function.__globals__
+    named = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    looked_at = [(name, known[name]) for name in sorted(named) if name in known]
+    own = [(name, each) for name, each in looked_at if getattr(each, "__module__", None) in (None, function.__module__)]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]  # which is empty
+    defaults = (function.__defaults__, *sorted((function.__kwdefaults__ or {}).items()))
+    consts = tuple(each for each in code.co_consts if each != function.__doc__)
+    return (code.co_code, code.co_names, consts, defaults, tuple(cells), tuple(own))
 
 
 def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
@@ -100,8 +148,8 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
 def of_method(method: Method) -> dict:
     """Returns a method's model, training, parameters and options in plain containers, as config.toml takes them.
 
-    An option that was not given is "none": whoever resumes with one has another method. What has no plain form, such as
-    a function, is left out.
+    An option that was not given is "none": whoever resumes with one has another method. Of a function there is what
+    `of_function` says; what has no plain form is left out.
     """
     model = _model(method.model) | _named_layers(method.model.whole, _plain(method.parameters))
     given = {"model": model, "training": method.training, "parameters": method.parameters}
@@ -124,13 +172,42 @@ def _model(model: FlatModel) -> dict:
     known = {"parameters": model.size, "examples": model.examples, "classes": model.num_classes}
     if model.key is None:
         if model.metrics_of_outputs:
-            known["metrics"] = [each.name for each in model.metrics]
+            known["metrics"] = _metrics(model)
         return known | {
             "initial_weights": model.initial,
             "weights": [list(weight.shape) for weight in model.weights],
             "computes": _probe(model),
+            **({} if model.keras is None else {"layers": _numbers_of_layers(model.keras.model)}),
         }
-    return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
+    found = known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
+    return found | ({"metrics": ", ".join(_metrics(model))} if "metrics" in found else {})
+
+
+def _metrics(model: FlatModel) -> list[str]:
+    return [each.name if each.function is None else of_function(each.function) for each in model.metrics]
+
+
+def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[float]]:
+    """The numbers that layers are set to, by the setting's name: one of all layers, or that of each which has it.
+
+    Momenta and epsilons of normalizations and limits of constraints do not show in the losses of a few examples.
+    """
+    found: dict[str, list[float]] = {}
+
+    def visit(name: str, value):
+        if isinstance(value, Mapping):
+            for inner in [each for each in value if not str(each).endswith("initializer")]:  # initial weights are noted
+                visit(str(inner), value[inner])
+        elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+            found.setdefault(name, []).append(float(value))
+
+    for layer in keras_model._flatten_layers():
+        if not isinstance(layer, tf.keras.Model):  # its layers are among these
+            with contextlib.suppress(Exception):  # a layer of a user's own need not tell how it is set
+                config = layer.get_config()
+                # Whole numbers of a layer itself are sizes, which do show.
+                visit("", {name: value for name, value in config.items() if not isinstance(value, int)})
+    return {name: values if len({*values}) > 1 else values[0] for name, values in found.items()}
 
 
 @built_once  # several methods train one model
@@ -187,6 +264,8 @@ def _plain(value):
             **(own[0] if own else {}),
             **_table({"noise_seed": traits(value).noise_seed}),
         }
+    if callable(value) and not isinstance(value, type):
+        return of_function(value)
     if dataclasses.is_dataclass(value):
         return _table({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     return _table(value) if isinstance(value, Mapping) else None

@@ -163,7 +163,7 @@ def train_by(
         # All that a user may have got wrong is known by now.
         with locked(directory.path):
             name = _claimed(run, settings, data, checkpoints, resume=resume, overwrite=overwrite)
-            with _under_way(run, memory, shards) as store:
+            with _under_way(run, name, memory, shards) as store:
                 checkpoints = Checkpoints(directory / CHECKPOINTS, protocol.keep_checkpoints, store, name)
                 restore_or_initialize(run, checkpoints, resume)
                 checks.check_models_fit(method, run.state, taking_part)
@@ -276,13 +276,13 @@ def _was_private(directory: RunDirectory) -> bool:
 
 
 @contextlib.contextmanager
-def _under_way(run: Run, memory: int, shards: int | None) -> Iterator[KeptStore]:
-    """All that is open while a run computes; yields the files of client states."""
+def _under_way(run: Run, name: str, memory: int, shards: int | None) -> Iterator[KeptStore]:
+    """All that is open while a run of a name computes; yields the files of client states."""
     progress = run.progress
     simulation = simulating(
         memory=memory,
         shards=shards,
-        client_states=KeptStore(run.directory / KEPT),
+        client_states=KeptStore(run.directory / KEPT, run=name),
         ledger=run.ledger,
         on_plan=progress.say_once,
         on_progress=progress.show_clients,

@@ -9,11 +9,14 @@ import pytest
 import tffcl
 from tests import own_data
 from tests.runs.finished_runs import rows_of
+from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
+from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.errors import UserError
 
 TRAINING = tffcl.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
@@ -99,6 +102,27 @@ def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_setti
     with pytest.raises(UserError, match="PACFL/seed-0 was run with privacy not set, not {'delta': 1e-06}"):
         compare(alone, clients, tmp_path, privacy=tffcl.PrivacySettings(delta=1e-6))
     assert compare(alone, others, tmp_path, overwrite=True, seeds=[0, 1])[0] != first[0]
+
+
+def test_a_result_does_not_answer_with_models_of_a_run_that_was_written_in_its_place(model, clients, tmp_path):
+    """Personal models are read when they are asked for."""
+    ditto = {"Ditto": build_ditto(model, TRAINING)}
+    first = compare(ditto, clients, tmp_path)
+    before = first.result("Ditto")
+    compare(ditto, clients.map(lambda x, y: (2 * x, y)), tmp_path, overwrite=True)
+    with pytest.raises(UserError, match=r"kept, cannot be read \(it is of another run, which was written there since"):
+        [before.model_of(client) for client in clients.shown_ids]
+    nearer = build_ditto(model, TRAINING, DittoParameters(proximal_weight=7.0))
+    compare({"Ditto": nearer}, clients, tmp_path, overwrite=True)
+    with pytest.raises(UserError, match="holds another run: its built_from.parameters.proximal_weight is 7.0"):
+        first.result("Ditto")
+
+
+def test_without_test_examples_a_verdict_does_not_say_who_has_which_model(model, tmp_path):
+    train, _ = own_data.clinics()
+    methods = {"one": build_fedavg(model, TRAINING), "parts": build_lg_fedavg(model, TRAINING)}
+    found = compare(methods, tffcl.Population.from_arrays(train), tmp_path)
+    assert found.verdict == "No groups were found; one and parts end in one cluster."
 
 
 class Ending(tffcl.Callback):
@@ -300,6 +324,27 @@ def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone
     assert "picked: learning rate 0.1, on test data" in repr(found)
     again = tffcl.search(rates, settings, held_out, tmp_path, halving=2, callbacks=[Ending((3, 1))], **how)
     assert again == found, "nothing is run twice"
+
+
+def test_a_search_over_more_values_may_pick_another(rates, held_out, tmp_path, capsys):
+    how = {**PROTOCOL, "fresh_seeds": 1}
+    first = tffcl.search(rates, {"learning_rate": [0.0001, 0.01]}, held_out, tmp_path, show_progress=False, **how)
+    assert first.picked == {"learning_rate": 0.01}
+    more = tffcl.search(rates, {"learning_rate": [0.0001, 0.01, 0.1]}, held_out, tmp_path, **how)
+    assert more.picked == {"learning_rate": 0.1} and more[0] != first[0]
+    assert "seed-1 is deleted: it was of other values, which were picked before" in capsys.readouterr().err
+    assert more.result().summary == more[0]
+    fewer = tffcl.search(rates, {"learning_rate": [0.0001, 0.01]}, held_out, tmp_path, show_progress=False, **how)
+    assert fewer[0]["accuracy"] == first[0]["accuracy"]
+    with pytest.raises(UserError, match="holds another run: its train.clients_per_round is 3, not 2"):
+        tffcl.search(rates, {"learning_rate": [0.1, 0.2]}, held_out, tmp_path, **{**how, "clients_per_round": 2})
+
+
+def test_a_search_needs_validation_examples_in_all_rounds(rates, clients, held_out, tmp_path):
+    with pytest.raises(UserError, match="select needs validation examples"):
+        settings = {"learning_rate": [0.01, 0.1]}
+        tffcl.search(rates, settings, held_out, tmp_path / "out", later={2: clients}, show_progress=False, **PROTOCOL)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, held_out, tmp_path):

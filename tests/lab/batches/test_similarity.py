@@ -108,6 +108,8 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity({"a": clients}, model=own_data.perceptron())
     with pytest.raises(UserError, match="unknown signature 'subspce'; did you mean 'subspace'"):
         tffcl.similarity(clients, "subspce", model=own_data.perceptron())
+    with pytest.raises(UserError, match="the signature embedding needs an encoder of images; give find_encoder="):
+        tffcl.similarity(clients, "embedding", model=own_data.perceptron())
 
 
 def test_clients_of_a_model_that_gives_its_input_again_are_looked_at():

@@ -230,8 +230,9 @@ class ObjectRun:
 
     @property
     def has_validation(self) -> bool:
-        """Whether clients hold validation examples."""
-        return self.clients.population.validation_examples is not None
+        """Whether clients hold validation examples, in all rounds."""
+        populations = self.clients.population, *self.clients.later.values()
+        return all(each.validation_examples is not None for each in populations)
 
     @property
     def measured(self) -> Mapping[str, Metric]:
@@ -257,13 +258,15 @@ class ObjectRun:
     def load(self, out: str | pathlib.Path) -> Trained:
         """Returns the method with the state of the run that has finished in a directory; UserError if it is gone."""
         directory, method = RunDirectory(out), self.method
+        directory.check_same(self._settings)
         self.check_same_data(directory)
-        checkpoints = Checkpoints(directory / CHECKPOINTS, run=(directory.marker() or {}).get("tffcl run", ""))
+        name = (directory.marker() or {}).get("tffcl run", "")
+        checkpoints = Checkpoints(directory / CHECKPOINTS, run=name)
         last = (directory.summary() or {})["rounds"]
         stages = self.check()
         population = stages.at(last).population
         runtime.use_local_worker()
-        with simulating(client_states=KeptStore(directory / KEPT)):
+        with simulating(client_states=KeptStore(directory / KEPT, run=name)):
             state, _ = checkpoints.load(last, method.state_class)
         return Trained(method, method.choose(state, population), population, last, stages.names())
 

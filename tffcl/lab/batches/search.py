@@ -18,7 +18,7 @@ from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
 from tffcl.runs.metrics import DOWN, Metric, check_measured, of_column, on_validation
-from tffcl.runs.run_directory import RunDirectory, State
+from tffcl.runs.run_directory import CONFIG, RunDirectory, State, first_difference
 
 if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
@@ -258,6 +258,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
             points, best = [points[place] for place in order], found[order[0]]
         picked = points[0][0]
         jobs = _fresh(planned, picked, options)
+        _clear_other_points(batch, jobs)
         batch.check(jobs, resume=True)
         summaries = batch.run(jobs)
         contents["picked"] = _tested(summaries, picked, jobs, metric, options.select) | {"validation": best}
@@ -332,6 +333,24 @@ def _fresh(planned: Plan, point: Point, options: SearchOptions) -> "list[Job]":
     title = f"picked: {sweep.describe(planned.axes, point.values)}, fresh seed"
     runs = planned.runs_of(point.values, seeds)
     return [Job(run, pathlib.PurePath(_PICKED, f"seed-{run.seed}"), f"{title} {run.seed}") for run in runs]
+
+
+def _clear_other_points(batch: "Batch", jobs: "Sequence[Job]"):
+    """Deletes the fresh runs of a point that was picked before: one with the settings of a run that chose, and others
+    than the jobs have now."""
+
+    def but_seed(settings: Mapping) -> dict:
+        return {name: value for name, value in settings.items() if name != "seed"}
+
+    runs = [RunDirectory(path.parent) for path in sorted(batch.out.glob(f"**/seed-*/{CONFIG}"))]
+    fresh = [run for run in runs if run.path.parent == batch.out / _PICKED]
+    tried = [but_seed(run.settings()) for run in runs if run not in fresh]
+    now = but_seed(jobs[0].config.as_dict())
+    for run in fresh:
+        before = but_seed(run.settings())
+        if first_difference(before, now) and before in tried:
+            batch.say(f"{run} is deleted: it was of other values, which were picked before")
+            run.clear()
 
 
 def _tested(

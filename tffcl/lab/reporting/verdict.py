@@ -103,11 +103,13 @@ def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
 
 def _groups(methods: ByMethod, measured: Metric | None) -> str:
     """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
-    one, alone, found, given, agreements = [], [], {}, {}, []
+    one, alone, untested, found, given, agreements = [], [], [], {}, {}, []
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
-        if counts == [1] and _have_one_model(runs):
+        if counts == [1] and _is_measured(runs, "global"):  # where all clients use the same model
             one.append(name)
+        elif counts == [1] and not _is_measured(runs, "cluster"):
+            untested.append(name)
         elif counts == [1] or all(run.number("clusters", "count") == len(run.clients) for run in runs):
             alone.append(name)  # with one cluster, clients keep a part of their model
         else:
@@ -135,15 +137,17 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
         sentences += [] if any(gains) else [f"no model of a cluster is better than {plain[0]}'s beyond chance"]
     if one:
         sentences.append(f"{_listed(one)} {'has' if len(one) == 1 else 'have'} one model for all")
+    if untested:
+        sentences.append(f"{_listed(untested)} {'ends' if len(untested) == 1 else 'end'} in one cluster")
     if alone:
         sentences.append(f"{_listed(alone)} {'has' if len(alone) == 1 else 'have'} a model for each client")
     return f"{'; '.join(sentences)}."
 
 
-def _have_one_model(runs: Sequence[RunFiles]) -> bool:
-    """Whether all clients use the same model: it is measured then."""
-    measured = [("accuracy", "global", "mean")]
-    measured += [("metrics", name, "global", "mean") for name in runs[0].summary.get("metrics", {})]
+def _is_measured(runs: Sequence[RunFiles], kind: str) -> bool:
+    """Whether there is any metric of a kind: of models of clusters there is none where no client has test examples."""
+    measured = [("accuracy", kind, "mean")]
+    measured += [("metrics", name, kind, "mean") for name in runs[0].summary.get("metrics", {})]
     return any(not math.isnan(run.number(*keys)) for run in runs for keys in measured)
 
 

@@ -232,7 +232,8 @@ def load_run(
     out = directory.path
     config = load_run_config(out, trust_builders=trust_builders)
     marker = directory.marker() or {}
-    checkpoints = Checkpoints(directory / CHECKPOINTS, run=marker.get("tffcl run", ""))
+    name = marker.get("tffcl run", "")
+    checkpoints = Checkpoints(directory / CHECKPOINTS, run=name)
     newest = checkpoints.latest()
     if newest is None:
         raise UserError(f"{out} has no checkpoint; a run with {RESUME} makes one")
@@ -248,7 +249,7 @@ def load_run(
     fingerprint.check_same_data(out, marker.get("data"), data_fingerprint(federated))
     method = build_method(config, build_model(config, federated), federated, data_dir, simulated=simulated)
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(directory / KEPT)):
+    with simulating(client_states=KeptStore(directory / KEPT, run=name)):
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
     population = taken_by(method.model, population_in(config, federated, newest))
