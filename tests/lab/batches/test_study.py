@@ -495,6 +495,30 @@ def test_runs_with_fewer_rounds_are_told_beside_those_with_all(tmp_path):
     assert re.search(r"FedAvg +global +87\.5\d +87\.56 +– .* 7 of 30", study_table.to_text(read))
 
 
+def test_seeds_that_ended_early_leave_no_difference(done, tmp_path):
+    results = shutil.copytree(done[0] / "results", tmp_path / "results")
+    shutil.copytree(results / "digits" / "solo" / "seed-3", results / "digits" / "solo" / "seed-4")
+    noted = json.loads((results / "batch.json").read_text())
+    for cell in noted["cells"]:
+        cell["paper_rounds"], cell["changed"] = 2, []
+    (results / "batch.json").write_text(json.dumps({**noted, "seeds": [3, 4]}))
+
+    def solo():
+        return next(each for each in study_results.read_study(results).results if each.noted["row"] == "SOLO")
+
+    assert solo().difference is not None and solo().rounds == 2
+    summary = results / "digits" / "solo" / "seed-4" / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "rounds": 1}))
+    assert solo().difference is None and solo().rounds == 1
+
+
+def test_a_page_that_somebody_else_wrote_is_not_written_over(done, tmp_path, capsys):
+    kept = shutil.copytree(done[0] / "results", tmp_path / "all" / "mine")
+    (tmp_path / "RESULTS.md").write_text("# My thesis")
+    told = fails(capsys, "results", str(kept.parent))
+    assert "RESULTS.md was not made by tffcl" in told and (tmp_path / "RESULTS.md").read_text() == "# My thesis"
+
+
 def test_the_page_of_results_is_that_of_the_kept_files():
     """`tffcl results` makes tasks/RESULTS.md; an edit by hand would be lost."""
     from tffcl.lab.reporting.results_page import results_page
@@ -592,6 +616,18 @@ def test_trials_of_another_grid_are_not_scored_as_those_of_this_one(tmp_path, qu
         study.run_study(other, out)
     longer = tuned(tmp_path, TUNED.replace("[0.1, 0.2]", "[0.1, 0.2, 0.15]"))
     assert study.run_study(longer, out) == 0 and quick[3:] == [0.15]  # what has been tried is not tried again
+
+
+def test_what_is_set_later_wins_over_a_methods_own_of_before(tmp_path, quick):
+    """Of a column, then of trials, then of the command."""
+    text = TUNED.replace('task = "demo_digits"', 'task = "demo_digits"\nset.algorithms.fedavg.learning_rate = 0.3')
+    planned = tuned(tmp_path, text)
+    assert study.run_study(planned, tmp_path / "out") == 0 and quick == [0.1, 0.2, 0.2]
+    found = study_file.load_study(tmp_path / "tuned.toml")
+    (job,) = study.plan(found, overrides={"train": {"learning_rate": 0.7}}).jobs
+    assert job.config.train.learning_rate == 0.7
+    (job,) = study.plan(found, overrides={"algorithms": {"fedavg": {"learning_rate": 0.6}}}).jobs
+    assert job.config.train.learning_rate == 0.6
 
 
 def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick):

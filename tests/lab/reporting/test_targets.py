@@ -1,6 +1,7 @@
 """Rounds and bytes to a target accuracy, held against the rows of rounds.csv, counted by hand."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.runs.finished_runs import rows_of
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import batch_index, targets
 from tffcl.lab.reporting.batch_index import write_index
+from tffcl.lab.reporting.number_format import Stat
 
 COMMAND = "compare demo_digits --algorithms pacfl,fedavg --rounds 5 --set train.clients_per_round=10".split()
 WANTED = ["--target", "local=30", "--target", "cluster=100", "--target", "cluster=30"]
@@ -119,6 +121,12 @@ def test_a_run_without_an_accuracy_reaches_nothing(compared):
     pacfl = next(run for run in batch_index.find_runs(compared) if run.method == "pacfl")
     (row,) = targets.reached([pacfl], [targets.Target("global", 1)])
     assert row.rounds.count == 0 and targets.cells(row)[2] == "not reached" and np.isnan(row.megabits.mean)
+
+
+def test_seeds_that_never_reach_a_local_target_are_told_in_either_count():
+    of = {name: Stat.of([3.0, 4.0]) for name in ("rounds", "total_bytes", "megabits")}
+    row = targets.Reached("fedavg", targets.Target("local", 60), **of, rounds_of_all=Stat.of([math.nan, 4]), seeds=2)
+    assert targets.cells(row)[5:] == ["4 (1 not reached)", "2"]
 
 
 def test_a_target_of_what_is_better_the_less_is_reached_from_above(compared):

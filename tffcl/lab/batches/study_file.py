@@ -16,7 +16,7 @@ from tffcl.files import MOST_TOML, read_text
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.reporting.targets import parse_target
-from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
+from tffcl.lab.tasks.task_file import is_file, merged, overridden, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
 from tffcl.runs.metrics import BY_MEASURE, on_validation
 from tffcl.validation import Whole, check_value, types_of
@@ -315,6 +315,7 @@ def _cell(
         own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
     )
     both = functools.reduce(merged, tables, base)
+    overrides = functools.reduce(overridden, (each.get("set", {}) for each in (base, *tables)), {})
     accuracy = both.get("accuracy", "local")
     measure = both.get("measure", accuracy)
     if measure not in MEASURES:
@@ -354,7 +355,7 @@ def _cell(
         megabits_a_round=0.1 * 32e-6 * both["parameters"] * both["transfers"] if in_megabits else None,
         published=_number(published, where),
         missing=str(missing),
-        overrides=both.get("set", {}),
+        overrides=overrides,
         tune=_tuned(both.get("tune", {}), where),
         tuning=_tuning(where, both.get("tuning", {})),
     )

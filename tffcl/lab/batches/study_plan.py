@@ -133,7 +133,7 @@ def _own_places(cells: Sequence[Cell]) -> dict[str, pathlib.PurePath]:
 
 def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConfig:
     """Returns the configuration of a cell's run with a seed, with a share of its task's rounds, or with so many."""
-    changed = task_file.merged(cell.overrides, overrides)
+    changed = task_file.overridden(cell.overrides, overrides)
     config = configs.resolve(cell.task, cell.method, seed=seed, overrides=changed)
     if rounds == 1:
         return config
@@ -251,7 +251,7 @@ def _able(tried: Sequence[Mapping]) -> list[Mapping]:
 def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     """The run of one point of a cell."""
     tuning = cell.tuning
-    config = resolve(cell, tuning.seed, planned.rounds, task_file.merged(planned.overrides, _nested(values)))
+    config = resolve(cell, tuning.seed, planned.rounds, task_file.overridden(planned.overrides, _nested(values)))
     if not config.has_validation:
         raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
     search.check_select(tuning.select, config, f"select of [tuning], in {cell.name},")
@@ -263,7 +263,7 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
 
 
 def _nested(values: Mapping) -> Mapping:
-    return functools.reduce(task_file.merged, (sweep.nested(key, value) for key, value in values.items()), {})
+    return functools.reduce(task_file.overridden, (sweep.nested(key, value) for key, value in values.items()), {})
 
 
 def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
@@ -274,5 +274,5 @@ def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
         )
     best = min(able, key=lambda point: search.worst_last(point["validation"], metric))
     return dataclasses.replace(
-        cell, tune={}, tuned=best["values"], overrides=task_file.merged(cell.overrides, _nested(best["values"]))
+        cell, tune={}, tuned=best["values"], overrides=task_file.overridden(cell.overrides, _nested(best["values"]))
     )

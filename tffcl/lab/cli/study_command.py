@@ -52,7 +52,7 @@ def study(options) -> int:
 
     cells = [cell for cell in study_file.chosen(found, options.only) if not cell.missing]
     for cell in cells:
-        resolve.resolve(cell.task, cell.method, overrides=task_file.merged(cell.overrides, overrides))
+        resolve.resolve(cell.task, cell.method, overrides=task_file.overridden(cell.overrides, overrides))
     from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
 
     planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
@@ -118,12 +118,14 @@ def write_tables(out: pathlib.Path, which: Mapping | None = None):
 def results(options):
     """Writes the page of all studies that have been kept, and, of those that come with tffcl, of what has not."""
     from tffcl.lab.batches.study_file import planned_numbers
+    from tffcl.lab.reporting.batch_index import check_begins
     from tffcl.lab.reporting.results_page import results_page, write_leagues
     from tffcl.lab.tasks.task_file import task_directory
 
     directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
     of_tffcl = directory.resolve() == (task_directory() / "results").resolve()
+    check_begins(target, b"# What the studies give")
     write_text(target, results_page(directory, planned_numbers() if of_tffcl else None))
     for written in (target, *write_leagues(directory)):
         print(f"written: {written}")

@@ -198,8 +198,9 @@ def find_failures(path: str | pathlib.Path) -> list[Failure]:
 
 _MOST_NAMED = 3  # runs in a message
 # How what tffcl writes beside the runs of a comparison begins: nobody else's file does.
+PAGE = rb"\s*<!DOCTYPE html>.{,300}default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _BEGINNINGS = {
-    REPORT: rb"\s*<!DOCTYPE html>.{,300}default-src 'none'; img-src data:; style-src 'unsafe-inline'; script",
+    REPORT: PAGE + rb"; script",
     "table.csv": rb"algorithm(,seeds,|\s*$)",
     "targets.csv": rb"algorithm,metric,target,",
 }
@@ -212,14 +213,17 @@ def check_ours(path: pathlib.Path):
       UserError: If there is another one.
     """
     for name, beginning in _BEGINNINGS.items():
-        if not (path / name).is_file():
-            continue
-        with opened(path / name) as file:
-            is_ours = re.match(beginning, file.read(1000), re.DOTALL)
-        if not is_ours:
-            raise UserError(
-                f"{path / name} was not made by tffcl, which would write over it; move it, or give another directory"
-            )
+        check_begins(path / name, beginning)
+
+
+def check_begins(path: pathlib.Path, beginning: bytes):
+    """Raises UserError if there is a file that does not begin as what tffcl would write over it."""
+    if not path.is_file():
+        return
+    with opened(path) as file:
+        is_ours = re.match(beginning, file.read(1000), re.DOTALL)
+    if not is_ours:
+        raise UserError(f"{path} was not made by tffcl, which would write over it; move it, or give another directory")
 
 
 def find_runs(path: str | pathlib.Path) -> list[RunFiles]:

@@ -10,7 +10,7 @@ from tffcl import files
 from tffcl.errors import UserError
 from tffcl.files import write_bytes, write_text
 from tffcl.lab.reporting import league_table, study_results, study_table, style
-from tffcl.lab.reporting.batch_index import INDEX
+from tffcl.lab.reporting.batch_index import INDEX, PAGE, check_begins
 from tffcl.lab.reporting.number_format import MISSING, human_time
 from tffcl.lab.reporting.page import templates
 from tffcl.lab.reporting.study_results import StudyResults
@@ -101,6 +101,7 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
         if study.league:
             page = pathlib.Path(directory, f"{file.parent.name}.html")
             picture = file.parent / study_table.LEAGUE_PICTURE
+            check_begins(page, PAGE)
             write_text(page, league_page(study))
             write_bytes(picture, style.to_bytes(league_table.league_figure(study), "svg"))
             written += [page, picture]

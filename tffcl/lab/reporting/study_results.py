@@ -222,7 +222,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
         accuracies={kind: Stat.of(each[kind] for each in runs) for kind in (*ACCURACIES, "took part")},
         further={key: Stat.of(each["further"].get(key) for each in runs) for key in further},
         ari=Stat.of(each["ari"] for each in runs),
-        rounds=max((each["rounds"] for each in runs), default=None),
+        rounds=min((each["rounds"] for each in runs), default=None),  # early stopping may end some seeds
         seconds={str(place): each["seconds"] for place, each in zip(places, runs, strict=True)},
         failures=failures,
     )

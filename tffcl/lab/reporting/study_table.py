@@ -184,6 +184,6 @@ def _published_row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     values = [study_results.measured(run, each) for run, each in own]
     here = Stat.of(values)
     missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
-    cut = study_results.is_cut(noted["measure"], max(int(run.number("rounds")) for run, _ in own), noted["rounds"])
+    cut = study_results.is_cut(noted["measure"], min(int(run.number("rounds")) for run, _ in own), noted["rounds"])
     cells = compared_cells(noted, here, missed, tuple(noted["published"]), cut)
     return [own[0][0].method, *cells, Cell(f"{noted['where']}: {noted['column']}, {noted['row']}", words=True)]

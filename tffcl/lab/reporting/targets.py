@@ -171,8 +171,8 @@ def cells(row: Reached) -> list[str]:
     rounds = show_count(row.rounds) if row.rounds.count else "not reached"
     seeds = f"{row.rounds.count} of {row.seeds}" if missed else str(row.seeds)
     every = show_count(row.rounds_of_all)
-    if row.target.name == "local" and not row.rounds_of_all.count:
-        every = "not reached"
+    if row.target.name == "local" and (lacking := row.seeds - row.rounds_of_all.count):
+        every = f"{every} ({lacking} not reached)" if row.rounds_of_all.count else "not reached"
     unit = row.target.metric.unit
     target = f"{row.target.name} {row.target.value:g}{unit and f' {unit}'}"
     megabits = show_number(row.megabits, 2) if row.megabits.count else MISSING

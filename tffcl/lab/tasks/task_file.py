@@ -157,8 +157,18 @@ def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
             result.pop(key, None)
             continue
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        # A study has the tables of a task below "set".
-        result[key] = merged(result[key], value, section or (None if key == "set" else key)) if both else value
+        result[key] = merged(result[key], value, section or key) if both else value
+    return result
+
+
+def overridden(before: Mapping, later: Mapping) -> dict:
+    """`merged` of what is set over a task, where a method's own value of a key of [train] that was set before gives way
+    to what is set in [train] later."""
+    result, train = merged(before, later), later.get("train", {})
+    for label, table in before.get("algorithms", {}).items() if isinstance(train, Mapping) else ():
+        own = later.get("algorithms", {}).get(label, {})
+        left = {key: value for key, value in table.items() if key not in train or key in own}
+        result["algorithms"] = {**result["algorithms"], label: merged(left, own, "algorithms")}
     return result
 
 
