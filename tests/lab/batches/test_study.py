@@ -408,6 +408,26 @@ def test_rounds_to_a_target_need_every_round_evaluated(mine):
         study.plan(study_file.load_study(mine))
 
 
+def test_a_cell_that_shared_a_run_of_other_settings_has_none_until_it_is_run(mine):
+    """As an accuracy and its variance do, of which one is edited and run anew."""
+    shared = MINE.replace(
+        "[rows.Another]", '[rows.Variance]\nmethod = "solo"\nmeasure = "local_variance"\n[rows.Another]'
+    )
+    shared = shared.replace("published = {digits = 10,", "published = {digits = 10,")
+    mine.write_text(
+        shared.replace('measure = "local_variance"', 'measure = "local_variance"\npublished = {digits = 3}')
+    )
+    whole = study._contents(study.plan(study_file.load_study(mine)), {})
+    edited = mine.read_text().replace(
+        '[rows.SOLO]\nmethod = "solo"', '[rows.SOLO]\nmethod = "solo"\nset.train.momentum = 0.1'
+    )
+    for text, found in ((mine.read_text(), "digits/solo"), (edited, None)):
+        mine.write_text(text)
+        planned = study.plan(study_file.load_study(mine), only=["digits/SOLO"])
+        noted = {f"{each['column']}/{each['row']}": each for each in study._contents(planned, whole)["cells"]}
+        assert noted["digits/Variance"]["directory"] == found and noted["digits/SOLO"]["directory"] == "digits/solo"
+
+
 def test_accuracies_of_unseen_clients_need_clients_that_are_held_out(mine):
     mine.write_text(MINE.replace("set = {newcomers = {clients = 8, epochs = 1}}", ""))
     with pytest.raises(UserError, match="unseen/SOLO: unseen_local is of clients .* needs set.newcomers.clients"):

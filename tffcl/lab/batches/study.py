@@ -311,9 +311,14 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     changed = [key for key in sorted(flatten(planned.overrides)) if not key.startswith(_UNCHANGING)]
     cells = {cell.name: cell for cell in planned.cells}
     noted = {f"{each['column']}/{each['row']}": each for each in before.get("cells", ())}
-    for cell in study.cells:  # what a number is compared with is as the file has it now
-        if cell.name in noted:
+    made = {job.place.parent.as_posix(): job.config for job in planned.jobs}
+    for cell in study.cells:
+        if cell.name in noted:  # what a number is compared with is as the file has it now
             noted[cell.name] |= _compared_with(cell)
+            config = made.get(noted[cell.name]["directory"])
+            if config and cell.name not in cells and not cell.tune:  # it shared a run, which may be another one now
+                own = study_plan.resolve(cell, config.seed, planned.rounds, planned.overrides)
+                noted[cell.name] |= {} if settings_of(own) == settings_of(config) else {"directory": None}
     for (name, cell), place in zip(cells.items(), planned.places, strict=True):
         if not (cell.tune and name in noted):  # else its settings are not chosen yet
             noted[name] = {
