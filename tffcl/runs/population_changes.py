@@ -283,8 +283,8 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
     silent = np.setdiff1d(drifted, [*views.client_ids[flagged > 0], *arrived_changed])
     if silent.size:
         found.append(
-            f"no flag of {_listed(list(map(name_of, silent)))}: they were asked for none with the new data before "
-            "clusters were formed anew, or at all"
+            f"no flag of {_listed(list(map(name_of, silent)))}: none was asked of them with the new data, or their "
+            "answer called for none, as a loss within its bound or one that another model had"
         )
     return found
 
