@@ -197,7 +197,7 @@ def split(affinity: np.ndarray, most: int, seed: int) -> np.ndarray | None:
     for parts in range(2, min(most, len(affinity) - 1) + 1):
         options = {"n_components": parts, "affinity": "precomputed", "random_state": seed % 2**32}
         with single_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of clients that nobody is like
+            warnings.simplefilter("ignore")  # of clients that nobody is like, and of few of them
             labels = SpectralClustering(parts, assign_labels="cluster_qr", **options).fit_predict(affinity)
             embedded = SpectralEmbedding(**options).fit_transform(affinity)
         if len(np.unique(labels)) == parts and (score := davies_bouldin_score(embedded, labels)) < best:
