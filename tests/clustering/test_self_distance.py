@@ -89,6 +89,16 @@ def test_clients_that_differ_without_groups_are_told_so(seed):
     assert "clients differ, but not in groups" in verdict.sentence
 
 
+@pytest.mark.parametrize("groups", [[0, 0, 1, 1, 2], [1, 1, 2, 3, 1], [0, 1, 1, 2, 2]], ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_of_few_clients_nobody_is_put_to_others_that_are_far_from_it(groups, seed):
+    """Some have near mates and others none: their spread is no chance."""
+    centres = 20 * np.random.default_rng(seed).normal(size=(4, FEATURES))[groups]
+    verdict = judged(centres, np.full(5, 300), seed)
+    found = len(np.unique(verdict.labels))
+    assert (verdict.kind, found) in ((DIFFER, 1), (GROUPS, 3)), verdict.sentence
+
+
 def test_clients_with_too_few_examples_decide_nothing_and_join_the_nearest_group():
     """One with a single example is far from everybody by chance, and hides no group."""
     sizes = np.full(13, 100)
