@@ -139,3 +139,13 @@ def test_bad_parameters(tff_worker, model, population, monkeypatch):
     monkeypatch.setattr("tffcl.runtime.memory.free_bytes", lambda: 5 * model.initial.nbytes)
     with pytest.raises(UserError, match="the models of 6 clusters × 1,210 parameters need .* of memory; .* are free"):
         method.next(state, cohort_of(population, range(5), 4))
+
+
+def test_newcomers_before_any_round_have_a_model_each_as_all_others(tff_worker, model, digit_clients):
+    clients = digit_clients([30] * 5, turns=[0, 1, 0, 1, 0])
+    method = build_feddrift(model, TRAINING, FedDriftParameters(start="each"))
+    whole, joined = method.initialize(clients), method.initialize(clients.restricted([0, 1, 3]))
+    joined = method.admit(joined, clients.restricted([2, 4]))
+    assert len(set(joined.assignment)) == len(joined.models) == 5 and joined.untrained.all()
+    after, expected = (method.next(each, cohort_of(clients, range(5), 1))[0] for each in (joined, whole))
+    assert_close(models_of(method, after, clients), models_of(method, expected, clients))

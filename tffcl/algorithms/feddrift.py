@@ -86,8 +86,14 @@ class FedDrift(TryingMethod):
         return dataclasses.replace(state, assignment=assignment)
 
     def admit(self, state: FedDriftState, newcomers: Population) -> FedDriftState:
-        """A newcomer takes the model of least loss."""
+        """A newcomer takes the model of least loss; before any was trained it is as all others."""
         check_newcomers(state, newcomers)
+        if state.untrained.all():
+            count, never = len(newcomers), np.zeros(len(newcomers), np.int32)
+            own = np.arange(len(state.models), len(state.models) + count, dtype=np.int32)
+            members = extended(state, newcomers, own, losses=np.full(count, np.inf, np.float32), drifted_in=never)
+            untrained = np.ones(len(state.models) + count, bool)
+            return dataclasses.replace(state, **members, **self.engine.grown(state, count), untrained=untrained)
         best, least = best_models(self.tried(state, newcomers), np.full(len(newcomers), -1), state.untrained)
         never = np.zeros_like(best)
         return dataclasses.replace(state, **extended(state, newcomers, best, losses=least, drifted_in=never))
