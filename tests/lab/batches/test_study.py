@@ -515,6 +515,18 @@ def test_runs_with_fewer_rounds_are_told_beside_those_with_all(tmp_path):
     assert re.search(r"FedAvg +global +87\.5\d +87\.56 +– .* 7 of 30", study_table.to_text(read))
 
 
+def test_the_table_alone_compares_with_what_the_file_says_now(done, tmp_path, capsys):
+    out = shutil.copytree(done[0], tmp_path / "copy")
+    own_file = tmp_path / "mine.toml"
+    own_file.write_text((done[0].parent / "mine.toml").read_text().replace("{digits = 70,", "{digits = 71.5,"))
+    assert main(["study", str(own_file), "--table-only", "--out", str(out)]) == 0
+    assert "71.50" in capsys.readouterr().out
+    (solo,) = (
+        row for row in rows_of(out / "results" / "table.csv") if (row["column"], row["row"]) == ("digits", "SOLO")
+    )
+    assert float(solo["paper"]) == 71.5
+
+
 def test_seeds_that_ended_early_leave_no_difference(done, tmp_path):
     results = shutil.copytree(done[0] / "results", tmp_path / "results")
     shutil.copytree(results / "digits" / "solo" / "seed-3", results / "digits" / "solo" / "seed-4")

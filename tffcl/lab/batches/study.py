@@ -18,7 +18,6 @@ from tffcl.errors import UserError, tell
 from tffcl.files import read_bytes, read_json, write_bytes, write_json
 from tffcl.lab.batches import study_plan
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
-from tffcl.lab.batches.study_file import Cell
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.number_format import show_settings
@@ -314,7 +313,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     made = {job.place.parent.as_posix(): job.config for job in planned.jobs}
     for cell in study.cells:
         if cell.name in noted:  # what a number is compared with is as the file has it now
-            noted[cell.name] |= _compared_with(cell)
+            noted[cell.name] |= cell.compared_with()
             config = made.get(noted[cell.name]["directory"])
             if config and cell.name not in cells and not cell.tune:  # it shared a run, which may be another one now
                 own = study_plan.resolve(cell, config.seed, planned.rounds, planned.overrides)
@@ -326,7 +325,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
                 "row": cell.row,
                 "task": pathlib.Path(cell.task).stem,
                 "method": cell.method,
-                **_compared_with(cell),
+                **cell.compared_with(),
                 "missing": cell.missing,
                 "directory": None if place is None else place.as_posix(),
                 "paper_rounds": whole.get(name),
@@ -349,16 +348,4 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
         "seeds": sorted({*planned.seeds, *before["seeds"]}) if before else list(planned.seeds),
         "cells": [noted[name] for name in order if name in noted],
         "tuned": {name: choice for name, choice in before.get("tuned", {}).items() if name not in anew},
-    }
-
-
-def _compared_with(cell: Cell) -> dict:
-    """What the index says of the published number of a cell."""
-    return {
-        "measure": cell.measure,
-        "accuracy": cell.accuracy,
-        "target": cell.target,
-        **({"since": cell.since} if cell.since else {}),
-        "megabits_a_round": cell.megabits_a_round,
-        "published": list(cell.published),
     }

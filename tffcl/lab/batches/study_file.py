@@ -108,6 +108,17 @@ class Cell:
         """As `--only` takes it: COLUMN/ROW."""
         return f"{self.column}/{self.row}"
 
+    def compared_with(self) -> dict:
+        """What the index of a study says of the published number."""
+        return {
+            "measure": self.measure,
+            "accuracy": self.accuracy,
+            "target": self.target,
+            **({"since": self.since} if self.since else {}),
+            "megabits_a_round": self.megabits_a_round,
+            "published": list(self.published),
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:
