@@ -41,8 +41,8 @@ def recording(method):
     """Lets the method note the updates of every round."""
     seen, updates = [], method.updates
 
-    def noted(models, keys, cohort, composed=None, **others):
-        found, result = updates(models, keys, cohort, composed, **others)
+    def noted(models, keys, cohort, **others):
+        found, result = updates(models, keys, cohort, **others)
         seen.append((cohort.seed[1], dict(zip(cohort.client_ids.tolist(), found)), result.reports["examples"]))
         return found, result
 
@@ -162,8 +162,8 @@ def test_what_newcomers_exchange_on_their_way_down_the_tree_is_counted(tff_worke
     assert len(state.splits) >= 2
     updates, asked, exchanged = method.updates, [], []
 
-    def noted(models, keys, cohort, composed, **others):
-        found, result = updates(models, keys, cohort, composed, **others)
+    def noted(models, keys, cohort, **others):
+        found, result = updates(models, keys, cohort, **others)
         asked.append(len(cohort.client_ids))
         exchanged.append(result.traffic)
         return found, result

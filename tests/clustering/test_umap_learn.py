@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from tffcl.clustering import projection
+from tffcl.clustering import projection, taskonomy
 
 # Lays points out and places others; tells which loops were compiled here, and which came from the disk.
 LAID_OUT = """
@@ -57,3 +58,13 @@ def test_a_second_process_compiles_nothing_and_finds_the_same_points(tmp_path):
     assert "smooth_knn_dist" in first["compiled"]
     assert set(second["compiled"]) <= {"euclidean"}  # a metric, which takes no time
     assert first["points"] == second["points"]
+
+
+def test_a_fitted_map_stays_as_it_is_when_another_of_as_many_points_is_fitted():
+    rng = np.random.default_rng(0)
+    mask = np.ones((12, 4), bool)
+    first, second = (rng.normal(size=(12, 4, 8)) for _ in range(2))
+    fitted = taskonomy.fit_map(first, mask, seed=0)
+    before = fitted.place(first[:2] + 0.01, mask[:2])
+    taskonomy.fit_map(second, mask, seed=0)
+    np.testing.assert_array_equal(fitted.place(first[:2] + 0.01, mask[:2]), before)

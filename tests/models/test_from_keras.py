@@ -484,3 +484,11 @@ def test_a_functional_model_of_which_nothing_is_trained_or_a_layer_is_apart_is_r
     )
     with pytest.raises(UserError, match=message):
         tffcl.FlatModel.from_functional(wrong, weight_names=names)
+
+
+def test_a_model_that_was_called_on_a_batch_takes_batches_of_any_size():
+    """Keras infers its inputs, of that batch's size, where no layer names a shape."""
+    called = tf.keras.Sequential([layers.Dense(3, activation="relu"), layers.Dense(2)])
+    called(tf.zeros([5, 30]))
+    assert called.inputs[0].shape[0] == 5
+    assert tffcl.FlatModel.from_keras(called, SparseCE(from_logits=True), spec([30], tf.float32)).size == 93 + 8

@@ -187,3 +187,14 @@ def test_statistics_do_not_go_through_what_measures_updates():
     for statistics in ("reset", "local", "fedbn"):
         build_fedavg(model(statistics=statistics), training, aggregation=tffcl.aggregation("dp"))
     build_fedavg(shown, training, aggregation=tffcl.aggregation("robust", rule="median"))
+
+
+def test_what_counts_its_calls_is_the_same_function_after_a_call():
+    @tf.function
+    def doubled(x):
+        return 2 * x
+
+    for each in (doubled, tf.keras.layers.Dense(2)):
+        before = fingerprint.of_function(each)
+        each(tf.zeros([3, 4]))
+        assert fingerprint.of_function(each) == before

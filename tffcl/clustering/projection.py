@@ -87,7 +87,6 @@ _LOOPS = {
 }
 
 
-@functools.cache
 def new_reducer(count: int, seed: int, *, num_components: int = 2, num_neighbors: int = 15, **options):
     """Returns an unfitted `umap.UMAP` for `count` points; the options are further ones of it."""
     few = count < 2 * LEAST or count <= num_components + 1
@@ -101,6 +100,7 @@ def new_reducer(count: int, seed: int, *, num_components: int = 2, num_neighbors
     )
 
 
+@functools.cache
 def load_umap() -> types.ModuleType:
     """Returns the module `umap`; it is imported where it is needed, as this takes seconds that only its users should
     wait."""

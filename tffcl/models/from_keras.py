@@ -232,7 +232,9 @@ def _check_trainable(keras_model: tf.keras.Model):
             f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
             "tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first"
         )
-    sizes = [each.shape[0] for each in keras_model.inputs or [] if each.shape.rank and each.shape[0] is not None]
+    # A Sequential model whose first layer names no shape has inputs of the batch that it was called on first.
+    given = keras_model.inputs if getattr(keras_model, "_has_explicit_input_shape", True) else []
+    sizes = [each.shape[0] for each in given or [] if each.shape.rank and each.shape[0] is not None]
     if sizes or getattr(keras_model, "stateful", False):
         takes = f"takes batches of {sizes[0]} alone" if sizes else "keeps states from batch to batch"
         raise UserError(

@@ -67,7 +67,10 @@ def of_function(function: Callable) -> str:
             seen.add(value)
             note(_parts_of(value))
 
-    if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType, functools.partial)):
+    of_tensorflow = isinstance(function, tf.Module) or hasattr(function, "python_function")  # which count their calls
+    if not of_tensorflow and not isinstance(
+        function, (types.FunctionType, types.BuiltinFunctionType, functools.partial)
+    ):
         owner = getattr(function, "__self__", function)  # of a method; or an object that can be called
         note((getattr(type(function), "__call__", None), *sorted(getattr(owner, "__dict__", {}).items())))
     note(getattr(function, "python_function", function))

@@ -378,7 +378,7 @@ class RunDirectory(os.PathLike):
                     f"another directory (for a result after {now} rounds begin with these, and resume with more; "
                     "until= stops a run before its end)"
                 )
-            cure = CURES.get(key, "resume with its own settings")
+            cure = CURES.get(key if before else "", "resume with its own settings")
             raise UserError(
                 f"{self} holds another run: its {key} is {before!r}, not {now!r}; {cure}, start anew with {OVERWRITE}, "
                 "or give another directory"

@@ -270,7 +270,7 @@ def _reason(label: str, key: str, before: object, now: object, *, own: bool) -> 
     given = f" say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before}),"
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
-    cure = f" {CURES[key]}," if key in CURES else given if own else ""
+    cure = f" {CURES[key]}," if before and key in CURES else given if own else ""
     return f"was run with {key} {_written(before)}, not {_written(now)}; a table has runs of the same settings:{cure}"
 
 
