@@ -44,12 +44,18 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
 
 def test_a_result_is_not_exported_with_the_settings_of_a_run_in_its_place(tff_worker, model, population, tmp_path):
     first = trained(build_fedavg(model, TRAINING), population, tmp_path / "run")
+    summary = tmp_path / "run" / "summary.json"
+    told = json.loads(summary.read_text())
+    summary.write_text(
+        json.dumps({**told, "seconds": {**told["seconds"], "total": 999.0}})
+    )  # as a run that is read again
+    tffcl.export_result(first, tmp_path / "fine")
     again = dataclasses.replace(TRAINING, learning_rate=0.5)
     tffcl.train(
         build_fedavg(model, again), population, rounds=1, clients_per_round=2, out=tmp_path / "run",
         overwrite=True, show_progress=False,
     )  # fmt: skip
-    with pytest.raises(UserError, match="run was written anew since this result was made"):
+    with pytest.raises(UserError, match="run holds another run since this result was made"):
         tffcl.export_result(first, tmp_path / "to")
 
 

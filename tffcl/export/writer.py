@@ -73,8 +73,11 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     check_free(to)
     directory = RunDirectory(result.out)
     settings = directory.settings()
-    if directory.summary() != result.summary:
-        raise UserError(f"{directory} was written anew since this result was made, with another run's settings")
+    now, then = ({**(each or {}), "seconds": None} for each in (directory.summary(), result.summary))
+    if now != then:
+        raise UserError(
+            f"{directory} holds another run since this result was made, or more rounds of it; export what made it last"
+        )
     runtime.use_local_worker()
     with simulating(client_states=KeptStore(result.out / KEPT)):
         return write_export(result.trained, settings, to, result.summary.get("privacy"))

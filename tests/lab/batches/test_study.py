@@ -23,7 +23,7 @@ from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
 from tffcl.lab.tasks.resolve import parse_overrides
-from tffcl.lab.tasks.task_file import task_directory
+from tffcl.lab.tasks.task_file import overridden, task_directory
 from tffcl.runs.run_directory import RunDirectory
 
 SHORT = "--rounds 2 --set train.clients_per_round=4 --set train.local_epochs=1 --set evaluation.every=1".split()
@@ -658,6 +658,8 @@ def test_what_is_set_later_wins_over_a_methods_own_of_before(tmp_path, quick):
     found = study_file.load_study(tmp_path / "tuned.toml")
     (job,) = study.plan(found, overrides={"train": {"learning_rate": 0.7}}).jobs
     assert job.config.train.learning_rate == 0.7
+    sized = {"algorithms": {"fedavg": {"participation": 0.5}}}
+    assert overridden(sized, {"train": {"clients_per_round": 3}})["algorithms"] == {"fedavg": {}}
     (job,) = study.plan(found, overrides={"algorithms": {"fedavg": {"learning_rate": 0.6}}}).jobs
     assert job.config.train.learning_rate == 0.6
 

@@ -167,7 +167,8 @@ def overridden(before: Mapping, later: Mapping) -> dict:
     result, train = merged(before, later), later.get("train", {})
     for label, table in before.get("algorithms", {}).items() if isinstance(train, Mapping) else ():
         own = later.get("algorithms", {}).get(label, {})
-        left = {key: value for key, value in table.items() if key not in train or key in own}
+        given = {*train, *(_COHORT_SIZES if set(train) & set(_COHORT_SIZES) else ())}
+        left = {key: value for key, value in table.items() if key not in given or key in own}
         result["algorithms"] = {**result["algorithms"], label: merged(left, own, "algorithms")}
     return result
 
