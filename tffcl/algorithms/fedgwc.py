@@ -57,11 +57,12 @@ class FedGWC(TryingMethod):
         there = np.isin(state.client_ids, cohort.population.client_ids)
         for cluster in np.unique(metrics.clusters):
             chosen = metrics.clusters == cluster
-            share = chosen.sum() / np.sum(there & (state.assignment == cluster))  # α, of who has not left
-            if chosen.sum() > 1:
+            present, members = chosen.sum(), np.sum(there & (state.assignment == cluster))  # that have not left
+            if present > 1:
                 weights = gaussian_weights(result.collected["losses"][chosen], metrics.examples[chosen])
-                state = self._observed(state, cluster, share, state.index(metrics.client_ids[chosen]), weights)
-                state = self._split(state, cluster, share, cohort.seed[1])
+                where = state.index(metrics.client_ids[chosen])
+                state = self._observed(state, cluster, present / members, where, weights)
+                state = self._split(state, cluster, round(members / present), cohort.seed[1])
         return state, metrics
 
     def _observed(self, state: FedGWCState, cluster: int, share: float, where: np.ndarray, weights) -> FedGWCState:
@@ -74,10 +75,10 @@ class FedGWC(TryingMethod):
         settled[cluster] = settled[cluster] + 1 if changes[cluster] < self._how.tolerance else 0
         return dataclasses.replace(state, interactions=seen, changes=changes, settled=settled)
 
-    def _split(self, state: FedGWCState, cluster: int, share: float, number: int) -> FedGWCState:
+    def _split(self, state: FedGWCState, cluster: int, rounds: int, number: int) -> FedGWCState:
         """The state after a cluster was split, if its interactions settled for the rounds that it takes to meet all."""
         members = np.flatnonzero(state.assignment == cluster)
-        if len(members) < self._how.least_clients or state.settled[cluster] < round(1 / share):
+        if len(members) < self._how.least_clients or state.settled[cluster] < rounds:
             return state
         affinity = affinity_of_perceptions(state.interactions[np.ix_(members, members)], self._how.gamma)
         labels = split(affinity, self._how.most_parts, self._seed)

@@ -413,7 +413,6 @@ def test_a_cell_that_shared_a_run_of_other_settings_has_none_until_it_is_run(min
     shared = MINE.replace(
         "[rows.Another]", '[rows.Variance]\nmethod = "solo"\nmeasure = "local_variance"\n[rows.Another]'
     )
-    shared = shared.replace("published = {digits = 10,", "published = {digits = 10,")
     mine.write_text(
         shared.replace('measure = "local_variance"', 'measure = "local_variance"\npublished = {digits = 3}')
     )
