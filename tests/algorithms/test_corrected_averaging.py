@@ -237,12 +237,12 @@ def gradient_at_the_end(build, population, model, rounds, aggregation=None):
 @pytest.mark.parametrize(
     "options",
     [
-        {"name": "dp", "noise_multiplier": 0, "clip": 0.2},
+        pytest.param({"name": "dp", "noise_multiplier": 0, "clip": 0.2}, marks=SLOW),
         pytest.param(
             {"name": "dp", "noise_multiplier": 0, "clip": 0.5, "clipping": "adaptive", "secure": True}, marks=SLOW
         ),
         pytest.param({"name": "secure_sum", "bound": 0.02}, marks=SLOW),
-        pytest.param({"name": "robust", "rule": "median"}, marks=SLOW),
+        {"name": "robust", "rule": "median"},
     ],
     ids=lambda options: options["name"],
 )

@@ -58,6 +58,7 @@ def test_the_report_shows_relations_and_centres(finished):
             assert saved["relatedness"].shape == squareform(saved["proximity"]).shape == (36, 36)
 
 
+@pytest.mark.slow
 def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
     name = "flt_disjoint"
     settings = [f"algorithms.flt.{key}={value}" for key, value in METHODS[name].items()] + ["newcomers.clients=0"]

@@ -176,6 +176,7 @@ def test_a_worker_that_takes_connections_for_a_last_moment_counts_as_gone():
     worker.lose("the test is over")
 
 
+@pytest.mark.slow
 def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
     first, second = processes.start(2)
     context = processes.use([first, second], silence=1)
