@@ -242,7 +242,7 @@ def gradient_at_the_end(build, population, model, rounds, aggregation=None):
             {"name": "dp", "noise_multiplier": 0, "clip": 0.5, "clipping": "adaptive", "secure": True}, marks=SLOW
         ),
         pytest.param({"name": "secure_sum", "bound": 0.02}, marks=SLOW),
-        {"name": "robust", "rule": "median"},
+        pytest.param({"name": "robust", "rule": "median"}, marks=SLOW),
     ],
     ids=lambda options: options["name"],
 )
