@@ -139,16 +139,25 @@ def test_a_class_of_weight_0_is_no_padding():
     assert tffcl.FlatModel.from_keras(keras(3), loss, (X, labels_of()), class_weight={0: 0.0}).objective.ignored == ()
 
 
-@pytest.mark.parametrize("ignored", [None, 0])
-def test_a_mask_of_the_outputs_needs_labels_that_are_left_out(ignored):
+class Weighted(losses.Loss):
+    """A user's own, which leaves the label 0 out."""
+
+    def call(self, y, p):
+        each = losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+        return each * tf.gather(tf.constant([0.0] + [1.0] * 6), tf.cast(y, tf.int32))
+
+
+@pytest.mark.parametrize("loss", [None, 0, Weighted()], ids=["nothing left out", "ignore_class", "own"])
+def test_a_mask_of_the_outputs_needs_labels_that_are_left_out(loss):
     """Keras leaves padding out of the loss by it."""
     tagger = tf.keras.Sequential(
         [layers.Embedding(7, 4, mask_zero=True), layers.GRU(4, return_sequences=True), layers.Dense(7)]
     )
     tagger.build([None, 6])
     spec = (tf.TensorSpec([None, 6], tf.int32), tf.TensorSpec([None, 6], tf.int32))
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=ignored)
-    if ignored is None:
+    refused, built = loss is None, isinstance(loss, losses.Loss)
+    loss = loss if built else losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=loss)
+    if refused:
         with pytest.raises(tffcl.UserError, match="carry a mask, .* ignore_class"):
             tffcl.FlatModel.from_keras(tagger, loss, spec)
     else:

@@ -198,3 +198,18 @@ def test_what_counts_its_calls_is_the_same_function_after_a_call():
         before = fingerprint.of_function(each)
         each(tf.zeros([3, 4]))
         assert fingerprint.of_function(each) == before
+
+
+def test_an_object_that_remembers_an_answer_is_the_same_and_one_with_another_number_is_not():
+    class Cost:
+        def __init__(self, price):
+            self.price, self.table = price, None
+
+        def __call__(self, labels, outputs):
+            self.table = np.zeros(3)
+            return self.price
+
+    cost = Cost(2.0)
+    before = fingerprint.of_function(cost)
+    cost(None, None)
+    assert fingerprint.of_function(cost) == before != fingerprint.of_function(Cost(3.0))

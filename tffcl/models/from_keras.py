@@ -116,12 +116,6 @@ def from_keras(
     function = keras_function(name, keras_model, rebuild, batched(x))
     config = loss.get_config()
     ignored = config.get("ignore_class")  # None: none is
-    if function.masks_outputs and ignored is None:
-        raise UserError(
-            f"the outputs of the Keras model {name} carry a mask, as of Embedding(mask_zero=True) or Masking, by which "
-            "Keras leaves padding out of the loss, and nothing would here: labels say what is padding, in a class of "
-            "its own, SparseCategoricalCrossentropy(from_logits=True, ignore_class=...), or make no mask"
-        )
     facts = LossFacts(
         objective=objective or objective_of_loss(loss, label),
         from_logits=config.get("from_logits", False if isinstance(loss, tf.keras.losses.KLDivergence) else None),
@@ -145,7 +139,14 @@ def from_keras(
             "keras": function,
         }
 
-    return fields_of(function.sharing(statistics)), fields_of(function) if statistics in OWN else None
+    made = fields_of(function.sharing(statistics))
+    if function.masks_outputs and not made["objective"].ignored:
+        raise UserError(
+            f"the outputs of the Keras model {name} carry a mask, as of Embedding(mask_zero=True) or Masking, by which "
+            "Keras leaves padding out of the loss, and nothing would here: labels say what is padding, in a class of "
+            "its own, SparseCategoricalCrossentropy(from_logits=True, ignore_class=...), or make no mask"
+        )
+    return made, fields_of(function) if statistics in OWN else None
 
 
 def check_start(model: "FlatModel"):

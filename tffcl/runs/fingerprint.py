@@ -72,7 +72,11 @@ def of_function(function: Callable) -> str:
         function, (types.FunctionType, types.BuiltinFunctionType, functools.partial)
     ):
         owner = getattr(function, "__self__", function)  # of a method; or an object that can be called
-        note((getattr(type(function), "__call__", None), *sorted(getattr(owner, "__dict__", {}).items())))
+        told = getattr(owner, "__dict__", {})
+        given = {name: each for name, each in told.items() if isinstance(each, (numbers.Number, str))}
+        note(
+            (getattr(type(function), "__call__", None), *sorted(given.items()))
+        )  # what else it has may be kept answers
     note(getattr(function, "python_function", function))
     name = getattr(function, "__name__", type(function).__name__)
     return f"{name} {found.hexdigest()}"
