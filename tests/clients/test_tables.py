@@ -413,8 +413,12 @@ def test_whole_numbers_that_float32_does_not_hold_are_refused_also_beside_other_
         (times, {"features": ["when"], "standardize": False, "missing": "mean"}),
         (holed, {"features": ["when"], "standardize": False, "missing": "mean"}),
     ):
-        with pytest.raises(UserError, match="column when holds 1700000001, .* float32, .*: standardize it, or"):
+        with pytest.raises(
+            UserError, match="when holds 17000000.1 and 17000000.*, which are one number in float32, .* it, or"
+        ):
             read(frame, **options)
+    rich = small.assign(income=78_821_797 + 1000 * np.arange(6))  # rounded, and all different
+    assert read(rich, features=["income", "sex"], standardize=False).train(0).x[0, 0] == np.float32(78_821_797)
     for options in ({}, {"features": ["when"], "standardize": False}):
         found = read(times, **options)
         assert len({*found.train(0).x[:, -1].tolist(), *found.train(1).x[:, -1].tolist()}) == 6

@@ -98,16 +98,18 @@ class TableRules:
         return found.get("", found)
 
     def _check_held(self, names: Iterable[str], values: Mapping[str, np.ndarray]):
-        """Raises UserError if a column that is not standardised is of whole numbers that float32 does not hold."""
+        """Raises UserError if a column that is not standardised is of whole numbers of which float32 makes some the
+        same, as of times in seconds."""
         for name in names:
             rule, own = self.columns[name], values[name]
             if rule.categories is None and (rule.mean, rule.std) == (0, 1):
-                own = own[np.isfinite(own)]
-                lost = own[own.astype(np.float32).astype(np.longdouble) != own]
-                if lost.size and np.array_equal(own, np.round(own)):
+                different = np.unique(own[np.isfinite(own)])
+                gone = np.flatnonzero(np.diff(different.astype(np.float32)) == 0)
+                if gone.size and np.array_equal(different, np.round(different)):
                     raise UserError(
-                        f"column {name} holds {lost[0]:.0f}, and features are float32, which does not hold it: "
-                        f"standardize it, or subtract a number, frame[{name!r}] - {own.min():.0f}"
+                        f"column {name} holds {different[gone[0]]:.0f} and {different[gone[0] + 1]:.0f}, which are one "
+                        f"number in float32, as features are: standardize it, or subtract a number, frame[{name!r}] - "
+                        f"{different[0]:.0f}"
                     )
 
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
