@@ -104,7 +104,7 @@ class EarlyStopping(Parameters, Callback):
         """Checks before a run that it has what the metric is measured on.
 
         Raises:
-          UserError: If the metric is of validation examples, and clients have none, or have some in some rounds alone,
+          UserError: If the metric is of validation examples, and clients have none, or have them in some rounds only,
             or the model has no such metric.
         """
         if self.metric.startswith("validation_") and run.stage.validator is None:
