@@ -18,6 +18,7 @@ from tffcl.errors import UserError, tell
 from tffcl.files import read_bytes, read_json, write_bytes, write_json
 from tffcl.lab.batches import study_plan
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
+from tffcl.lab.batches.study_file import compare_with
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.number_format import show_settings
@@ -310,14 +311,13 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     changed = [key for key in sorted(flatten(planned.overrides)) if not key.startswith(_UNCHANGING)]
     cells = {cell.name: cell for cell in planned.cells}
     noted = {f"{each['column']}/{each['row']}": each for each in before.get("cells", ())}
+    compare_with(study, noted.values())
     made = {job.place.parent.as_posix(): job.config for job in planned.jobs}
     for cell in study.cells:
-        if cell.name in noted:  # what a number is compared with is as the file has it now
-            noted[cell.name] |= cell.compared_with()
-            config = made.get(noted[cell.name]["directory"])
-            if config and cell.name not in cells and not cell.tune:  # it shared a run, which may be another one now
-                own = study_plan.resolve(cell, config.seed, planned.rounds, planned.overrides)
-                noted[cell.name] |= {} if settings_of(own) == settings_of(config) else {"directory": None}
+        config = made.get(noted[cell.name]["directory"]) if cell.name in noted else None
+        if config and cell.name not in cells and not cell.tune:  # it shared a run, which may be another one now
+            own = study_plan.resolve(cell, config.seed, planned.rounds, planned.overrides)
+            noted[cell.name] |= {} if settings_of(own) == settings_of(config) else {"directory": None}
     for (name, cell), place in zip(cells.items(), planned.places, strict=True):
         if not (cell.tune and name in noted):  # else its settings are not chosen yet
             noted[name] = {

@@ -6,7 +6,7 @@ import functools
 import pathlib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -438,6 +438,14 @@ def _fits(cell: Cell, pattern: str) -> bool:
     names = (cell.name.lower(), f"{slug(cell.column)}/{slug(cell.row)}")
     # Brackets, as in "FLIS (DC)" or "FLT [C = 2]", mean themselves.
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for name in names)
+
+
+def compare_with(study: Study, noted: Iterable[dict]):
+    """Lets cells that an index has noted be compared with what the study's file says now."""
+    cells = {(cell.column, cell.row): cell for cell in study.cells}
+    for each in noted:
+        if cell := cells.get((each["column"], each["row"])):
+            each |= cell.compared_with()
 
 
 def slug(name: str) -> str:

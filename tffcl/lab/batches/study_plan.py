@@ -263,7 +263,7 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
 
 
 def _nested(values: Mapping) -> Mapping:
-    return functools.reduce(task_file.overridden, (sweep.nested(key, value) for key, value in values.items()), {})
+    return functools.reduce(task_file.merged, (sweep.nested(key, value) for key, value in values.items()), {})
 
 
 def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:

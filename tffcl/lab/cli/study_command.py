@@ -2,14 +2,10 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError, printable
 from tffcl.files import write_text
 from tffcl.lab.cli import command_options as shared
-
-if TYPE_CHECKING:  # which is read when a study is asked for
-    from tffcl.lab.batches.study_file import Study
 
 
 def add_study(parser):
@@ -41,6 +37,7 @@ def add_results(parser):
 def study(options) -> int:
     """Runs a study, or makes its table again. Returns 1 if a run failed, or a kept number did not come back."""
     from tffcl.lab.batches import study_file
+    from tffcl.lab.reporting.batch_index import read_index, write_index
 
     overrides = shared.overrides_of(options.set)
     found = study_file.load_study(options.name)
@@ -50,7 +47,9 @@ def study(options) -> int:
     seeds = () if options.seeds is None else shared.parse_seeds(options.seeds)
     if options.table_only:
         names = [(cell.column, cell.row) for cell in study_file.chosen(found, options.only)] if options.only else None
-        compare_with(found, out)
+        if (noted := read_index(out / "results", "study")) and noted["study"] == found.name:
+            study_file.compare_with(found, noted["cells"])
+            write_index(out / "results", "study", noted)
         _show_table(found.name, out, options, {"cells": names, "seeds": seeds})
         return 0
     from tffcl.lab.tasks import resolve, task_file
@@ -70,18 +69,6 @@ def study(options) -> int:
         return 1 if failed or differ else 0
     write_tables(out)
     return 1 if failed else 0
-
-
-def compare_with(found: "Study", out: pathlib.Path):
-    """Lets the results of a study that are in a directory be compared with what its file says now."""
-    from tffcl.lab.reporting.batch_index import read_index, write_index
-
-    results, cells = out / "results", {(cell.column, cell.row): cell for cell in found.cells}
-    if (noted := read_index(results, "study")) and noted["study"] == found.name:
-        for each in noted["cells"]:
-            cell = cells.get((each["column"], each["row"]))
-            each |= cell.compared_with() if cell else {}
-        write_index(results, "study", noted)
 
 
 def _show_table(name: str, out: pathlib.Path, options, which: Mapping):
