@@ -191,6 +191,18 @@ def test_whole_numbers_stay_as_they_are():
         population.index(["anna"])
 
 
+def test_whole_numbers_that_are_one_in_float32_are_refused_in_examples_of_float64():
+    times, labels = np.array([[1.0, 1_700_000_001.0], [2.0, 1_700_000_002.0]]), [0, 1]
+    for x, where in ((times, " in column 1"), (pd.DataFrame(times, columns=["a", "when"]), " in column when")):
+        with pytest.raises(UserError, match=f"1700000001 and 1700000002{where}, which are one number in float32"):
+            Population.from_arrays({"a": (x, labels)})
+    with pytest.raises(UserError, match="1700000001 and 1700000002, which are one number in float32.* - 1700000001"):
+        Population.from_arrays({"a": (times[:, 1], labels)})
+    rounded = Population.from_arrays({"a": (times + [0, 1_000_000.25], labels)})  # measured ones need no more digits
+    assert rounded.train(0).x.dtype == np.float32
+    assert Population.from_arrays({"a": (times.T, labels)}).train(0).x[1, 1] == np.float32(1_700_000_002)
+
+
 def test_a_user_names_clients_as_files_do(named):
     """A number where there are names would silently be a row."""
     assert named.id_of("mia") == 1 and named.id_of(named.names[2]) == 2

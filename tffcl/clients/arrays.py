@@ -88,6 +88,18 @@ def check_finite(x: np.ndarray, what: str, given=None):
     raise UserError(f"{what} have NaN or infinite entries in {rows} of {len(x)} rows, first in {where}")
 
 
+def one_in_float32(x: np.ndarray) -> tuple[float, float] | None:
+    """Returns the first two whole numbers of `x` that float32 makes one, as of times in seconds; None if there are none,
+    or there are fractions among the numbers, which are no identities."""
+    if not x.size or np.abs(x).max() <= 2**24:
+        return None
+    different = np.unique(x)
+    gone = np.flatnonzero(np.diff(different.astype(np.float32)) == 0)
+    if not gone.size or not np.array_equal(different, np.round(different)):
+        return None
+    return different[gone[0]], different[gone[0] + 1]
+
+
 BOOLS = ("False", "True")
 _CURE = (
     ": y.astype(str) makes names of them, y.astype(float) numbers to predict, and padding is a class that the loss "

@@ -407,6 +407,13 @@ def _numbers(given, what: str) -> np.ndarray:
     if x.dtype.kind == "f" and x.dtype.itemsize > 4:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
             raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
+        for place, column in enumerate(x.T if x.ndim == 2 else [x]):
+            if one := arrays.one_in_float32(column):
+                where = f" in column {getattr(given, 'columns', range(x.shape[1]))[place]}" if x.ndim == 2 else ""
+                raise UserError(
+                    f"{what} hold {one[0]:.0f} and {one[1]:.0f}{where}, which are one number in float32, as examples "
+                    f"are: subtract a number, x - {column.min():.0f}, or scale them"
+                )
         x = x.astype(np.float32)
     # A population stays as it is when the user's array changes.
     shared = x.flags.writeable and np.may_share_memory(x, np.asarray(given))

@@ -103,13 +103,11 @@ class TableRules:
         for name in names:
             rule, own = self.columns[name], values[name]
             if rule.categories is None and (rule.mean, rule.std) == (0, 1):
-                different = np.unique(own[np.isfinite(own)])
-                gone = np.flatnonzero(np.diff(different.astype(np.float32)) == 0)
-                if gone.size and np.array_equal(different, np.round(different)):
+                held = own[np.isfinite(own)]
+                if one := arrays.one_in_float32(held):
                     raise UserError(
-                        f"column {name} holds {different[gone[0]]:.0f} and {different[gone[0] + 1]:.0f}, which are one "
-                        f"number in float32, as features are: standardize it, or subtract a number, frame[{name!r}] - "
-                        f"{different[0]:.0f}"
+                        f"column {name} holds {one[0]:.0f} and {one[1]:.0f}, which are one number in float32, as "
+                        f"features are: standardize it, or subtract a number, frame[{name!r}] - {held.min():.0f}"
                     )
 
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
