@@ -89,8 +89,8 @@ def check_finite(x: np.ndarray, what: str, given=None):
 
 
 def one_in_float32(x: np.ndarray) -> tuple[float, float] | None:
-    """Returns the first two whole numbers of `x` that float32 makes one, as of times in seconds; None if there are none,
-    or there are fractions among the numbers, which are no identities."""
+    """Returns the first two whole numbers of `x` that float32 makes one, as of times in seconds; None for none, or
+    where there are fractions among the numbers, which are measured ones."""
     if not x.size or np.abs(x).max() <= 2**24:
         return None
     different = np.unique(x)
