@@ -26,7 +26,8 @@ Made by `tffcl results {directory}` from the small files that `tffcl study NAME`
 clients that were sampled, which is `took part`: a client that never was has the global model here
 (`evaluation.place_unseen = true`: that of the closest cluster). FLT tests all clients, which is `cluster`. PACFL
 and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth of the clients
-nobody is left who never did, and for rounds to a target it is counted so.
+nobody is left who never did, and for rounds to a target it is counted so. `unseen` are newcomers after the last
+round; the columns beside it are of the clients before them.
 """
 _NO_STUDIES = """What else the four papers number is no study: PACFL's Table 5 is `python tasks/pacfl_table_5.py`;
 its table beside Fig. 1, its Fig. 3 and StoCFL's Fig. 2 are drawn by `tffcl similarity`; StoCFL's Fig. 4 is the curves
