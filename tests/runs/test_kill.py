@@ -91,7 +91,7 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 from tffcl.clients import client_state
-client_state.KeptStore.__init__.__defaults__ = (None, 0)  # nothing stays in memory
+client_state.KeptStore.__init__.__defaults__ = (None, 0, "")  # nothing stays in memory
 from tffcl.lab.cli.main import main
 code = main(command)
 print("touched", touched)

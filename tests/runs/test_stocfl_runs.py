@@ -68,7 +68,7 @@ from tffcl.lab.cli.main import main
 from tffcl.clients import client_state
 from tffcl.runs import loop
 
-client_state.KeptStore.__init__.__defaults__ = (None, 0)  # nothing stays in memory
+client_state.KeptStore.__init__.__defaults__ = (None, 0, "")  # nothing stays in memory
 real = loop.next_round
 def killed_in_round_4(run):
     real(run)

@@ -433,8 +433,8 @@ class FLTParameters(NoisedSignature):
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
       encoder_examples: Only so many of its images; default all.
       latent: e, size of a code (paper: 128).
-      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes, to
-        which "k can be adjusted on the client side" (section IV-A3) and is in the authors' code. More centres than
+      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes,
+        to which it "can be adjusted" on the client side (section IV-A3) and is in the authors' code. More centres than
         classes cut the codes of one class in pieces, and pieces of two groups may lie near each other. The server sees
         how many there are.
       fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round;

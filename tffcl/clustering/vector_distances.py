@@ -187,7 +187,7 @@ def _somewhere(signatures: Arrays, nowhere: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def answer_dissimilarities(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
-    """Returns 1 minus the inference similarity (FLIS section III-B).
+    """Returns 1 minus the inference similarity (FLIS section II-B).
 
     Args:
       metric: A name in `choices.SIMILARITIES`.

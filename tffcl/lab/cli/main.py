@@ -237,9 +237,9 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a β
-    options = build_parser().parse_args(arguments)
     Option.on_command_line = True
     try:
+        options = build_parser().parse_args(arguments)
         _check_no_nul(options)
         command_options.parse_formats(getattr(options, "format", ""))
         with _simulation(options):
