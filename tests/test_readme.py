@@ -76,7 +76,7 @@ def test_what_the_table_of_methods_says_is_what_the_league_found():
 
 def test_what_the_readme_says_of_the_league_can_be_counted():
     league = study_results.read_study(ROOT / "tasks" / "results" / "league")
-    words = r"(\d+) methods, the true groups among them,\s+on (\d+) settings .*?; (\d+) of ([\d,]+) runs diverged"
+    words = r"(\d+) methods, the true groups among them,\s+on (\d+) settings.*?; (\d+) of ([\d,]+) runs diverged"
     told = [int(each.replace(",", "")) for each in re.search(words, README, re.DOTALL).groups()]
     run = [each for each in league.results if each.seeds or each.failures]
     methods, settings = ({each.noted[key] for each in run} for key in ("method", "column"))
