@@ -6,10 +6,12 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from scipy import stats
 
 import tffcl
+from tffcl.aggregators import parameters, private_mean
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.errors import UserError
@@ -117,6 +119,14 @@ def test_updates_are_clipped_and_small_clusters_wait(tff_worker):
     np.testing.assert_allclose(
         found.result, [np.full(SIZE, 0.5 / np.sqrt(SIZE)), np.zeros(SIZE), np.zeros(SIZE)], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
+def test_all_that_a_round_tells_is_as_private_as_its_noise_multiplier_says(clipping):
+    """Sums in units of the clip, counts by one and votes by a half: their Gaussian mechanisms together are one of z."""
+    noises = private_mean._noises(parameters.DPParameters(noise_multiplier=0.7, clipping=clipping))
+    changes = {"value": 1.0, "count": 1.0, **({"vote": 0.5} if clipping == "adaptive" else {})}
+    assert sum((change / noises[what]) ** 2 for what, change in changes.items()) == pytest.approx(0.7**-2)
 
 
 def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker):
@@ -256,6 +266,18 @@ def test_two_of_seven_attackers_move_a_robust_mean_by_little(tff_worker, rule):
     factory = tffcl.aggregation("robust", rule=rule, attackers=0.3)
     found = aggregated(factory, np.ones(7, int), values, [1e6, 1e6, 1, 1, 1, 1, 1])
     np.testing.assert_allclose(found.result, [np.zeros(SIZE), np.full(SIZE, 1)], atol=0.3)
+
+
+def test_updates_longer_than_the_clip_count_with_its_length(tff_worker):
+    """And shorter ones as they are; where the clip goes follows the quantile."""
+    keys, values = np.zeros(3, np.int32), np.float32([[3, 4, 0, 0, 0, 0], [0, 0, 0.5, 0, 0, 0], [0, 0, 0, 0, 0, 8]])
+    clips = []
+    for quantile in (0.5, 0.9):
+        factory = tffcl.aggregation("robust", rule="clipping", initial_clip=2.0, quantile=quantile).with_clusters(1)
+        found = aggregated(factory, keys, values, np.ones(3))
+        np.testing.assert_allclose(found.result, [[0.4, 1.6 / 3, 0.5 / 3, 0, 0, 2 / 3]], rtol=1e-5)
+        clips.append(float(np.max(tf.nest.flatten(found.state)[0])))
+    assert clips[0] < clips[1]
 
 
 @CLUSTERS
