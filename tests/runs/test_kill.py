@@ -75,7 +75,7 @@ MOMENTS = {"pacfl": 4, "stocfl": 4, "ditto": 4, "flt": 2, "compare": 3, "sweep":
 # Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells
 # how often it did.
 KILLED = """
-import os, signal, sys, threading
+import functools, os, signal, sys, threading
 place, moment, delay, *command = sys.argv[1:]
 touched = 0
 
@@ -91,7 +91,8 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 from tffcl.clients import client_state
-client_state.KeptStore.__init__.__defaults__ = (None, 0, "")  # nothing stays in memory
+# Nothing stays in memory.
+client_state.KeptStore.__init__ = functools.partialmethod(client_state.KeptStore.__init__, memory_bytes=0)
 from tffcl.lab.cli.main import main
 code = main(command)
 print("touched", touched)

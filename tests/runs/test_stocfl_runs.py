@@ -63,12 +63,13 @@ def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path):
 # A run that is killed after round 4 has trained; what clients keep is on disk by then, the newest checkpoint is of
 # round 2.
 KILLED = """
-import os, signal, sys
+import functools, os, signal, sys
 from tffcl.lab.cli.main import main
 from tffcl.clients import client_state
 from tffcl.runs import loop
 
-client_state.KeptStore.__init__.__defaults__ = (None, 0, "")  # nothing stays in memory
+# Nothing stays in memory.
+client_state.KeptStore.__init__ = functools.partialmethod(client_state.KeptStore.__init__, memory_bytes=0)
 real = loop.next_round
 def killed_in_round_4(run):
     real(run)

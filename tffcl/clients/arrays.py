@@ -88,10 +88,13 @@ def check_finite(x: np.ndarray, what: str, given=None):
     raise UserError(f"{what} have NaN or infinite entries in {rows} of {len(x)} rows, first in {where}")
 
 
+WHOLE_IN_FLOAT32 = 2**24  # up to here float32 holds every whole number
+
+
 def one_in_float32(x: np.ndarray) -> tuple[float, float] | None:
     """Returns the first two whole numbers of `x` that float32 makes one, as of times in seconds; None for none, or
     where there are fractions among the numbers, which are measured ones."""
-    if not x.size or np.abs(x).max() <= 2**24:
+    if not x.size or np.abs(x).max() <= WHOLE_IN_FLOAT32:
         return None
     different = np.unique(x)
     gone = np.flatnonzero(np.diff(different.astype(np.float32)) == 0)

@@ -13,8 +13,6 @@ from tffcl.clients.population import Population
 from tffcl.clients.sources import label_counts
 from tffcl.errors import UserError
 
-_WHOLE_IN_FLOAT32 = 2**24  # up to here float32 holds every whole number
-
 
 def as_type(x: np.ndarray, dtype, whose: str) -> np.ndarray:
     """Returns an array as another type.
@@ -80,7 +78,7 @@ def _range_of(dtype: np.dtype, given: np.dtype) -> tuple[float, float]:
         return np.iinfo(dtype).min, np.iinfo(dtype).max
     if given.kind == "f":
         return np.finfo(dtype).min, np.finfo(dtype).max
-    whole = {2: 2**11, 4: _WHOLE_IN_FLOAT32}.get(dtype.itemsize, 2**53)
+    whole = {2: 2**11, 4: arrays.WHOLE_IN_FLOAT32}.get(dtype.itemsize, 2**53)
     return -whole, whole
 
 

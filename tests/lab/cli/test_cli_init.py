@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -72,6 +73,14 @@ def test_completion_knows_commands_and_names(capsys, shell):
         assert word in script
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=script, text=True).returncode == 0
+
+
+def test_nobody_need_read_the_whole_script():
+    """As `tffcl --print-completion bash | head`: it is longer than what a pipe holds of what nobody reads."""
+    command = [sys.executable, "-m", "tffcl", "--print-completion", "bash"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 0
 
 
 def test_bash_completes(capsys):
