@@ -128,19 +128,21 @@ def test_all_that_a_round_tells_is_as_private_as_its_noise_multiplier_says(clipp
     assert sum((change / noises[what]) ** 2 for what, change in changes.items()) == pytest.approx(0.7**-2)
 
 
-def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker):
-    """Half of the updates have norm 1, half 3: the clip that starts at 10 ends between, also with seven empty
-    clusters.
+@pytest.mark.parametrize(("quantile", "least", "most"), [(0.3, 0.75, 1.2), (0.5, 0.9, 3.1), (0.8, 2.6, 3.6)])
+def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker, quantile, least, most):
+    """Half of the updates have norm 1, half 3: the clip that starts at 10 ends at one of them or between, also with
+    seven empty clusters.
     """
     values = np.zeros((16, SIZE), np.float32)
     values[:, 0] = [1, 3] * 8
-    factory = tffcl.aggregation("dp", noise_multiplier=0, clip=10, clipping="adaptive", clip_learning_rate=0.5)
+    how = {"clipping": "adaptive", "clip_learning_rate": 0.5, "quantile": quantile}
+    factory = tffcl.aggregation("dp", noise_multiplier=0, clip=10, **how)
     process = built(factory.with_clusters(8))
     state = process.initialize()
     clients = [collections.OrderedDict(key=np.int32(place % 2), value=value) for place, value in enumerate(values)]
     for _ in range(20):
         state = process.next(state, clients, [1.0] * 16).state
-    assert 0.9 < state["clip"] < 3.1 and state["round"] == 20
+    assert least < state["clip"] < most and state["round"] == 20
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -303,12 +305,13 @@ def test_each_cluster_is_clipped_by_its_own_members(tff_worker, clusters):
         assert np.linalg.norm(found[cluster] - expected[cluster]) <= bound + 1e-5
 
 
-def test_zeroing_takes_out_what_is_far_too_long(tff_worker):
-    values = np.full((4, SIZE), 0.1, np.float32)
-    values[0] = 1e6
-    factory = tffcl.aggregation("robust", rule="clipping", zeroing=5).with_clusters(1)
+def test_zeroing_takes_out_what_is_so_many_clips_long(tff_worker):
+    """The clip is 2, five times that 10: an update of length 9 counts with 2, one of 11 not at all."""
+    values = np.zeros((4, SIZE), np.float32)
+    values[:, 0] = [11, 9, 1, 1]
+    factory = tffcl.aggregation("robust", rule="clipping", initial_clip=2.0, zeroing=5).with_clusters(1)
     found = aggregated(factory, np.zeros(4, int), values, np.ones(4))
-    np.testing.assert_allclose(found.result, [np.full(SIZE, 0.075)], rtol=1e-5)
+    np.testing.assert_allclose(found.result, [[1, *[0] * (SIZE - 1)]], rtol=1e-5)
 
 
 def test_a_client_of_weight_zero_is_nobody(tff_worker):

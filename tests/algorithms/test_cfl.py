@@ -119,6 +119,23 @@ def test_each_condition_alone_holds_a_split_back(tff_worker, model, turned, chan
     assert not len(state.splits) and len(state.models) == 1
 
 
+def test_the_norms_are_of_the_mean_by_examples_and_of_the_longest_update(tff_worker, model, turned):
+    waiting = build_cfl(model, TRAINING, dataclasses.replace(EAGER, first_rounds=99))
+    seen = recording(waiting)
+    state = train(waiting, turned, 2)
+    train(waiting, turned, 1, state, 3)
+    number, updates, examples = seen[-1]
+    assert number == 3
+    mean = float(np.linalg.norm(np.average(list(updates.values()), axis=0, weights=examples)))
+    longest = float(np.linalg.norm(list(updates.values()), axis=1).max())
+    for norms, splits in (
+        ({"stationary_norm": 1.001 * mean}, 1), ({"stationary_norm": 0.999 * mean, "progress_norm": 1e-9}, 0),
+        ({"progress_norm": 0.999 * longest}, 1), ({"progress_norm": 1.001 * longest}, 0),
+    ):  # fmt: skip
+        due = build_cfl(model, TRAINING, dataclasses.replace(EAGER, **norms))
+        assert len(train(due, turned, 1, state, 3).splits) == splits, norms
+
+
 def test_a_cluster_of_two_that_take_part_is_not_split(tff_worker, model, turned):
     state = train(build_cfl(model, TRAINING, EAGER), turned, 3, cohort=lambda number: [0, 1])
     assert not len(state.splits)
@@ -190,8 +207,10 @@ def test_it_finds_the_four_rotations(tmp_path):
 
 def test_relative_norms_are_shares_of_the_first_rounds_longest(tff_worker, model, turned):
     relative = build_cfl(model, TRAINING, CFLParameters(0.9, 0.2, relative=True, first_rounds=2))
+    seen = recording(relative)
     state = train(relative, turned, 4)
     unit = float(state.unit)
+    assert unit == pytest.approx(np.linalg.norm(list(seen[0][1].values()), axis=1).max(), rel=1e-5)
     absolute = build_cfl(model, TRAINING, CFLParameters(0.9 * unit, 0.2 * unit, first_rounds=2))
     assert 0.1 < unit < 10 and len(state.splits)
     np.testing.assert_array_equal(train(absolute, turned, 4).splits, state.splits)

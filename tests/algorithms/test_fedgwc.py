@@ -86,7 +86,11 @@ def test_a_cluster_that_has_settled_is_split_and_newcomers_take_the_better_model
     state = dataclasses.replace(state, interactions=seen, changes=np.zeros(1))
     waiting, _ = method.next(state, cohort_of(known, [0, 3], 5))
     assert len(waiting.models) == 1 and waiting.settled.tolist() == [1]  # three such rounds meet all six
+    moving = dataclasses.replace(state, changes=np.full(1, 9.0), settled=np.array([2], np.int32))
+    assert method.next(moving, cohort_of(known, [0, 3], 5))[0].settled.tolist() == [0]  # they change again
     waiting = dataclasses.replace(state, settled=np.array([2], np.int32))
+    larger = build_fedgwc(model, TRAINING, FedGWCParameters(tolerance=1.0, least_clients=7))
+    assert len(larger.next(waiting, cohort_of(known, [1, 4], 6))[0].models) == 1  # six are too few
     after, metrics = method.next(waiting, cohort_of(known, [1, 4], 6))
     assert len(set(after.assignment[:3])) == len(set(after.assignment[3:])) == 1 and len(after.models) == 2
     np.testing.assert_array_equal(after.models[0], after.models[1])

@@ -98,6 +98,15 @@ def test_a_users_own_probabilities_are_given_what_they_were_tried_with():
     assert compute(METRICS["log_loss"], answers_of(model, labels, outputs)) == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_spread_over_clients_by_hand():
+    found = summary.spread(np.array([0.0, 2.0, np.nan, 4.0]))
+    assert (found["mean"], found["worst_decile"]) == (2, 0)
+    assert found["std"] == pytest.approx((8 / 3) ** 0.5) and found["stderr"] == pytest.approx(2 / 3**0.5)
+    eleven = np.arange(11.0)  # a tenth of them, rounded up, are two
+    assert [summary.spread(eleven, better)["worst_decile"] for better in ("up", "down")] == [0.5, 9.5]
+    assert summary.spread(eleven[:1])["stderr"] is None
+
+
 def test_the_worst_tenth_of_validation_examples_is_that_of_the_largest_losses():
     losses = np.arange(20.0)
     accuracy = {"cluster": losses / 20, "global": None, "metrics": {"log_loss": {"cluster": losses, "global": None}}}
@@ -117,6 +126,8 @@ def test_each_client_cluster_and_all_have_the_metrics_of_scikit_learn(tff_worker
         own = np.array([expected[metric] for expected in each])
         np.testing.assert_allclose(table[f"cluster_{metric}"], own, atol=2e-6)
         assert found[metric]["cluster"]["mean"] == pytest.approx(np.nanmean(own), abs=1e-6)
+        worst = np.nanmax(own) if metric in ("log_loss", "far_off_error") else np.nanmin(own)  # of six clients
+        assert found[metric]["cluster"]["worst_decile"] == pytest.approx(worst, abs=1e-6)
         assert result.rounds[f"cluster_{metric}"][1] == pytest.approx(np.nanmean(own), abs=1e-6)
     assert np.isnan(table["cluster_auc"][0]) and np.isfinite(table["cluster_auc"][1:]).all()
     for cluster in np.unique(table["cluster"]):

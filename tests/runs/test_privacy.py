@@ -32,6 +32,7 @@ from tffcl.errors import UserError
 from tffcl.registry import TRAININGS
 from tffcl.rounds import privacy_releases as releases
 from tffcl.rounds.privacy_releases import Release
+from tffcl.runs import privacy as ledgers
 from tffcl.runs.loop import accounted
 from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
 from tffcl.runs.run import Interrupted
@@ -104,6 +105,17 @@ def test_what_a_client_tells_under_its_name_is_its_data_that_are_left_out_and_re
     assert 2 * several["epsilon"] < several["replacing_epsilon"] < epsilon_of_gaussian(all_of_everybody, DELTA) / 3
     for others in ([Release("a round", 1.0, 10, 100, 0.1)], [*mixed, Release("a round", 1.0, 10, 100)]):
         assert "replacing_epsilon" not in ledger_of(others).summary()
+
+
+def test_an_upper_bound_in_two_parts_shares_delta_between_them(monkeypatch):
+    """A round that hardly anybody is drawn for adds next to nothing to signatures, whose part has half of delta; and
+    two steps of (ε, δ') are together 2 ε at (1 + exp ε) δ'."""
+    told = ledger_of([Release("the signatures", 1.0, 1000, 1000, once=True), Release("a round", 1.0, 1, 1000, 0.001)])
+    least = epsilon_of_gaussian(2.0, DELTA / 2)
+    assert least <= told.summary()["replacing_epsilon"] < 1.1 * least
+    asked = []
+    monkeypatch.setattr(ledgers, "epsilon_of", lambda counts, delta: asked.append(delta) or 1.0)
+    assert ledgers._two_steps({}, DELTA) == 2 and DELTA / 2 < (1 + np.e) * asked[-1] <= DELTA
 
 
 def test_beside_open_rounds_of_drawn_cohorts_signatures_cost_what_they_cost_alone():

@@ -238,6 +238,9 @@ def test_the_picture_is_of_all_that_has_been_run(read):
     # Means of the ranks: 1 and 1.5, 2 and 1.5, 3, and none.
     grid = np.array([[80.0, 70.0], [90.0, 70.0], [10.0, np.nan], [np.nan, np.nan]])
     assert league_table.ranked(grid).tolist() == [1, 0, 2, 3]
+    # 2.25, 1.25 and 2: the first two share ranks 2 and 3.
+    grid = np.array([[70.0, 70.0], [70.0, 90.0], [np.nan, 80.0]])
+    assert league_table.ranked(grid).tolist() == [1, 2, 0]
 
 
 def test_the_picture_tells_which_groups_were_found(read):
@@ -297,6 +300,7 @@ def with_accuracies(study, tmp_path, accuracies):
             place = copy / cell["directory"] / f"seed-{seed}"
             place.mkdir(exist_ok=True)
             summary["accuracy"]["cluster"]["mean"] = accuracy
+            summary["seconds"]["total"] = 13.0 - seed
             (place / "summary.json").write_text(json.dumps(summary))
             if place != before:
                 shutil.copy(before / "rounds.csv", place)
@@ -321,6 +325,7 @@ def test_a_method_is_compared_with_fedavg_seed_by_seed(read, tmp_path, solo, sho
     assert cells["cluster − FedAvg's"] == shown
     own = dict(zip(league_table.HEADS, league_table.cells(rows["FedAvg"]), strict=True))
     assert own["cluster − FedAvg's"] == "–"
+    assert rows["FedAvg"].stats["seconds"].mean == 11  # the least of the seeds': other work can only add to them
 
 
 def test_a_column_may_compare_another_metric_in_its_own_direction(read, tmp_path):

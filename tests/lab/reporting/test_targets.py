@@ -2,6 +2,7 @@
 
 import json
 import math
+import types
 
 import numpy as np
 import pytest
@@ -121,6 +122,14 @@ def test_a_run_without_an_accuracy_reaches_nothing(compared):
     pacfl = next(run for run in batch_index.find_runs(compared) if run.method == "pacfl")
     (row,) = targets.reached([pacfl], [targets.Target("global", 1)])
     assert row.rounds.count == 0 and targets.cells(row)[2] == "not reached" and np.isnan(row.megabits.mean)
+
+
+def test_a_suggested_target_is_of_each_methods_best_seed():
+    seeds = [
+        types.SimpleNamespace(method="fedavg", rounds={"cluster_accuracy": np.array([np.nan, best])})
+        for best in (0.62, 0.31)
+    ]
+    assert targets.suggested(seeds) == [targets.Target("cluster", 60)]
 
 
 def test_seeds_that_never_reach_a_local_target_are_told_in_either_count():

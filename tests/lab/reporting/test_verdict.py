@@ -73,6 +73,18 @@ def test_methods_are_compared_by_the_first_metric_that_a_user_has_named(runs):
 
     keys = [by(*names).key for names in (("auc", "accuracy"), ("accuracy", "auc"), ())]
     assert keys == ["cluster_auc", "cluster_accuracy", "cluster_accuracy"]
+    first = dataclasses.replace(runs[0], summary={**runs[0].summary, "metrics": {"auc": {"cluster": {"mean": 0.9}}}})
+    assert verdict.measure_of([first, runs[1]]).key == "cluster_accuracy"  # the second was not measured by its AUC
+
+
+def test_of_a_loss_the_least_is_the_best(runs):
+    def with_loss(run, loss):
+        losses = {"cluster_log_loss": np.full(len(run.clients), loss)}
+        summary = {**run.summary, "metrics": {"log_loss": {"better": "down", "cluster": {"mean": loss}}}}
+        return dataclasses.replace(run, clients=dataclasses.replace(run.clients, further=losses), summary=summary)
+
+    _, best, _ = verdict.verdict([with_loss(run, loss) for run, loss in zip(runs, (0.9, 0.9, 0.4, 0.4))])
+    assert best.startswith("Best by cluster log loss is pacfl") and " below fedavg" in best
 
 
 def test_the_pairs_of_each_rival_are_told(runs):
@@ -110,9 +122,10 @@ def test_the_difference_is_that_of_the_clients_though_some_share_their_tests(run
         sets = np.where(np.arange(len(run.clients)) < 9, 0, np.arange(len(run.clients)))
         clients = dataclasses.replace(run.clients, cluster_accuracy=accuracies, test_set=sets)
         found.append(dataclasses.replace(run, clients=clients, summary={**run.summary, "seed": 0}))
-    apart, _, pairs = verdict.paired_test(found[:1], found[1:], CLUSTER)
+    apart, chance, pairs = verdict.paired_test(found[:1], found[1:], CLUSTER)
     own = len(found[0].clients) - 9
     assert apart == pytest.approx((9 * 2 - 10 * own) / (9 + own)) and pairs == 1 + own
+    assert chance == pytest.approx(scipy.stats.ttest_1samp([2.0, *[-10.0] * own], 0).pvalue)
     # A run of an earlier version does not tell who shares.
     old = dataclasses.replace(found[0].clients, test_set=np.arange(9 + own))
     assert verdict.paired_test([dataclasses.replace(found[0], clients=old)], found[1:], CLUSTER)[2] == 1 + own
@@ -136,6 +149,35 @@ def test_a_comparison_has_three_sentences(runs):
     assert best.startswith("Best by cluster accuracy is pacfl with ") and "points above fedavg, beyond chance" in best
     assert best.endswith("pairs of client and seed and over seeds.")
     assert cost.startswith("pacfl sent ") and " as much as fedavg" in cost and cost.endswith(" here.")
+
+
+@pytest.mark.parametrize(("apart", "compared", "gains"), [(1.0, 1, True), (1.0, 2, False), (-1.0, 1, False)])
+def test_a_gain_is_upwards_and_one_of_all_that_are_compared(monkeypatch, apart, compared, gains):
+    monkeypatch.setattr(verdict, "paired_test", lambda *_: (apart, 0.03, 9))
+    assert verdict._beyond_chance({"a": [], "b": []}, CLUSTER, "a", "b", compared) == gains
+
+
+def test_the_best_of_three_is_tested_for_two_comparisons(runs, monkeypatch):
+    third = [dataclasses.replace(run, method="third", summary={**run.summary, "algorithm": "third"}) for run in runs[2:]]
+    monkeypatch.setattr(verdict, "paired_test", lambda *_: (1.0, 0.03, 9))
+    _, best, _ = verdict.verdict([*runs, *third])
+    assert "not beyond chance (p = 0.06)" in best and ", for the best of 3" in best
+
+
+def test_the_cost_is_of_both_ways_and_beside_fedavg(runs):
+    """The best sends as much up as FedAvg, and so much more down that it is twice as much."""
+    plain, twice = runs[0].summary["traffic"], 2 * sum(runs[0].number("traffic", key) for key in ("up_bytes", "down_bytes"))
+    traffic = {**plain, "down_bytes": twice - plain["up_bytes"]}
+    more = [dataclasses.replace(run, summary={**run.summary, "traffic": traffic}) for run in runs[2:]]
+    _, _, cost = verdict.verdict([*runs[:2], *more])
+    assert ", 2 times as much as fedavg" in cost
+
+
+def test_one_seed_of_lone_clients_is_no_model_for_each(runs):
+    alone = {**runs[3].summary["clusters"], "count": len(runs[3].clients)}
+    last = dataclasses.replace(runs[3], summary={**runs[3].summary, "clusters": alone})
+    groups, *_ = verdict.verdict([*runs[:3], last])
+    assert f"3 to {len(last.clients)} clusters" in groups and "a model for each client" not in groups
 
 
 def test_fedavg_is_known_as_python_calls_it(runs):
