@@ -158,7 +158,9 @@ def test_a_gain_is_upwards_and_one_of_all_that_are_compared(monkeypatch, apart, 
 
 
 def test_the_best_of_three_is_tested_for_two_comparisons(runs, monkeypatch):
-    third = [dataclasses.replace(run, method="third", summary={**run.summary, "algorithm": "third"}) for run in runs[2:]]
+    third = [
+        dataclasses.replace(run, method="third", summary={**run.summary, "algorithm": "third"}) for run in runs[2:]
+    ]
     monkeypatch.setattr(verdict, "paired_test", lambda *_: (1.0, 0.03, 9))
     _, best, _ = verdict.verdict([*runs, *third])
     assert "not beyond chance (p = 0.06)" in best and ", for the best of 3" in best
@@ -166,7 +168,8 @@ def test_the_best_of_three_is_tested_for_two_comparisons(runs, monkeypatch):
 
 def test_the_cost_is_of_both_ways_and_beside_fedavg(runs):
     """The best sends as much up as FedAvg, and so much more down that it is twice as much."""
-    plain, twice = runs[0].summary["traffic"], 2 * sum(runs[0].number("traffic", key) for key in ("up_bytes", "down_bytes"))
+    plain = runs[0].summary["traffic"]
+    twice = 2 * (plain["up_bytes"] + plain["down_bytes"])
     traffic = {**plain, "down_bytes": twice - plain["up_bytes"]}
     more = [dataclasses.replace(run, summary={**run.summary, "traffic": traffic}) for run in runs[2:]]
     _, _, cost = verdict.verdict([*runs[:2], *more])
