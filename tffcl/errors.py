@@ -137,3 +137,12 @@ def _nearest(wanted: str, names: Iterable[str], count: int, *, cutoff: float) ->
         folded.setdefault(name.casefold(), []).append(name)
     found = difflib.get_close_matches(wanted.strip().casefold(), folded, n=count, cutoff=cutoff)
     return [name for each in found for name in folded[each]][:count]
+
+
+def one_line(error: Exception) -> str:
+    """Returns what another's error says, in one line; of an error in a layer of Keras, in which one."""
+    layer = re.search(r"Exception encountered when calling (layer \S+ \(type \w+\))\.?", str(error))
+    lines = [line.strip() for line in str(error)[layer.end() if layer else 0 :].splitlines() if line.strip()]
+    # Raised while a function was traced, the error itself stands below the lines of code that led to it.
+    raised = [line.split(":", 1)[1].strip() or line for line in lines if re.match(r"\w+(Error|Exception):", line)]
+    return (f"{layer[1]}: " if layer else "") + [*raised, *lines, type(error).__name__][0][:200]

@@ -189,6 +189,10 @@ def test_with_one_hot_weights_a_soft_composition_is_the_hard_one_and_the_given_g
     soft, hard = composed(model, grouping="soft", temperature=1e-9), composed(model)
     groups = dict(enumerate(hard.initialize(population).assignment.tolist()))
     given = build_given(model, TRAINING, GivenParameters(groups))
+    told = [
+        each.next(each.initialize(population), cohort_of(population, range(5), 1))[1].losses for each in (soft, hard)
+    ]
+    np.testing.assert_allclose(told[0], told[1], rtol=1e-5)
     states = [train(each, population) for each in (soft, hard, given)]
     np.testing.assert_array_equal(states[0].mixture, np.eye(2)[states[1].assignment])
     models = [models_of(each, state, population) for each, state in zip((soft, hard, given), states)]

@@ -1,5 +1,6 @@
 """Labels that a loss leaves out, as padding: examples of which no label counts, their weights and their answers."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -10,8 +11,11 @@ import tffcl
 from tests.own_data import layers, sequential
 from tests.own_objectives import X, in_graph, keras, labels_of
 from tffcl.algorithms.choosing_method import losses_of_few
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.per_fedavg import build_adapt
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.evaluation import build_choose, build_losses, build_mean_loss
-from tffcl.client_work.local_sgd import build_local_sgd
+from tffcl.client_work.local_sgd import build_full_gradient, build_local_sgd
 from tffcl.client_work.mixture import (
     build_all_losses,
     fitted_mixture,
@@ -22,6 +26,10 @@ from tffcl.client_work.mixture import (
 )
 from tffcl.clients.client_examples import PooledExamples
 from tffcl.runs.evaluator import Evaluator
+from tffcl.signatures.anchor_gradient import build_gradient
+from tffcl.signatures.embedding import Centres
+from tffcl.signatures.label_histogram import build_label_histogram
+from tffcl.signatures.predictions import build_descriptors
 
 losses = tf.keras.losses
 
@@ -78,6 +86,65 @@ def test_examples_without_a_label_that_counts_do_not_count(build):
     few, found = losses_of_few(model, model.initial[np.newaxis], population, population.train)
     np.testing.assert_allclose(found[:, 0], [mean, each[:2].mean()], rtol=1e-5)
     assert few.all()
+
+
+@pytest.fixture(scope="module")
+def mostly_unlabelled():
+    """A client of 240 examples: the first hundred have labels, of the others every twentieth."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=[240, 4]).astype(np.float32), np.zeros(240, np.int32)
+    known = np.append(np.arange(100), np.arange(100, 240, 20))
+    y[known] = 1 + ((x[known, 0] > 0) ^ (known >= 100))
+    return x, y
+
+
+def test_means_over_parts_of_the_examples_are_those_over_all_labels_that_count(mostly_unlabelled):
+    """Whatever the parts are: gradients that clients sign, correct by and adapt by, and the loss that is told."""
+    model, (x, y) = of_classes(0), mostly_unlabelled
+    plain = tffcl.LocalTraining(weight_decay=0.0)
+    of_parts = [build_gradient(model), build_full_gradient(model, dataclasses.replace(plain, batch_size=10))]
+    adapt = build_adapt(model, plain, rate=1.0, steps=1)
+    resting = [dataclasses.replace(plain, batch_size=size, learning_rate=1e-9, epochs=1) for size in (0, 10)]
+    rounds = [build_local_sgd(model, each) for each in resting]
+
+    def found(vector, x, y, seed):
+        with tf.GradientTape() as tape:
+            tape.watch(vector)
+            loss, _ = model.training_loss(model.unravel(vector), x, y, None)
+        gradients = [tape.gradient(loss, vector), *(each(vector, x, y) for each in of_parts)]
+        return [*gradients, vector - adapt(vector, x, y, seed)], [
+            loss,
+            *(each(vector, x, y, seed)[1] for each in rounds),
+        ]
+
+    gradients, told = in_graph(found, model.initial, x, y, np.array([1, 2], np.int32))
+    assert np.linalg.norm(gradients[0]) > 0.1
+    for each in gradients[1:]:
+        np.testing.assert_allclose(each, gradients[0], atol=1e-5)
+    np.testing.assert_allclose(told[1:], told[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("build", [lambda: of_classes(0), of_sequences], ids=["labels", "sequences"])
+def test_a_histogram_has_shares_of_the_labels_that_count(build):
+    model = build()
+    x, y = examples(model)
+    histogram = build_label_histogram(model)
+    found = histogram.computation(histogram.context, [{"x": a, "y": b} for a, b in zip(x, y)])
+    counts = np.bincount(y[y != 0], minlength=model.objective.num_classes)
+    np.testing.assert_allclose(found, counts / counts.sum(), rtol=1e-6)
+
+
+def test_a_class_that_is_left_out_has_no_description_and_what_would_count_it_is_refused():
+    model = of_classes(0)
+    x, y = np.tile(examples(model)[0], [2, 1]), np.array([1, 2, 1, 2, 0, 0, 0, 1, 2, 0], np.int32)
+    descriptors = build_descriptors(model)
+    found = descriptors.computation(descriptors.context, [{"x": a, "y": b} for a, b in zip(x, y)])
+    assert np.all(found["conditional"][0] == -1) and np.all(found["conditional"][1:, 1] >= 0)
+    refused = "would count what the loss leaves out, class 0, as a class"
+    with pytest.raises(tffcl.UserError, match=refused):
+        build_pacfl(model, tffcl.LocalTraining(), PACFLParameters(preprocess="raw", per_class=True))
+    with pytest.raises(tffcl.UserError, match=refused):
+        Centres.named("classes", model.objective)
 
 
 def test_training_by_weights_of_one_is_plain_training():

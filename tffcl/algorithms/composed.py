@@ -77,7 +77,7 @@ def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | 
             f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
         )
         raise wrong("preprocess", "normalized", rule)
-    classes = model.objective.classes_for("per_class") if how.per_class else None
+    classes = model.objective.classes_for("per_class", all_count=True) if how.per_class else None
     return build_subspace(
         model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=classes,
         max_classes=how.max_classes, preprocess=model.preprocess if how.preprocess == "normalized" else how.preprocess,

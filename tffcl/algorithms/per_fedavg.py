@@ -127,7 +127,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
                 chosen.append((rows_of(features, rows), tf.gather(y, rows)))
                 seeds.append(tf.random.experimental.stateless_fold_in(shuffling, start + 1))
             vector, velocity, loss = step(vector, velocity, chosen, seeds)
-            count = tf.cast(tf.shape(chosen[1][1])[0], tf.float32)
+            count = model.objective.size(chosen[1][1])
             return number + 1, vector, velocity, total + count * loss, seen + count, order, shuffling
 
         def epoch(number, vector, velocity, loss):
@@ -169,7 +169,7 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
 
         def add(start, total, at):
             rows = slice(start, tf.minimum(start + _AT_A_TIME, n))
-            share = tf.cast(rows.stop - start, tf.float32) / tf.cast(n, tf.float32)
+            share = tf.math.divide_no_nan(model.objective.size(y[rows]), model.objective.size(y))
             dropped = tf.random.experimental.stateless_fold_in(seed, start + 1)
             return start + _AT_A_TIME, total + share * gradient(at, rows_of(features, rows), y[rows], dropped)[0], at
 

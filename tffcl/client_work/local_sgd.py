@@ -254,7 +254,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
                 moves = [each - shift for each, shift in zip(moves, shifts)]
             parts, state = move(parts, state, moves)
             parts = model.constrained(parts)
-            total += loss * tf.cast(tf.size(chosen), tf.float32)
+            total += loss * model.objective.size(batch[1])
             return start + size, parts, statistics, state, total, order, shuffling
 
         def epoch(number, parts, statistics, state, total):
@@ -277,7 +277,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
             parallel_iterations=1,
         )
         kept = (tf.nest.flatten(last),) if training.keeps_state else ()
-        return join(trained, statistics), tf.math.divide_no_nan(total, tf.cast(n, tf.float32)), *kept
+        return join(trained, statistics), tf.math.divide_no_nan(total, model.objective.size(y)), *kept
 
     return local_sgd
 
@@ -323,11 +323,11 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
             with tf.GradientTape() as tape:
                 tape.watch(vector)
                 loss, _ = model.training_loss(model.unravel(vector), model.preprocess(rows_of(x, rows)), y[rows], None)
-                loss *= tf.cast(tf.shape(y[rows])[0], tf.float32)
+                loss *= model.objective.size(y[rows])
             return start + size, total + tape.gradient(loss, vector)
 
         total = tf.while_loop(lambda start, _: start < n, add, (0, tf.zeros_like(vector)), parallel_iterations=1)[1]
-        mean = tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
+        mean = tf.math.divide_no_nan(total, model.objective.size(y))
         return mean + model.on_trained(training.weight_decay * vector, 0.0) if training.weight_decay else mean
 
     return full_gradient

@@ -160,8 +160,9 @@ def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: i
 
     Returns:
       `(models float32[K, P], weights float32[K, n], mixture float32[K], client) -> (trained float32[K, P], report)`;
-      the report is that of `build_train_and_report`: the loss is the sum of the models' weighted mean losses, and the
-      local test is of the mixture of the trained models. A single model is trained without weights.
+      the report is that of `build_train_and_report`: the loss is the sum of the models' weighted mean losses
+      (without weights, their mean by the mixture), and the local test is of the mixture of the trained models. A single
+      model is trained without weights.
     """
     require_shared(model, "a client trains all models of a mixture")
     names, alone = model_names(num_models), num_models == 1
@@ -182,7 +183,7 @@ def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: i
             states.update((name, state) for state in kept)
         report = collections.OrderedDict(
             examples=tf.shape(local["y"])[0],
-            loss=tf.add_n(losses),
+            loss=tf.add_n(losses) if weighted or alone else tf.tensordot(mixture, tf.stack(losses), 1),
             finite=tf.reduce_all([tf.reduce_all(tf.math.is_finite(vector)) for vector in trained]),
         )
         trained = tf.stack(trained)

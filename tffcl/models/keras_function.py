@@ -15,10 +15,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, one_line
 from tffcl.models.graph_function import converted, drawing_nodes
 from tffcl.models.layer_weights import STATISTIC, TRAINED
-from tffcl.models.objectives import one_line
 from tffcl.models.trials import some_batch
 
 GLOBAL, OWN, RESET = "global", ("local", "fedbn"), "reset"  # what becomes of a model's statistics

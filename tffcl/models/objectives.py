@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError, one_line, unknown
 from tffcl.models.graph_function import converted, drawing_nodes, graph_function
 from tffcl.models.metrics import OF_NUMBERS
 from tffcl.models.trials import some_batch, some_weights
@@ -145,6 +144,11 @@ class Objective:
         over."""
         return tf.reduce_sum(tf.sign(self.counts(labels)))
 
+    def size(self, labels):
+        """Returns what the mean loss of a batch counts as beside those of others, `float32`: its number of examples, or
+        of labels that count where the loss leaves some out."""
+        return tf.reduce_sum(self.counts(labels)) if self.ignored else tf.cast(tf.shape(labels)[0], tf.float32)
+
     def weighted_loss(self, outputs, labels, weights):
         """Returns the mean loss of a batch in which the loss of each example is multiplied by its weight, `float32`;
         weights are `float32 [n]`. It is a mean over the labels that count, as `loss` is, and not over the examples."""
@@ -155,17 +159,20 @@ class Objective:
             weights *= tf.math.divide_no_nan(counts, tf.reduce_mean(counts))
         return tf.reduce_mean(weights * self.losses(outputs, labels))
 
-    def classes_for(self, part: str) -> int:
+    def classes_for(self, part: str, *, all_count: bool = False) -> int:
         """Returns the number of classes.
 
         Args:
           part: What needs classes, for the message.
+          all_count: Whether it has no place for classes that the loss leaves out.
 
         Raises:
-          UserError: If labels are no classes.
+          UserError: If labels are no classes, or some do not count.
         """
         if self.num_classes is None:
             raise UserError(f"{part} needs labels that are classes; a label of this model is {OBJECTIVES[self.name]}")
+        if all_count and self.ignored:
+            raise UserError(f"{part} would count what the loss leaves out, class {self.ignored[0]}, as a class")
         return self.num_classes
 
 
@@ -489,12 +496,3 @@ def _counted(labels, ignored: tuple[int, ...]):
         return tf.ones_like(labels, tf.bool)
     labels = tf.convert_to_tensor(labels)
     return tf.reduce_all(tf.not_equal(labels[..., tf.newaxis], tf.constant(ignored, labels.dtype)), axis=-1)
-
-
-def one_line(error: Exception) -> str:
-    """Returns what another's error says, in one line; of an error in a layer of Keras, in which one."""
-    layer = re.search(r"Exception encountered when calling (layer \S+ \(type \w+\))\.?", str(error))
-    lines = [line.strip() for line in str(error)[layer.end() if layer else 0 :].splitlines() if line.strip()]
-    # Raised while a function was traced, the error itself stands below the lines of code that led to it.
-    raised = [line.split(":", 1)[1].strip() or line for line in lines if re.match(r"\w+(Error|Exception):", line)]
-    return (f"{layer[1]}: " if layer else "") + [*raised, *lines, type(error).__name__][0][:200]

@@ -13,7 +13,7 @@ from tffcl.models.graph_function import traced_once
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, clipped, noised, own_noise, own_seed
 from tffcl.trace_cache import built_once
 
-_BATCH = 100  # bounds the activations; the mean over all examples is exact
+_BATCH = 100  # bounds the activations; the mean over all is exact
 _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers
 
 
@@ -34,11 +34,11 @@ def build_gradient(model: FlatModel):
             with tf.GradientTape() as tape:
                 tape.watch(vector)
                 loss, _ = model.training_loss(model.unravel(vector), model.preprocess(rows_of(x, part)), labels, None)
-            return start + _BATCH, total + tape.gradient(loss, vector) * tf.cast(tf.shape(labels)[0], tf.float32)
+            return start + _BATCH, total + tape.gradient(loss, vector) * model.objective.size(labels)
 
         nothing = (0, tf.zeros_like(vector))
         _, total = tf.while_loop(lambda start, _: start < n, add, nothing, parallel_iterations=1)
-        return tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
+        return tf.math.divide_no_nan(total, model.objective.size(y))
 
     return gradient
 

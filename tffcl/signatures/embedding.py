@@ -72,10 +72,11 @@ class Centres(Parameters):
 
     @classmethod
     def named(cls, num_centres: int | str, objective: Objective) -> "Centres":
-        """Of a number for all, or `CLASSES`: as many as a client has; UserError where labels are no classes."""
+        """Of a number for all, or `CLASSES`: as many as a client has; UserError where labels are no classes, or some do
+        not count."""
         if num_centres != CLASSES:
             return cls(num_centres)
-        return cls(objective.classes_for("num_centres = 'classes'"), True)
+        return cls(objective.classes_for("num_centres = 'classes'", all_count=True), True)
 
     def of(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns how many the client with these `labels [n]` makes, `int32 []`."""

@@ -13,6 +13,8 @@ def build_label_histogram(
 ) -> Signature:
     """Builds the signature `V = float32[C]`: which share of a client's labels is which class.
 
+    Labels that the loss leaves out, as padding, do not count.
+
     Args:
       model: Decides the examples' type and C.
       noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at
@@ -24,7 +26,8 @@ def build_label_histogram(
 
     @tf.function(autograph=False)
     def histogram(context, examples):
-        labels = tf.reshape(stack(examples)["y"], [-1])
+        labels = stack(examples)["y"]
+        labels = tf.boolean_mask(labels, model.objective.counted(labels))
         counts = tf.math.bincount(labels, minlength=classes, maxlength=classes, dtype=tf.float32)
         counts = tf.ensure_shape(counts, [classes])
         shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))

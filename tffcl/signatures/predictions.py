@@ -208,7 +208,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
         everyone = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
         described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, width]))
         if by_class:
-            members = tf.one_hot(labels, classes, axis=0)
+            members = tf.one_hot(labels, classes, axis=0) * tf.cast(objective.counted(labels), tf.float32)
             there = tf.reduce_sum(members, -1)[:, tf.newaxis, tf.newaxis] > 1
             each = tf.where(there, moments(outputs, members), _OF_A_MISSING_CLASS)
             described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
