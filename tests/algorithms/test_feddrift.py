@@ -17,6 +17,7 @@ from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.rounds.traffic import Traffic
 from tffcl.export.dry_run import rehearse, synthetic_examples
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
@@ -145,7 +146,8 @@ def test_newcomers_before_any_round_have_a_model_each_as_all_others(tff_worker, 
     clients = digit_clients([30] * 5, turns=[0, 1, 0, 1, 0])
     method = build_feddrift(model, TRAINING, FedDriftParameters(start="each"))
     whole, joined = method.initialize(clients), method.initialize(clients.restricted([0, 1, 3]))
-    joined = method.admit(joined, clients.restricted([2, 4]))
+    known, joined = joined, method.admit(joined, clients.restricted([2, 4]))
+    assert method.joined_traffic(known, joined) == Traffic()
     assert len(set(joined.assignment)) == len(joined.models) == 5 and joined.untrained.all()
     after, expected = (method.next(each, cohort_of(clients, range(5), 1))[0] for each in (joined, whole))
     assert_close(models_of(method, after, clients), models_of(method, expected, clients))

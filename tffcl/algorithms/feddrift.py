@@ -98,6 +98,10 @@ class FedDrift(TryingMethod):
         never = np.zeros_like(best)
         return dataclasses.replace(state, **extended(state, newcomers, best, losses=least, drifted_in=never))
 
+    def joined_traffic(self, before: FedDriftState | None, after: FedDriftState) -> Traffic:
+        """Nobody is asked before a model was trained."""
+        return Traffic() if before is None or before.untrained.all() else super().joined_traffic(before, after)
+
     def exports(self) -> Exports:
         def still(state: FedDriftState) -> FedDriftState:  # whose next round opens no model and merges none
             unasked, closed = np.full_like(state.losses, np.inf), np.ones_like(state.untrained)
