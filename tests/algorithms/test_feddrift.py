@@ -17,8 +17,8 @@ from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.rounds.traffic import Traffic
 from tffcl.export.dry_run import rehearse, synthetic_examples
+from tffcl.rounds.traffic import Traffic
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 NEVER = 1e9

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.own_data import CROSS_ENTROPY, sequential
 from tests.short_runs import deployed_inputs, split
 from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.flis_dc import build_flis_dc, build_joint_round
@@ -20,6 +21,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clustering.vector_distances import inference_similarity
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
+from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection
 from tffcl.rounds.traffic import Traffic, type_bytes
 from tffcl.signatures.predictions import build_answer, build_inference, related
@@ -274,6 +276,17 @@ def test_a_threshold_that_no_pair_reaches(model, images):
         build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.3, metric="frobenius"), server_images=images)
     with pytest.raises(UserError, match="at most 0.0707"):
         build_flis_hc(model, TRAINING, FLISHCParameters(threshold=0.3, metric="frobenius"), server_images=images)
+
+
+def test_of_sequences_each_label_is_an_answer():
+    """Two clients whose models answer the same to 4 texts of 5 labels are 1 / sqrt(20) alike."""
+    tokens = tf.TensorSpec([None, 5], tf.int32)
+    stack_of = sequential(tf.keras.layers.Embedding(7, 3, input_length=5), tf.keras.layers.Dense(4))
+    model = FlatModel.from_keras(stack_of, CROSS_ENTROPY, (tokens, tokens))
+    how = {"threshold": 0.3, "metric": "frobenius"}  # for 4 answers it would be at most 0.5
+    for build, parameters in ((build_flis_dc, FLISDCParameters(**how)), (build_flis_hc, FLISHCParameters(**how))):
+        with pytest.raises(UserError, match="of 20 one-hot answers it must be at most 0.2236"):
+            build(model, TRAINING, parameters, server_images=np.zeros([4, 5], np.int32))
 
 
 def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):

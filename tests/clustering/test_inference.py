@@ -98,8 +98,8 @@ def test_one_hot_answers_reach_the_bound(answers):
         (
             0.5,
             "frobenius",
-            r"threshold is 0.5, which no pair can reach: with the frobenius similarity and one-hot answers to 2500 "
-            r"images it must be at most 0.02",
+            r"threshold is 0.5, which no pair can reach: with the frobenius similarity of 2500 one-hot "
+            r"answers it must be at most 0.02",
         ),
         (1.5, "agreement", "threshold is 1.5; it must be a similarity, from 0 to 1"),
         (-0.1, "agreement", "from 0 to 1"),

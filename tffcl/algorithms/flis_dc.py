@@ -31,7 +31,7 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.predictions import answers_type, build_answer, check_images, num_images, related
+from tffcl.signatures.predictions import answers_type, build_answer, check_images, num_answers, num_images, related
 from tffcl.trace_cache import built_once
 
 
@@ -213,5 +213,5 @@ def build_flis_dc(
     """
     images = check_images(model, server_images)
     classes = model.objective.classes_for("FLIS (DC)") if parameters.soft else None
-    inference.check_threshold(parameters.threshold, parameters.metric, num_images(images), classes)
+    inference.check_threshold(parameters.threshold, parameters.metric, num_answers(model, images), classes)
     return FLISDC(model, training, parameters, images)

@@ -29,7 +29,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering.vector_distances import check_threshold
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.parameters import AnchorGradientSignatureParameters
-from tffcl.signatures.predictions import num_images
+from tffcl.signatures.predictions import num_answers
 
 _ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
 
@@ -81,7 +81,8 @@ def group_flis_hc(
     found = dataclasses.replace(found, setting={"threshold": lambda threshold: 1 - threshold})
     if not isinstance(how.threshold, float):
         return found
-    check_threshold(how.threshold, how.metric, num_images(server_images), model.num_classes if how.soft else None)
+    classes = model.num_classes if how.soft else None
+    check_threshold(how.threshold, how.metric, num_answers(model, server_images), classes)
     return dataclasses.replace(found, threshold=1 - how.threshold + _ROUNDING)
 
 

@@ -24,7 +24,7 @@ def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> 
 
     Args:
       form: A name in `SIMILARITIES`.
-      num_samples: n, images of the server.
+      num_samples: n, images of the server; of sequences the answers to them.
       num_classes: C for soft answers, None for one-hot ones.
 
     Raises:
@@ -49,8 +49,8 @@ def check_threshold(beta: float, form: str, num_samples: int, num_classes: int |
     if beta > largest:
         kind = "soft" if num_classes else "one-hot"
         raise UserError(
-            f"threshold is {beta}, which no pair can reach: with the frobenius similarity and {kind} answers to "
-            f"{num_samples} images it must be at most {largest:.4g}; agreement goes to 1"
+            f"threshold is {beta}, which no pair can reach: with the frobenius similarity of {num_samples} "
+            f"{kind} answers it must be at most {largest:.4g}; agreement goes to 1"
         )
     return float(beta)
 

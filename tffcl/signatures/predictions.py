@@ -3,6 +3,7 @@ II-B), and a common model on the client's examples: a sample of its outputs (EMD
 examples and class by class (FLUX's descriptors)."""
 
 import collections
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +37,11 @@ def check_images(model: FlatModel, images):
 def num_images(images) -> int:
     """Returns how many images, or examples of several inputs, the server has."""
     return len(next(iter(inputs_of(images).values())))
+
+
+def num_answers(model: FlatModel, images) -> int:
+    """Returns how many answers a model gives on the server's images: of sequences one for each label."""
+    return num_images(images) * math.prod(model.label_shape)
 
 
 def build_answer(model: FlatModel, *, soft: bool = False):
