@@ -5,16 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
+import tffcl
 from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.each_round_parameters import CLoVEParameters
+from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import FedClustParameters
 from tffcl.algorithms.presets import build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
+from tffcl.runs.run_files import read_run
 from tffcl.signatures.partial_weights import build_partial_weights, layer_places
 
 EAGER = LocalTraining(epochs=5, batch_size=10, learning_rate=0.1)
@@ -47,6 +50,19 @@ def test_clove_finds_who_holds_like_images(tff_worker, turned):
         own = turned.train(client).stacked
         losses = [float(build_mean_loss(model)(row, own["x"], own["y"])) for row in newcomers.models]
         assert newcomers.assignment[client] == np.argmin(losses) and losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("build", [build_clove, build_ifca])
+def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_worker, model, turned, tmp_path, build):
+    """All clients are grouped anew at an evaluation; between two the labels that are known are of different rounds."""
+    method, found = build(model, TRAINING), {}
+    how = {"rounds": 3, "clients_per_round": 3, "show_progress": False}
+    for every in (1, 3):
+        result = tffcl.train(method, turned, evaluate_every=every, out=tmp_path / str(every), **how)
+        found[every] = result.rounds["clusters"].to_numpy(), read_run(tmp_path / str(every), "method").history
+    np.testing.assert_array_equal(found[3][0], [np.nan, np.nan, found[1][0][2]])
+    assert set(found[3][1]) == {3} and np.isfinite(found[1][0]).all()
+    np.testing.assert_array_equal(found[3][1][3], found[1][1][max(found[1][1])])
 
 
 def test_clove_with_fewer_clients_than_models_leaves_the_others_as_they_are(tff_worker, model, population):

@@ -1,7 +1,8 @@
 """The clusters of clients over the rounds of a run, as far as they change. Imports no TensorFlow.
 
 `history/<round>.npy` is `[2, n]`, clients and their clusters after this round, of those whose cluster is another than
-before: all that there are in the first file, few of many clients later. Who has left is in none, `NO_CLUSTER`.
+before: all that there are in the first file, few of many clients later. Who has left is in none, `NO_CLUSTER`. Where
+clients choose at evaluations there are files of these rounds only.
 """
 
 import pathlib
@@ -44,6 +45,8 @@ class ClusterHistory(Callback):
 
     def after_round(self, run: "Run"):
         """Saves who moved, joined or left; of clients with names all is text."""
+        if run.chooses_at_evaluations and run.evaluation is None:
+            return
         clients, clusters = np.asarray(run.population.shown_ids), np.asarray(run.views.clusters)
         gone = clients[:0] if np.array_equal(self._clients, clients) else np.setdiff1d(self._clients, clients)
         clients, clusters = np.append(clients, gone), np.append(clusters, np.full(len(gone), NO_CLUSTER))

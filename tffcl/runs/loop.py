@@ -160,8 +160,7 @@ def _draw(run: Run, number: int) -> Cohort:
 
 def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
     """The row of a round; without metrics that of one which no client was drawn for, and in which nothing moved."""
-    # Where clients choose, all of them are asked at an evaluation only.
-    clusters = {} if run.method.clients_choose else summary.cluster_numbers(run.population, run.views)
+    clusters = {} if run.chooses_at_evaluations else summary.cluster_numbers(run.population, run.views)
     row = {**dict.fromkeys((*COLUMNS, *_names(run))), **clusters, "down_bytes": 0, "up_bytes": 0}
     if metrics is not None:
         if len(metrics.client_ids):

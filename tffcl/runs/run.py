@@ -250,6 +250,12 @@ class Run:
         """Whether no round will follow, now or later."""
         return bool(self.stopped) or self.round_number == self.protocol.rounds
 
+    @property
+    def chooses_at_evaluations(self) -> bool:
+        """Whether all clients choose their clusters at an evaluation only: between two of them those that are known are
+        of different rounds."""
+        return type(self.method).choose is not Method.choose
+
     def stop(self, reason: str | None):
         """Ends the run with this round, if there is a reason and no other before it."""
         if reason and not self.is_over:
