@@ -52,6 +52,11 @@ def test_clove_finds_who_holds_like_images(tff_worker, turned):
         assert newcomers.assignment[client] == np.argmin(losses) and losses[0] != losses[1]
 
 
+class Stops(tffcl.Callback):
+    def after_round(self, run):
+        return "enough" if run.round_number == 2 else None
+
+
 @pytest.mark.parametrize("build", [build_clove, build_ifca])
 def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_worker, model, turned, tmp_path, build):
     """All clients are grouped anew at an evaluation; between two the labels that are known are of different rounds."""
@@ -63,6 +68,9 @@ def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_wor
     np.testing.assert_array_equal(found[3][0], [np.nan, np.nan, found[1][0][2]])
     assert set(found[3][1]) == {3} and np.isfinite(found[1][0]).all()
     np.testing.assert_array_equal(found[3][1][3], found[1][1][max(found[1][1])])
+    stopped = tffcl.train(method, turned, evaluate_every=3, callbacks=[Stops()], out=tmp_path / "stopped", **how)
+    assert stopped.rounds["clusters"].to_numpy()[-1] == found[1][0][1]  # evaluated after it was stopped
+    np.testing.assert_array_equal(read_run(tmp_path / "stopped", "method").history[2], stopped.clients["cluster"])
 
 
 def test_clove_with_fewer_clients_than_models_leaves_the_others_as_they_are(tff_worker, model, population):

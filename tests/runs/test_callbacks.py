@@ -123,8 +123,10 @@ def test_a_reason_ends_the_run_and_its_result_says_so(go, capsys):
     assert (
         result.summary["stopped"] in capsys.readouterr().err and Checkpoints(result.out / "checkpoints").latest() == 2
     )
-    whole = go("whole", rounds=2, evaluate_every=5).summary
-    assert whole["accuracy"] == result.summary["accuracy"] and "stopped" not in whole
+    whole = go("whole", rounds=2, evaluate_every=5)
+    assert whole.summary["accuracy"] == result.summary["accuracy"] and "stopped" not in whole.summary
+    rows = [[{**row, "seconds": ""} for row in rows_of(each.out / "rounds.csv")] for each in (result, whole)]
+    assert rows[0] == rows[1] and float(rows[0][-1]["cluster_accuracy"]) > 0
 
 
 def test_what_is_no_callback_is_told(go):

@@ -226,6 +226,8 @@ def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, 
     stopped = run("run", costs[1] * 1.01)
     assert stopped.summary["rounds"] == 2 and stopped.summary["privacy"]["epsilon"] == pytest.approx(costs[1])
     assert "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
+    (first, last), mean = rows_of(tmp_path / "run" / "rounds.csv"), stopped.summary["accuracy"]["cluster"]["mean"]
+    assert not first["cluster_accuracy"] and float(last["cluster_accuracy"]) == pytest.approx(mean)
     again = run("run", costs[1] * 1.02, resume=True)
     assert again.summary["rounds"] == 2 and "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
     with pytest.raises(UserError, match="privacy.epsilon is .* is spent, and a round would make it"):

@@ -58,6 +58,11 @@ class ClusterHistory(Callback):
             np.save(file, moves if moves.dtype.kind == "U" else moves.astype(np.int32))
         self._clients, self._clusters = clients, clusters
 
+    def end(self, run: "Run"):
+        """Saves what clients choose at an evaluation after the round with which the run was stopped."""
+        if run.evaluation is not None:
+            self.after_round(run)
+
 
 class History(Mapping[int, np.ndarray]):
     """Round to the clusters `int [N]` after it, of the rounds that changed some; made when it is asked for."""

@@ -36,8 +36,7 @@ def next_round(run: Run):
         row |= {"down_bytes": row["down_bytes"] + joined.down, "up_bytes": row["up_bytes"] + joined.up}
         run.evaluation = None
         if is_evaluation(number, run.protocol.rounds, run.protocol.evaluate_every):
-            evaluate(run)
-            row |= _accuracies(run.evaluation, run.totals) | summary.cluster_numbers(run.population, run.views)
+            row |= evaluate(run)
         run.round_number, run.metrics = number, row
     except BaseException as error:
         run.stage, run.state, run.totals, run.evaluation = before
@@ -48,8 +47,12 @@ def next_round(run: Run):
         raise
 
 
-def evaluate(run: Run):
-    """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`."""
+def evaluate(run: Run) -> dict:
+    """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`.
+
+    Returns:
+      The cells of rounds.csv that an evaluation fills.
+    """
     with run.timed(EVALUATION):
         method, population, stage = run.method, run.population, run.stage
         tested = population.evaluated
@@ -82,6 +85,7 @@ def evaluate(run: Run):
         run.evaluation["confusion"] = functools.partial(stage.evaluator.confusion, models, rows, clusters)
         if stage.validator is not None:
             run.evaluation["validation"] = of(stage.validator)
+    return _accuracies(run.evaluation, run.totals) | summary.cluster_numbers(run.population, run.views)
 
 
 def accounted(population: Population) -> contextlib.AbstractContextManager:
@@ -280,7 +284,7 @@ def run_rounds(run: Run, callbacks: Sequence[Callback]):
                 run.interrupts.check()
                 _one_round(run, callbacks)
             if run.is_over and run.evaluation is None:
-                evaluate(run)
+                run.metrics = {**run.metrics, **evaluate(run)}
         except UserError as error:
             kind = Diverged if isinstance(error, Diverged) else UserError
             saved = f" (rounds 1 to {run.round_number} are saved)" if run.round_number else ""

@@ -27,7 +27,10 @@ logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not
 
 
 class RoundsTable(Callback):
-    """Appends a row a round to rounds.csv; a resumed run first drops the rows after its checkpoint."""
+    """Appends a row a round to rounds.csv; a resumed run first drops the rows after its checkpoint.
+
+    A run that is stopped in a round without an evaluation has one after it, with which the last row is completed.
+    """
 
     def begin(self, run: Run):
         """Opens the table; rows that it lacks of the rounds that are done are told on standard error.
@@ -38,18 +41,37 @@ class RoundsTable(Callback):
         """
         self._file = run.directory / ROUNDS
         check_replaceable(self._file)
-        self._names = _keep_rows(self._file, run.round_number)
+        self._names, self._lacks_evaluation = _keep_rows(self._file, run.round_number), True
 
     def after_round(self, run: Run):
         """Writes the row; a cell is empty where nothing was measured."""
-        row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
-        row = {key: "" if value is None else _cell(np.asarray(value).item()) for key, value in row.items()}
+        self._lacks_evaluation = run.evaluation is None
+        row = self._row(run)
         if new := [name for name in row if name not in self._names]:
-            _, *before = csv.reader(io.StringIO(read_bytes(self._file).decode(), newline=""))
+            before = self._rows()
             self._names = [*self._names, *new]
             _write_rows(self._file, self._names, [[*each, *("" for _ in new)] for each in before])
         with open(self._file, "a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._names).writerow(row)
+
+    def end(self, run: Run):
+        """Completes the last row."""
+        if not self._lacks_evaluation or run.evaluation is None or not (rows := self._rows()):
+            return
+        last = dict(zip(self._names, rows[-1]))
+        more = {key: value for key, value in self._row(run).items() if value != "" and not last.get(key)}
+        if more and last["round"] == str(run.round_number):
+            self._names = [*self._names, *(key for key in more if key not in last)]
+            last |= {key: str(value) for key, value in more.items()}
+            padded = [[*each, *[""] * (len(self._names) - len(each))] for each in rows[:-1]]
+            _write_rows(self._file, self._names, [*padded, [last[name] for name in self._names]])
+
+    def _row(self, run: Run) -> dict:
+        row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
+        return {key: "" if value is None else _cell(np.asarray(value).item()) for key, value in row.items()}
+
+    def _rows(self) -> list[list[str]]:
+        return list(csv.reader(io.StringIO(read_bytes(self._file).decode(), newline="")))[1:]
 
 
 def _cell(value):
@@ -67,9 +89,11 @@ class TensorBoard(Callback):
             self._manager = tff.program.TensorBoardReleaseManager(self._place)
         except tf.errors.OpError as error:
             raise _as_os_error(error, self._place) from None
+        self._lacks_evaluation = False
 
     def after_round(self, run: Run):
         """Writes the numbers that were measured; OSError if they cannot be written."""
+        self._lacks_evaluation = run.evaluation is None
         numbers = {key: value for key, value in run.metrics.items() if value is not None} | _by_cluster(run)
         try:
             # In a thread of its own: in a notebook an event loop runs in this one.
@@ -77,6 +101,11 @@ class TensorBoard(Callback):
                 executor.submit(asyncio.run, self._manager.release(numbers, run.round_number)).result()
         except tf.errors.OpError as error:
             raise _as_os_error(error, self._place) from None
+
+    def end(self, run: Run):
+        """Writes the numbers of the last round again if its evaluation came after it."""
+        if self._lacks_evaluation and run.evaluation is not None:
+            self.after_round(run)
 
 
 def _by_cluster(run: Run) -> dict[str, dict[str, float]]:
