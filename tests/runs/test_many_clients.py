@@ -82,7 +82,8 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
     columns, found = result.clients, read_run(tmp_path)
     known = np.isfinite(np.asarray(columns["cluster_accuracy"], float))
     assert set(np.flatnonzero(known)) == asked and np.flatnonzero(found.clients.test_examples).tolist() == sorted(asked)
-    assert any(f"accuracies are of {MANY} of the {CLIENTS} clients" in note for note in result.summary["notes"])
+    note = f"accuracies, and what clients choose, are of {MANY} of the {CLIENTS} clients"
+    assert any(note in each for each in result.summary["notes"])
     together = [found.clients.cluster[[client for client in sorted(drawn) if client % 2 == turn]] for turn in (0, 1)]
     if method.name == "pacfl":
         assert [len(set(each.tolist())) for each in together] == [1, 1] and together[0][0] != together[1][0]
@@ -96,6 +97,32 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
     assert page.stat().st_size < 2_000_000
     # Nobody has counted the training examples, and the page does not say that there are none.
     assert re.search("training examples</dt>\\s*<dd[^>]*>–", page.read_text())
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedem"])
+def test_who_was_not_asked_for_an_evaluation_chooses_when_its_model_is_asked_for(
+    name, model, digits, monkeypatch, tmp_path
+):
+    """The same run of the same clients, of whom all choose at the end, or few."""
+    found = {}
+    for most in (CLIENTS, MANY):
+        monkeypatch.setattr(client_examples, "MANY", most)
+        clients = tffcl.Population.from_arrays(Read(digits, 10), Read(digits, 5), lazy=True)
+        clients = clients.restricted(range(40))
+        method = getattr(tffcl.algorithms, f"build_{name}")(model, TRAINING)
+        found[most] = tffcl.train(
+            method, clients, rounds=3, clients_per_round=9, evaluate_every=3, out=tmp_path / str(most),
+            show_progress=False,
+        )  # fmt: skip
+    every, few = found[CLIENTS], found[MANY]
+    unknown = np.isnan(few.clients["cluster_accuracy"].to_numpy(float))
+    assert few.summary["clusters"]["unknown"] == unknown.sum() == 40 - MANY
+    assert "unknown" not in every.summary["clusters"]
+    assert sum(few.summary["clusters"]["sizes"]) == MANY
+    for client in np.flatnonzero(unknown):
+        assert few.trained.cluster_of(client) == every.trained.cluster_of(client)
+        for one, other in zip(few.mixture_of(client), every.mixture_of(client)):
+            np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_what_nobody_looked_at_is_checked_when_it_is_read(digits, monkeypatch):

@@ -284,7 +284,8 @@ class Population(Shown):
           lazy: Whether examples are read when they are needed, the same each time, so that the clients of a round and
             some 256 MB of the last ones are in memory. Of up to 10,000 clients each is read once at first, to be
             checked and counted. Of more, some 60 are, and each that is drawn when it is; nobody knows the `sizes` of
-            the others, accuracies are of 10,000, and labels that are texts need `label_names`, or all are read.
+            the others, accuracies and what clients choose at an evaluation are of 10,000, and labels that are texts
+            need `label_names`, or all are read.
           known: As of `from_arrays`.
           label_names: As of `from_arrays`.
 

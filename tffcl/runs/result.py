@@ -62,9 +62,18 @@ class Trained(Shown):
 
     def cluster_of(self, client) -> int:
         """Returns the client's cluster; UserError if it did not take part."""
-        own, views = self.population.id_of(client), self.method.views(self.state)
+        own = self.population.id_of(client)
+        views = self.method.views(self._state_of(own))
         # The state may know more clients than the population.
         return int(views.clusters[index_of(views.client_ids, own)[0]])
+
+    def _state_of(self, client: int):
+        """The state in which a client has what it chooses: of so many clients that few are asked at an evaluation, one
+        of the others chooses now."""
+        if client in self.population.evaluated.client_ids:
+            return self.state
+        runtime.use_local_worker()
+        return self.method.choose(self.state, self.population.restricted([client]))
 
     def admit(self, population: Population) -> "Trained":
         """Lets clients join that are new in a population, and returns what answers for its clients as this does for
@@ -97,7 +106,7 @@ class Trained(Shown):
         """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a
         single model unless the method mixes them; UserError if the client did not take part."""
         own: Any = np.array([self.population.id_of(client)], np.int32)
-        models, given = self.method.used_models(self.state, own)
+        models, given = self.method.used_models(self._state_of(own[0]), own)
         rows, weights = assigned(given).of(0)
         return models[rows], weights
 

@@ -242,7 +242,10 @@ class Run:
         """What the method shows of its state, of the clients that there are."""
         known, of = self._viewed or (None, None), (self.state, self.stage)
         if known[0] is None or known[0][0] is not of[0] or known[0][1] is not of[1]:
-            self._viewed = of, self.method.views(self.state).of(self.population.client_ids)
+            views, asked = self.method.views(self.state).of(self.population.client_ids), self.population.evaluated
+            if self.chooses_at_evaluations and len(asked) < len(self.population):
+                views = dataclasses.replace(views, known=np.isin(views.client_ids, asked.client_ids))
+            self._viewed = of, views
         return self._viewed[1]
 
     @property

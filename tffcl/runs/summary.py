@@ -252,7 +252,8 @@ def _notes_of_classes(population: Population) -> list[str]:
 
 def _notes_of_many(population: Population) -> list[str]:
     tested, everyone = len(population.evaluated), len(population)
-    note = f"accuracies are of {tested:,} of the {everyone:,} clients, drawn at random: examples are read when needed"
+    note = f"accuracies, and what clients choose, are of {tested:,} of the {everyone:,} clients, drawn at random: "
+    note += "examples are read when needed"
     return [note] if tested < everyone else []
 
 

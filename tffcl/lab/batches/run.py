@@ -268,7 +268,7 @@ class ObjectRun:
         runtime.use_local_worker()
         with simulating(client_states=KeptStore(directory / KEPT, run=name)):
             state, _ = checkpoints.load(last, method.state_class)
-        return Trained(method, method.choose(state, population), population, last, stages.names())
+        return Trained(method, method.choose(state, population.evaluated), population, last, stages.names())
 
     def check_same_data(self, directory: RunDirectory):
         """Raises UserError if the run in a directory was of other data."""

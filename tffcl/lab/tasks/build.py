@@ -253,7 +253,7 @@ def load_run(
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
     population = taken_by(method.model, population_in(config, federated, newest))
-    state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
+    state = method.choose(state, population.evaluated)  # a checkpoint between evaluations holds older choices
     federated, _ = drifted_in(config, federated, newest)
     return TrainedRun(method, state, population, newest, names_of(population), config, federated, ledger)
 
