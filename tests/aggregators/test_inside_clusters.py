@@ -172,6 +172,22 @@ def test_the_noise_has_the_stated_standard_deviation(tff_worker, secure):
     assert len(np.unique(np.round(np.ravel(counts), 6))) == rounds * clusters  # no draw comes twice
 
 
+def test_a_cluster_waits_by_its_noisy_number_and_not_by_its_own(tff_worker):
+    """Which nobody is told: whether a result is zero would tell of it."""
+    factory = tffcl.aggregation("dp", noise_multiplier=1.0, min_cluster_size=4, seed=3).with_clusters(3)
+    keys, sizes = np.repeat(np.arange(3), [3, 4, 5]), np.array([3, 4, 5])
+    process, shown, noisy = built(factory), [], []
+    state, values = process.initialize(), np.ones((12, SIZE), np.float32)
+    clients = [collections.OrderedDict(key=np.int32(key), value=value) for key, value in zip(keys, values)]
+    for _ in range(8):
+        output = process.next(state, clients, [1.0] * 12)
+        state = output.state
+        shown.append(np.any(output.result, axis=1))
+        noisy.append(np.asarray(output.measurements["clients"]))
+    np.testing.assert_array_equal(shown, np.array(noisy) >= 4)
+    assert np.any(shown != (sizes >= 4))
+
+
 def test_noise_repeats_with_the_seed_only(tff_worker):
     keys, values, weights = unequal(2)
 

@@ -79,6 +79,8 @@ def test_two_groups_are_found_and_their_models_part(tff_worker, model, turned):
     assert partition_of(state.assignment) == {frozenset({0, 2, 4, 6}), frozenset({1, 3, 5, 7})}
     assert state.splits.tolist() == [[3, 0, 1]]
     np.testing.assert_array_equal(state.models[0], state.models[1])  # both go on from the cluster's model
+    # What newcomers train is the model that the members' updates were of, before the round that split it.
+    np.testing.assert_array_equal(state.tree[0][0], train(method, turned, 2).models[0])
     later = train(build_cfl(model, TRAINING, dataclasses.replace(EAGER, first_rounds=99)), turned, 1, state, 4)
     assert np.abs(later.models[0] - later.models[1]).max() > 0.01
 
@@ -95,6 +97,26 @@ def test_the_single_linkage_bipartition_is_the_best_of_all():
         assert partition_of(labels) == {frozenset(rest), frozenset(chosen)}
         apart = cosine_distances(updates)[labels == 0][:, labels == 1].min()
         assert 1 - apart == pytest.approx(best, abs=1e-5)
+
+
+def test_the_gate_looks_at_the_members_of_the_halves_that_are_most_alike():
+    """γ < sqrt((1 - α) / 2), α the largest cosine across: of 90 degrees, and not of 100."""
+    from tffcl.clustering.hierarchical import bipartition
+
+    angles = np.radians([0, 10, 100])
+    updates = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    assert bipartition(updates, gate=0.70).tolist() == [False, False, True]
+    assert bipartition(updates, gate=0.72) is None
+
+
+def test_an_update_goes_with_the_half_that_has_the_one_most_like_it():
+    """Also where the others of that half are far from it."""
+    from tffcl.clustering.hierarchical import nearer_second
+
+    def at(*degrees):
+        return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1)
+
+    assert nearer_second(at(0, 45, 0), (at(40, 50), at(10, 170))).tolist() == [True, False, True]
 
 
 def test_absent_members_go_with_the_half_that_is_like_their_last_update(tff_worker, model, turned):
@@ -197,6 +219,15 @@ def test_last_updates_are_kept_apart_from_the_models(tff_worker, model, turned):
     assert state.updates.has([2, 3, 5]).tolist() == [True, False, True]
 
 
+def test_the_last_update_of_a_client_is_that_of_its_last_round(tff_worker, model, turned):
+    method = build_cfl(model, TRAINING, EAGER)
+    seen = recording(method)
+    state = train(method, turned, 2, cohort={1: [2, 5], 2: [5, 6]}.get)
+    (_, first, _), (_, second, _) = seen
+    assert np.abs(first[5] - second[5]).max() > 1e-3
+    np.testing.assert_array_equal(state.updates.of([2, 5, 6]), [first[2], second[5], second[6]])
+
+
 @pytest.mark.slow
 def test_it_finds_the_four_rotations(tmp_path):
     import tffcl
@@ -211,6 +242,7 @@ def test_relative_norms_are_shares_of_the_first_rounds_longest(tff_worker, model
     state = train(relative, turned, 4)
     unit = float(state.unit)
     assert unit == pytest.approx(np.linalg.norm(list(seen[0][1].values()), axis=1).max(), rel=1e-5)
+    assert float(train(relative, turned, 1).unit) == unit
     absolute = build_cfl(model, TRAINING, CFLParameters(0.9 * unit, 0.2 * unit, first_rounds=2))
     assert 0.1 < unit < 10 and len(state.splits)
     np.testing.assert_array_equal(train(absolute, turned, 4).splits, state.splits)

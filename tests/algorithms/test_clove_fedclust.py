@@ -87,6 +87,14 @@ def test_clove_with_fewer_clients_than_models_leaves_the_others_as_they_are(tff_
     assert alone.assignment[3] == np.argmin(losses)
 
 
+def test_clove_compares_roots_of_losses_where_it_is_told(tff_worker, model, population):
+    few, losses = population.restricted([0, 1, 2, 3]), np.array([[0.01, 10.0], [0.0, 8.0], [0.5, 10.0], [0.6, 8.2]])
+    for root, pairs in [(True, [(0, 1), (2, 3)]), (False, [(0, 2), (1, 3)])]:
+        clove = build_clove(model, TRAINING, CLoVEParameters(2, square_root=root))
+        found = clove._grouped(clove.initialize(few), few, 1, losses).assignment
+        assert len(set(found)) == 2 and all(found[one] == found[other] for one, other in pairs), root
+
+
 @pytest.mark.parametrize(("clusters", "limit"), [(1, "fedavg"), (5, "solo")])
 def test_fedclust_with_one_cluster_is_fedavg_and_with_n_solo(tff_worker, model, population, reference, clusters, limit):
     method = build_fedclust(model, TRAINING, FedClustParameters(num_clusters=clusters))

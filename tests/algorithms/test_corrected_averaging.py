@@ -190,6 +190,21 @@ def test_under_noise_c_stays_where_clients_leave(tff_worker, model, population):
     assert 0 < np.abs(now - c).max() < 3 * np.abs(c).max()
 
 
+def test_where_c_is_averaged_anew_clients_that_leave_do_not_change_it(tff_worker, model, population):
+    """It is N c that the server has, and N of those who are there."""
+    robust, here = tffcl.aggregation("robust", rule="median"), [0, 1, 3]
+    method, left = build_scaffold(model, PLAIN, aggregation=robust), population.restricted(here)
+    before = train(method, population, [(0, 1, 2, 3, 4)] * 2)
+    c = before.server["control_sums"] / 5
+    alone = dataclasses.replace(
+        before, client_ids=left.client_ids, assignment=np.zeros(3, np.int32), server={"control_sums": 3 * c}
+    )
+    after, expected = (method.next(state, cohort_of(left, [0, 3], 3))[0] for state in (before, alone))
+    assert_close(after.models, expected.models)
+    assert_close(after.server["control_sums"] / 5, expected.server["control_sums"] / 3)
+    assert np.abs(c).max() > 1e-2
+
+
 @SLOW
 def test_newcomers_that_join_clusters_and_found_one_leave_each_c_right(tff_worker, model, digit_clients):
     turned = digit_clients([40] * 6, turns=[0, 0, 0, 0, 1, 1])

@@ -1,5 +1,7 @@
 """FLT's flags of change: raised by clients, counted by the server, answered by new clusters."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,20 @@ def test_clusters_formed_anew_of_unchanged_clients_change_nothing(tff_worker, mo
         np.testing.assert_array_equal(states[0].assignment, states[1].assignment)
         models = [each.models_for(state, EVERYONE) for each, state in zip((plain, dynamic), states)]
         np.testing.assert_allclose(models[0][0][models[0][1]], models[1][0][models[1][1]], rtol=1e-5, atol=1e-7)
+
+
+def test_new_clusters_start_from_the_means_of_their_members_models(tff_worker, model, encoder, grouped):
+    """Weighted as in the rounds."""
+    rng, labels = np.random.default_rng(0), np.array([0, 0, 1, 1, 1, 2, 2, 2, 2])
+    state = flt(model, encoder, clusters="disjoint").initialize(grouped)
+    state = dataclasses.replace(state, models=rng.normal(size=state.models.shape).astype(np.float32))
+    own = state.models[state.assignment]
+    for weighting in ("examples", "uniform"):
+        method = flt(model, encoder, clusters="disjoint", period=1, weighting=weighting)
+        found = method._carry(state, labels, grouped)["models"]
+        for cluster in range(3):
+            of, sizes = labels == cluster, grouped.sizes if weighting == "examples" else np.ones(9)
+            np.testing.assert_allclose(found[cluster], np.average(own[of], axis=0, weights=sizes[of]), atol=1e-6)
 
 
 def test_a_period_forms_clusters_without_flags(tff_worker, model, encoder, grouped):

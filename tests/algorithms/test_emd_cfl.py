@@ -32,7 +32,9 @@ def test_it_groups_after_a_warm_up_by_what_its_model_makes_of_the_data(tff_worke
     assert metrics.signatures.up == 9 * 64 * 10 * 4
     points = state.met.signatures["points"]
     outputs = model.logits(model.unravel(warm.models[0]), model.preprocess(turned.train(0).x), None).numpy()
-    assert (distance.cdist(points[0], outputs).min(axis=1) < 1e-3).all()  # each is one of the client's examples
+    apart = distance.cdist(points[0], outputs)
+    assert (apart.min(axis=1) < 1e-3).all()  # each is one of the client's examples
+    assert apart.argmin(axis=1).max() >= 64  # and not of its first ones
     assert len(np.unique(points[0].round(4), axis=0)) == 64
 
 

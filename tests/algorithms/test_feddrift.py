@@ -83,6 +83,15 @@ def test_models_for_each_client_merge(tff_worker, model, population, reference):
     assert len(state.models) == 1 and not state.untrained.any()
 
 
+def test_a_model_is_untrained_until_somebody_trains_it(tff_worker, model, population):
+    method = build_feddrift(model, TRAINING, FedDriftParameters(1e-9, start="each"))
+    state, _ = method.next(method.initialize(population), cohort_of(population, [0, 1], 1))
+    assert state.untrained.tolist() == [False, False, True, True, True]
+    # Who was never asked has the best of those that are trained, or its own.
+    placed = method.place(state, population)
+    assert all(row in (0, 1, client) for client, row in enumerate(placed.assignment.tolist()))
+
+
 def test_it_recovers_after_labels_are_swapped(tff_worker, model, digit_clients, tmp_path):
     """Half of the clients hold other labels from round 5 on: FedDrift comes back, PACFL does not."""
     before = digit_clients([120] * 6)
@@ -104,6 +113,8 @@ def test_clusters_merge_as_plain_loops_merge_them():
     np.testing.assert_allclose(apart, [[0.1, 0.225, 2.0], [0.5, 0.275, 2.0], [2.0, 1.25, 0.1]])
     for threshold, labels in [(0.1, [0, 1, 2]), (0.23, [0, 0, 1]), (5, [0, 0, 0])]:
         assert merged_clusters(apart, threshold).tolist() == labels
+    row = np.abs(np.subtract.outer([0.0, 0.1, 0.25], [0.0, 0.1, 0.25]))  # complete linkage: its ends are 0.25 apart
+    assert merged_clusters(row, 0.2).tolist() == [0, 0, 1] and merged_clusters(row, 0.25).tolist() == [0, 0, 0]
     apart[:, 1] = np.nan  # nobody of the second cluster was asked
     assert merged_clusters(apart, 5).tolist() == [0, 1, 0]
     assert merged_clusters(np.full([2, 2], np.nan), 5).tolist() == [0, 1]

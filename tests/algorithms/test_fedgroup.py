@@ -1,5 +1,7 @@
 """FedGroup: groups by decomposed cosines of updates, which start from their members' pre-trained models."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.spatial import distance
@@ -28,6 +30,15 @@ def test_its_groups_are_those_of_the_authors_way_and_start_from_pre_trained_mode
     joined = method.admit(state, newcomers)
     assert len({*zip(OWNERS, joined.assignment.tolist())}) == 3
     np.testing.assert_array_equal(joined.models, state.models)
+
+
+def test_its_pre_training_has_epochs_of_its_own(tff_worker, model, turned):
+    few, how = turned.restricted([0, 1, 2]), FedGroupParameters(num_clusters=2, pre_training_epochs=4)
+    updates = [
+        build_fedgroup(model, dataclasses.replace(TRAINING, epochs=epochs), how).initialize(few).signatures["value"]
+        for epochs in (1, 4)
+    ]
+    np.testing.assert_array_equal(*updates)
 
 
 def test_what_is_wrong_is_one_line(tff_worker, model, turned):

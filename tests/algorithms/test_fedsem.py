@@ -43,6 +43,24 @@ def test_fedsems_centres_are_the_means_of_the_models_near_them(tff_worker, model
         method.next(method.initialize(grouped), cohort_of(grouped, [0, 1], 3))
 
 
+def test_fedsems_centres_are_the_means_of_those_who_end_near_them(tff_worker, model, grouped):
+    """Not of those who trained them: everybody trains another group's centre here, and ends near its own group's."""
+    method, everyone = build_fedsem(model, TRAINING, FedSEMParameters(3)), grouped.client_ids
+    state, _ = method.next(method.initialize(grouped), cohort_of(grouped, everyone, 1))
+    near = model.initial + 0.01 * (state.models - model.initial)
+    astray = dataclasses.replace(state, models=near, assignment=(state.assignment + 1) % 3)
+    cohort = cohort_of(grouped, everyone, 2)
+    after, metrics = method.next(astray, cohort)
+    np.testing.assert_array_equal(metrics.clusters, astray.assignment)
+    np.testing.assert_array_equal(after.assignment, state.assignment)
+    starts = near[astray.assignment]
+    trained = np.stack([local_training.trained(model, grouped, cohort, c, starts[c], TRAINING) for c in everyone])
+    for cluster in range(3):
+        members = after.assignment == cluster
+        mean = np.average(trained[members], axis=0, weights=grouped.sizes[members])
+        np.testing.assert_allclose(after.models[cluster], mean, rtol=0, atol=1e-5)
+
+
 def test_a_first_round_of_few_by_chance_leaves_centres_at_the_initial_model(tff_worker, model, grouped):
     """They are there for clients that are nearer to them."""
     method = build_fedsem(model, TRAINING, FedSEMParameters(3))
@@ -85,6 +103,16 @@ def test_fedsem_finds_the_clusters_of_clients_that_come_late(tff_worker, model, 
     admitted = method.admit(state, newcomers)
     assert same_groups(admitted.assignment)
     assert admitted.known.all()
+
+
+def test_fedsem_places_late_clients_by_the_first_rounds_centres(tff_worker, model, grouped):
+    """Wherever the centres have gone since."""
+    known, newcomers = split(grouped, [4, 8])
+    method = build_fedsem(model, TRAINING, FedSEMParameters(3))
+    state, _ = method.next(method.initialize(known), cohort_of(known, known.client_ids, 1))
+    assert same_groups(method.admit(state, newcomers).assignment)
+    gone = dataclasses.replace(state, models=np.roll(state.models, 1, axis=0))
+    assert same_groups(method.admit(gone, newcomers).assignment)
 
 
 def test_fedsem_places_late_clients_at_the_first_rounds_learning_rate(tff_worker, model, grouped):

@@ -64,6 +64,7 @@ def test_a_pair_at_exactly_the_threshold_is_in_one_cluster(model, images):
         clustering = group_flis_hc(model, TRAINING, how, server_images=images)
         proximity = clustering.distances({"value": answers}, None)
         assert clustering.group(proximity)[0].tolist() == [0, 0], share
+        assert related(tf.constant(answers), share / 10, "agreement", 2).numpy().all(), share
 
 
 @pytest.mark.parametrize("soft", [False, True])

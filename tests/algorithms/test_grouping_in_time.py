@@ -142,10 +142,21 @@ def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
     assert dict(metrics.scalars) == {"change_flags": 2, "formed_anew": 1}
     assert metrics.signatures.up == 4 + 6 * method.joining.up  # a flag, and everybody's signature
     np.testing.assert_array_equal(state.met.assignment, before.assignment[[1, 0, 2, 3, 4, 5]])
+    assert np.isnan(state.losses).all()  # those of before are of other models
     views = method.views(state)
     assert views.moves.moved_in.tolist() == [9, 9, 0, 0, 0, 0] and views.moves.flagged_in.tolist()[:2] == [9, 10]
     state, anew = through(method, state, after, (11, 12))
     assert not any(anew) and not state.flags.raised.any()
+
+
+def test_a_loss_is_held_against_the_least_that_was_told(tff_worker, pacfl, clients):
+    """Or many small rises would go unseen."""
+    method = pacfl(regroup_on={"signal": "loss", "bound": 100.0})
+    state, _ = method.next(method.initialize(clients), cohort_of(clients, EVERYONE, 1))
+    state = dataclasses.replace(state, losses=np.array([0, 0, 9, 9, np.nan, np.nan], np.float32))
+    after, _ = method.next(state, cohort_of(clients, [0, 2, 4], 2))
+    assert after.losses[:2].tolist() == [0, 0] and after.losses[3] == 9 and np.isnan(after.losses[5])
+    assert 0 < after.losses[2] < 9 and after.losses[4] > 0
 
 
 def test_cluster_models_go_on_and_new_ones_start_from_their_members(tff_worker, model, digits):

@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import own_data
 from tests.algorithms.conftest import as_arrays
 from tests.oracles import ifca as oracle
 from tests.short_runs import deployed_inputs, split
@@ -15,7 +17,9 @@ from tffcl.algorithms.ifca import build_ifca, build_ifca_round, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import type_bytes
 
 SHORT = LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
@@ -266,6 +270,27 @@ def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
     np.testing.assert_array_equal(after.models, expected.models)
     with pytest.raises(UserError, match="start 'fedavg' takes no aggregation"):
         build_ifca(model, SHORT, how, aggregation=tff.aggregators.MeanFactory())
+
+
+def test_after_rounds_of_fedavg_weights_that_were_given_differ_by_their_noise_alone(tff_worker):
+    """What those rounds have learned of the last layer stays, too."""
+    keras, rng = own_data.keras_perceptron(), np.random.default_rng(0)
+    keras.set_weights([weight + 0.01 * np.arange(weight.size).reshape(weight.shape) for weight in keras.get_weights()])
+    model = FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, own_data.spec([30], tf.float32))
+    population = Population.from_arrays(
+        {client: (rng.normal(size=(20, 30)).astype(np.float32), rng.integers(0, 2, 20)) for client in range(4)}
+    )
+    how = IFCAParameters(num_clusters=2, start="fedavg", fedavg_rounds=1)
+    method, plain = build_ifca(model, SHORT, how, seed=5), build_fedavg(model, SHORT)
+    first, second = (Cohort(population, np.arange(4), (7, number)) for number in (1, 2))
+    state, one = (each.next(each.initialize(population), first)[0] for each in (method, plain))
+    last = list(model.layer_slices().values())[-1]
+    starts = np.repeat(one.models, 2, axis=0)
+    starts[:, last] += (draw_models(model, how, 5) - model.initial)[:, last]
+    independent = build_ifca(model, SHORT, IFCAParameters(num_clusters=2), seed=5)
+    given = dataclasses.replace(independent.initialize(population), models=starts)
+    (after, _), (expected, _) = method.next(state, second), independent.next(given, second)
+    np.testing.assert_allclose(after.models, expected.models, rtol=0, atol=1e-6)
 
 
 def test_sharing_needs_weights(convex):

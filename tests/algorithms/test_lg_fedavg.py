@@ -15,7 +15,8 @@ from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_
 from tffcl.aggregators.parameters import DPParameters
 from tffcl.aggregators.private_mean import PrivateClusteredMeanFactory
 from tffcl.algorithms.composed import build_composed
-from tffcl.algorithms.lg_fedavg import build_lg_fedavg, local_names
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg, build_partly_shared_training, local_names
+from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.errors import UserError
@@ -144,6 +145,21 @@ def test_where_nobody_takes_part_in_the_last_whole_round_the_next_shares_a_part(
     (state, metrics), (expected, told) = after(2), after(1)
     assert metrics.traffic == told.traffic and state.kept.has(COHORTS[1]).all()
     np.testing.assert_array_equal(state.models, expected.models)
+
+
+def test_in_a_grouping_everyone_goes_on_from_the_layers_of_its_own_cluster(tff_worker, model, population):
+    """After rounds on whole models clusters have local layers of their own, from which who comes late starts."""
+    engine = build_partly_shared_training(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1))
+    state = ClusteredState(**engine.start(population, np.array([0, 1, 0, 1, 0], np.int32)))
+    parted, _ = engine.next(state, cohort_of(population, [0, 1], 1))
+    starts = np.stack([engine.whole_model(parted, row) for row in (0, 1)])
+    assert np.abs(starts[0] - starts[1])[HIDDEN].max() > 0.01
+    cohort = cohort_of(population, [2, 3], 2)
+    after, _ = engine.next(parted, cohort)
+    models, rows = engine.models_for(after, [2, 3])
+    for client, row in zip((2, 3), rows):
+        own = local_training.trained(model, population, cohort, client, starts[client % 2], TRAINING)
+        np.testing.assert_allclose(models[row], own, rtol=0, atol=1e-5)
 
 
 def test_each_shared_layer_is_compressed_with_a_range_of_its_own(model):

@@ -46,8 +46,11 @@ def test_without_adaptation_it_is_fedavg_on_the_second_batches(tff_worker, model
 def test_the_steps_are_of_the_rate_that_was_set_for_all(tff_worker, model, population):
     """A β of its own would hardly move where FedAvg learns at the rate of all."""
     given = PerFedAvgParameters(beta=TRAINING.learning_rate)
-    states = [train(build_per_fedavg(model, TRAINING, how), population) for how in (PerFedAvgParameters(), given)]
-    np.testing.assert_array_equal(states[0].models, states[1].models)
+    slow = dataclasses.replace(TRAINING, learning_rate=TRAINING.learning_rate / 5)
+    chosen = [(TRAINING, PerFedAvgParameters()), (TRAINING, given), (slow, given)]
+    states = [train(build_per_fedavg(model, *each), population) for each in chosen]
+    for other in states[1:]:
+        np.testing.assert_array_equal(states[0].models, other.models)
 
 
 @pytest.mark.parametrize("gradient", ["first_order", "hessian_free"])

@@ -56,6 +56,7 @@ def test_ditto_without_its_term_is_solo_and_its_global_model_is_fedavgs(tff_work
     personal = train(ditto, population)
     assert_close(models_of(ditto, personal, population), reference("solo")[1])
     assert_close(ditto.views(personal).global_model, reference("fedavg")[1][0])
+    assert_close(reference("ditto")[0].global_model, reference("fedavg")[1][0])  # which the term does not hold
 
 
 def test_a_strong_term_holds_personal_models_at_the_global_one_of_the_rounds_start(tff_worker, model, population):

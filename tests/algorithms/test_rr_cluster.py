@@ -17,6 +17,7 @@ from tffcl.algorithms.each_round_parameters import IFCAParameters, RRClusterPara
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.rr_cluster import build_rr_cluster, moving_shares, rebalanced, sizes_before
+from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -31,6 +32,15 @@ def test_without_a_least_size_it_is_ifca(tff_worker, model, population, by):
     state, plain = train(method, population), train(build_ifca(model, TRAINING, seed=3), population)
     np.testing.assert_array_equal(state.models, plain.models)
     np.testing.assert_array_equal(state.assignment, plain.assignment)
+
+
+def test_each_client_trains_what_it_chose_in_whatever_order_they_come(tff_worker, convex, digit_clients):
+    population, clients = digit_clients([30] * 6, turns=[0, 2] * 3), [5, 0, 3, 2]
+    method = build_rr_cluster(convex, WHOLE, RRClusterParameters(num_clusters=2, least_clients=0))
+    state, own = method.initialize(population), LocalTraining(epochs=20, batch_size=0, learning_rate=0.2)
+    models = train(build_solo(convex, own), population.restricted([0, 1]), [(0, 1)])
+    state = dataclasses.replace(state, models=np.stack(models.kept.of([0, 1])))
+    assert method.next(state, cohort_of(population, clients, 1))[1].clusters.tolist() == [1, 0, 1, 0]
 
 
 def test_it_is_plain_ifca_with_rebalanced_choices(tff_worker, convex, digit_clients):
@@ -87,6 +97,21 @@ def test_shares_give_each_cluster_its_least_size_in_expectation():
     np.testing.assert_array_equal(moving_shares([5, 5], 5), np.eye(2))
     np.testing.assert_allclose([8.0, -1] @ moving_shares([8, -1], 6), [4, 3])  # a noisy count below 0 is nobody
     np.testing.assert_array_equal(moving_shares([0, 0], 6), np.eye(2))
+
+
+def test_what_is_expected_is_how_many_choose_and_not_how_many_were_left(tff_worker, convex, digit_clients):
+    """Of six clients all choose model 0, as both are one, and half of them move: of a left there, 2 a had chosen it."""
+    population, everyone = digit_clients([30] * 6), range(6)
+    how = RRClusterParameters(num_clusters=2, rebalance_by="counts", least_clients=3)
+    exact = tffcl.aggregation("dp", noise_multiplier=1e-6, clip=100.0, min_cluster_size=1, seed=1)
+    method = build_rr_cluster(convex, WHOLE, how, aggregation=exact)
+    alike = np.repeat(convex.initial[np.newaxis], 2, axis=0)
+    state = dataclasses.replace(method.initialize(population), models=alike, sizes=np.array([6.0, 0.0]))
+    after, metrics = method.next(state, cohort_of(population, everyone, 1))
+    left, moved = np.bincount(metrics.clusters, minlength=2)
+    assert left and moved
+    chose = [2 * left, max(moved - left, 0)]
+    np.testing.assert_allclose(after.sizes, 0.8 * state.sizes + 0.2 * np.array(chose), atol=1e-3)
 
 
 def test_moves_by_counts_cost_what_ifca_costs_and_the_choices_are_open(tff_worker, model, digit_clients, tmp_path):

@@ -252,6 +252,9 @@ def test_newcomers_of_a_soft_composition_get_weights_and_change_nobodys(tff_work
     joined = method.admit(state, newcomers)
     np.testing.assert_array_equal(joined.mixture[[0, 2, 4]], state.mixture)
     np.testing.assert_allclose(joined.mixture.sum(axis=1), 1, rtol=1e-6)
+    one = method.admit(state, newcomers.restricted([1]))
+    other = method.admit(one, newcomers.restricted([3]))  # client 1 is a member now
+    np.testing.assert_array_equal(other.mixture[[0, 1, 2, 4]], one.mixture)
 
 
 def test_newcomers_of_a_soft_composition_found_clusters_of_which_all_keep_an_optimizer(tff_worker, model, population):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from scipy.spatial import distance
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
 from tffcl.algorithms.each_round_parameters import StoCFLParameters
@@ -143,6 +144,27 @@ def test_where_a_new_cluster_starts(tff_worker, model, turned, start):
     assert_close(models_of(method, after, turned)[3], trained)
 
 
+def test_a_new_cluster_starts_from_the_closest_of_those_that_have_trained(tff_worker, model, turned):
+    """Whatever its place among them: client 1 comes before the others, and is turned as client 4 is."""
+    method = stocfl(model, StoCFLParameters(threshold=1, proximal_weight=0.0, start="closest"))
+    before, _ = rounds(method, turned, [(3, 4, 5)])
+    after, _ = rounds(method, turned, [(1,)], before, 2)
+    fedavg = build_fedavg(model, QUICK)
+    begun = dataclasses.replace(fedavg.initialize(turned), models=models_of(method, before, turned)[4][None])
+    trained = fedavg.next(begun, cohort_of(turned, [1], 2))[0].models[0]
+    assert_close(models_of(method, after, turned)[1], trained)
+
+
+def test_a_rounds_scalars_are_of_the_clusters_after_it(tff_worker, model, turned):
+    method = stocfl(model, StoCFLParameters(threshold=0.9999))
+    state, (told,) = rounds(method, turned, [(0, 1, 2, 4, 5)])
+    sums = state.known.partition.sums.astype(float)
+    cosines = 1 - distance.pdist(sums, "cosine")
+    assert told.scalars["known_clusters"] == len(sums) == 5 and told.scalars["merges"] == 0
+    np.testing.assert_allclose(told.scalars["objective"], cosines.sum(), rtol=1e-4)
+    np.testing.assert_allclose(told.scalars["mean_cosine"], cosines.mean(), rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     "how", [HOW, dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single")]
 )
@@ -188,6 +210,25 @@ def test_admitted_clients_that_have_not_trained_weigh_nothing_when_clusters_merg
     begun = dataclasses.replace(fedavg.initialize(turned), models=mean[None])
     expected, _ = fedavg.next(begun, cohort_of(turned, [0], 2))
     assert_close(merged.models[merged.known.rows], expected.models)
+
+
+@pytest.mark.parametrize("newcomer", [3, 4])
+def test_a_newcomer_weighs_nothing_until_it_trains_itself(tff_worker, model, turned, newcomer):
+    """Whether it has joined client 0's cluster, or founded one that has a copy of client 0's model: another's round
+    does not make it one that has trained."""
+    known, newcomers = split(turned, [newcomer])
+    apart = stocfl(model, StoCFLParameters(threshold=0.5, proximal_weight=0.0))
+    cohorts = [(0, 2)] if newcomer == 3 else [(0,)]
+    state = apart.admit(rounds(apart, known, cohorts)[0], newcomers)
+    assert (state.assignment[newcomer] == state.assignment[0]) == (newcomer == 3)
+    state, _ = rounds(apart, turned, [(0,)], state, 2)
+    assert np.flatnonzero(state.known.trained).tolist() == list(cohorts[0])
+    mean = models_of(apart, state, turned)[list(cohorts[0])].mean(axis=0)
+    together = stocfl(model, StoCFLParameters(threshold=-1, proximal_weight=0.0))
+    merged, _ = together.next(with_all_changed(state), cohort_of(turned, [0], 3))
+    fedavg = build_fedavg(model, QUICK)
+    begun = dataclasses.replace(fedavg.initialize(turned), models=mean[None])
+    assert_close(merged.models[merged.known.rows], fedavg.next(begun, cohort_of(turned, [0], 3))[0].models)
 
 
 def test_newcomers_clusters_that_merge_before_anybody_has_trained_them(tff_worker, model, turned):

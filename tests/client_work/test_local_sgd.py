@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -57,6 +59,19 @@ def test_it_is_numpys_sgd(digits, model, training, elsewhere, worth_splitting, m
     np.testing.assert_allclose(trained, model.ravel(expected), atol=2e-5)
     mean = np.average(losses[last:], weights=[len(batch) for batch in batches[last:]])
     assert float(loss) == pytest.approx(mean, rel=1e-4)
+
+
+def test_losses_by_epoch_are_those_of_so_many_epochs(digits, model):
+    """A client with fewer epochs than another has the loss of its last in the place of the others."""
+    x, y, training = digits[0][:45], digits[1][:45], LocalTraining(epochs=2, learning_rate=0.1)
+    some = dataclasses.replace(training, clients={"a": {"epochs": 4}})
+    by_epoch = build_local_sgd(model, some, by_epoch=True)
+    plain = [
+        float(build_local_sgd(model, dataclasses.replace(training, epochs=epochs))(model.initial, x, y, SEED)[1])
+        for epochs in (1, 2, 3, 4)
+    ]
+    for epochs, expected in [(2, [*plain[:2], plain[1], plain[1]]), (4, plain)]:
+        np.testing.assert_allclose(by_epoch(model.initial, x, y, SEED, epochs=epochs)[1], expected, rtol=1e-5)
 
 
 def test_no_examples_leave_the_model_alone(digits, model):

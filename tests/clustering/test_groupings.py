@@ -34,6 +34,13 @@ def test_groups_are_found_and_newcomers_join_them(name):
     assert GROUPINGS[name].place(proximity, points, turned).tolist() == turned[::3].tolist()
 
 
+def test_clients_at_0_from_each_other_do_not_set_the_scale_of_similarities():
+    """Most pairs are: their median would be 0."""
+    points = np.repeat([[0.0, 0.0], [3.0, 0.0]], [5, 1], axis=0)
+    proximity = distance.squareform(distance.pdist(points))
+    assert GROUPINGS["spectral"](proximity, None, 2, seed=0).tolist() == [0, 0, 0, 0, 0, 1]
+
+
 @pytest.mark.parametrize("name", GROUPINGS)
 @pytest.mark.parametrize("number", [1, 2, 6])
 def test_clients_that_do_not_differ_stay_together(name, number):

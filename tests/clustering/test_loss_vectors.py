@@ -16,6 +16,12 @@ def test_clusters_take_the_models_of_least_total_loss():
     assert group_by_losses(losses).tolist() == [0, 0, 2, 2, 1, 1]
 
 
+def test_a_group_of_many_clients_weighs_more_in_the_matching_than_one_client():
+    """Both are best under model 1: the one gives way, which would lose 1.0 by it, and not the three, who would lose 0.5
+    each."""
+    assert group_by_losses(np.array([[1.0, 0.0], [0.9, 0.4], [0.9, 0.4], [0.9, 0.4]])).tolist() == [0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("square_root", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_matching_of_the_same_groups_has_less_loss(seed, square_root):

@@ -145,3 +145,15 @@ def test_numbers_of_clusters_that_some_threshold_gives():
     assert numbers_of(build_dendrogram(line)) == [1, 2, 3]
     labels, _, threshold = group(line, "average", None, 5, unit="")
     assert labels.tolist() == [0, 0, 0, 1, 1, 2] and 0 < threshold < 1
+
+
+def test_a_split_of_several_clusters_must_be_the_clearer_the_more_there_are():
+    """Of two clusters either may have one by chance."""
+
+    class AlwaysSplit:
+        split = staticmethod(lambda members: 0.75 * self_distance._RATE)
+        inside = staticmethod(lambda labels: (1.0, True))
+
+    points = np.random.default_rng(0).normal(size=(16, 3))
+    number, kind, _ = self_distance._answer(build_dendrogram(cdist(points, points)), AlwaysSplit)
+    assert (number, kind) == (2, GROUPS)

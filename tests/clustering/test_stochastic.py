@@ -212,6 +212,27 @@ def test_newcomers_join_the_closest_or_found_clusters(seed):
     assert as_sets(mirrored.founded[::-1][alone]) == as_sets(found.founded[alone])
 
 
+def test_a_cluster_that_newcomers_join_is_compared_again():
+    """Their signatures have turned it: at first a cosine of 0.6 holds it apart from the other."""
+    known = np.array([[1, 0], [0.6, 0.8]], np.float32)
+    partition = stochastic.Partition(np.arange(2), known, np.ones(2, np.int32), np.zeros(2, bool))
+    assert len(stochastic.merge(partition, 0.9).partition) == 2
+    joined = stochastic.with_members(partition, np.array([0]), np.array([[0.8, 0.6]], np.float32))
+    assert joined.changed.tolist() == [True, False] and joined.sizes.tolist() == [2, 1]
+    assert len(stochastic.merge(joined, 0.81).partition) == 1
+
+
+def test_a_newcomer_at_exactly_the_threshold_joins():
+    """Section 3.3 says d >= τ, where line 14 of Alg. 1 merges above τ."""
+    known = np.array([[1, 0, 0, 0]], np.float32)
+    newcomers = np.array([[1, 1, 1, 1], [0, 1, 0, 0]], np.float32)  # cosines of 1/2 and 0
+    one = stochastic.Partition(np.arange(1), known, np.ones(1, np.int32), np.ones(1, bool))
+    for threshold, founded in [(0.0, [-1, -1]), (0.5, [-1, 0]), (0.51, [0, 1])]:
+        assert stochastic.infer(one, newcomers, threshold).founded.tolist() == founded
+    both = stochastic.with_singletons(one, np.arange(1, 3), newcomers)
+    assert len(stochastic.merge(both, 0.5).partition) == 3
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_newcomer_of_a_known_signature_joins_at_any_threshold(seed):
     """Its cosine is 1, and rounding must not decide."""

@@ -200,6 +200,18 @@ def test_a_confusion_has_the_labels_that_count(ignored):
     np.testing.assert_array_equal(found.sum(axis=1), [np.sum((y == each) & (y != ignored)) for each in range(3)])
 
 
+def test_accuracies_are_of_the_labels_that_count():
+    """A model that answers with the class which is left out is right nowhere."""
+    model, (x, y) = of_classes(0), examples(of_classes(0))
+    population, nobody = tffcl.Population.from_arrays({0: (x, y)}, {0: (x, y)}), np.zeros(1, int)
+    answers = np.zeros_like(model.initial)
+    for label, share in ((0, 0.0), (1, 0.5), (2, 0.5)):
+        answers[-3:] = np.eye(3)[label]  # the biases
+        evaluator = Evaluator(model, population)
+        assert evaluator.cluster_accuracy(answers[np.newaxis], nobody).tolist() == [share]
+        assert evaluator.global_accuracy(answers) == share
+
+
 def test_a_class_of_weight_0_is_no_padding():
     """Its labels are wrong or right as all are, also under a loss that does not name what it leaves out."""
     loss = losses.CategoricalCrossentropy(from_logits=True)

@@ -470,3 +470,34 @@ def test_a_model_that_is_not_finite_later_is_told_at_the_evaluation(model, popul
     with pytest.raises(UserError, match=r"means: model 1 is not finite; .* \(rounds 1 to 1 are saved\)") as raised:
         train(changed(models_for=models_for)(model), population, tmp_path / "run")
     assert "\n" not in str(raised.value)
+
+
+def test_the_training_loss_of_a_round_is_a_mean_over_examples(digits, model, tmp_path):
+    x, y = digits
+    sizes = {0: 5, 1: 80, 2: 20}
+    population = Population.from_arrays({client: (x[:size], y[:size]) for client, size in sizes.items()})
+    method, told = build_pacfl(model, LocalTraining(epochs=1), PACFLParameters(num_clusters=1)), []
+    trained = method.next
+
+    def noted(state, cohort):
+        found = trained(state, cohort)
+        told.append(found[1])
+        return found
+
+    method.next = noted
+    result = tffcl.train(method, population, rounds=2, clients_per_round=3, out=tmp_path / "run", show_progress=False)
+    expected = [np.average(each.losses, weights=[sizes[client] for client in each.client_ids]) for each in told]
+    np.testing.assert_allclose(result.rounds["train_loss"], expected, rtol=1e-6)
+    assert all(abs(mean - each.losses.mean()) > 1e-3 for mean, each in zip(expected, told))
+
+
+def test_clients_with_other_training_data_are_tested_anew(digits, model):
+    """Their own models were of the data of before, also where their tests stay the same."""
+    x, y = digits
+    tests = {client: (x[500:520], y[500:520]) for client in range(3)}
+    first, later = (
+        Population.from_arrays({c: (x[rows], y[rows]) for c, rows in enumerate(each)}, tests)
+        for each in ([slice(0, 9), slice(9, 18), slice(18, 27)], [slice(0, 9), slice(30, 39), slice(18, 27)])
+    )
+    stage = Stages(model, first, {2: later}).at(2)
+    assert stage.changed.tolist() == stage.retested.tolist() == [1]

@@ -103,6 +103,15 @@ def test_what_is_deployed_draws_its_noise_anew(tff_worker, model, population, en
         assert (OWN_NOISE in str(kind.context_type)) != differs
 
 
+def test_the_same_client_noises_other_data_by_other_numbers(tff_worker, model, population):
+    """Or what it sends after a change would tell the change as it is."""
+    other, drawn = population.map(lambda x, y: (x, (y + 1) % 10)), []
+    for each in (population, other):
+        plain, private = (build_label_histogram(model, **noise) for noise in ({}, PRIVATE))
+        drawn.append(signed(private, each) - signed(plain, each))
+    assert np.abs(drawn[0] - drawn[1]).max(axis=1).min() > 0.1
+
+
 def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
     plain = signed(build_anchor_gradient(model, projection=64, seed=1), population)
     norms = np.linalg.norm(plain, axis=1, keepdims=True)
@@ -110,6 +119,10 @@ def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
     private = build_anchor_gradient(model, projection=64, seed=1, noise_multiplier=Z, clip=clip, noise_seed=2)
     expected = plain / np.maximum(norms, clip)
     drawn = (signed(private, population) - expected) / Z
+    # So much noise hides whether there is a clip.
+    little = build_anchor_gradient(model, projection=64, seed=1, noise_multiplier=1e-7, clip=clip, noise_seed=2)
+    np.testing.assert_allclose(signed(little, population), expected, atol=1e-5)
+    assert np.abs(plain - expected).max() > 1e-2
     assert np.linalg.norm(expected, axis=1).max() <= 1 + 1e-6 and private.noise_multiplier == Z
     tail = stats.chi2.cdf(np.sum(drawn**2), drawn.size)
     assert 5e-4 < tail < 1 - 5e-4
