@@ -81,7 +81,6 @@ def test_fednova_is_the_papers_in_numpy(tff_worker, model, population, by_hand, 
     np.testing.assert_allclose(state.models[0], by_hand(oracle.fednova, training, pull=pull), rtol=0, atol=2e-5)
 
 
-@SLOW
 def test_fednovas_other_effective_steps_are_the_mean_number_of_local_steps(tff_worker, model, population):
     """With a strong pull ‖a‖₁ is several times less than τ, by which the authors' code moves the model."""
     moves = {}

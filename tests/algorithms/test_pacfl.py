@@ -317,3 +317,19 @@ def population_of_arrays(clients):
     return tffcl.Population.from_arrays(
         {name: (x.astype(np.float32), y.astype(np.int32)) for name, (x, y) in clients.items()}
     )
+
+
+def test_newcomers_of_too_few_examples_to_tell_found_no_cluster(tff_worker, model, digits):
+    """By self-distances; with enough of them the same kind of images founds one."""
+    x, y = digits
+    rows = np.random.default_rng(1).permutation(len(x))[:720].reshape(12, 60)
+    known = {c: (np.rot90(x[own], 2 * (c % 2), (1, 2)), y[own]) for c, own in enumerate(rows)}
+    strange = np.random.default_rng(0).integers(0, 255, (80, 8, 8, 1)).astype(np.uint8)
+    newcomers = {12 + size: (strange[:size], y[:size]) for size in (4, 80)}
+    whole = Population.from_arrays({**known, **newcomers})
+    method = pacfl(model, PACFLParameters(num_vectors=3, threshold="self"))
+    state = method.initialize(whole.restricted(range(12)))
+    assert len(state.models) == 2
+    for size, founded in ((4, False), (80, True)):
+        joined = method.admit(state, whole.restricted([12 + size]))
+        assert (joined.clusters([12 + size])[0] == 2) == founded, size

@@ -43,6 +43,15 @@ def test_clusters_are_drawn_by_the_updates_and_then_clients_choose(tff_worker, m
     assert method.views(after).notes[0].endswith("drawn for 0 more rounds")
 
 
+def test_its_pre_training_has_epochs_of_its_own(tff_worker, model, grouped):
+    how, few = RDPCFLParameters(num_clusters=2, pre_training_epochs=3), grouped.restricted([0, 1, 2, 3])
+    overlaps = [
+        build_r_dpcfl(model, dataclasses.replace(TRAINING, epochs=epochs), how, seed=3).initialize(few).overlap
+        for epochs in (1, 3)
+    ]
+    assert overlaps[0] == overlaps[1] > 0
+
+
 def test_a_client_is_drawn_as_likely_as_its_update_says(tff_worker, model, grouped):
     method = built(model, num_clusters=2, soft_rounds=100)
     start = method.initialize(grouped)

@@ -183,6 +183,9 @@ def test_weights_are_a_softmax_of_distances_to_members():
     only = memberships(proximity[:3, :3], np.array([0, 0, 1]), 2.0)  # whose only member is at 0 from its own
     np.testing.assert_allclose(only[2], np.exp([-3, 0]) / np.exp([-3, 0]).sum(), rtol=1e-6)
     np.testing.assert_array_equal(memberships(proximity, np.array([0, 0, 1, 1]), 1e-9), np.eye(2)[[0, 0, 1, 1]])
+    tenth = 0.1 * proximity[~np.eye(4, dtype=bool)].mean()  # of two clients, and not of one with itself
+    usual = [memberships(proximity, np.array([0, 0, 1, 1]), each) for each in (None, tenth)]
+    np.testing.assert_allclose(*usual, rtol=1e-6)
 
 
 def test_with_one_hot_weights_a_soft_composition_is_the_hard_one_and_the_given_groups(tff_worker, model, population):

@@ -19,6 +19,7 @@ def blobs(seed):
 def test_it_is_single_linkage_cut_at_eps(seed):
     points = np.random.default_rng(seed).normal(size=[15, 3])
     labels, eps = groupings.dense_groups(points, scale=0.9)
+    assert eps == pytest.approx(0.9 * groupings.dense_groups(points)[1])
     expected = hierarchy.fcluster(hierarchy.linkage(distance.pdist(points), "single"), eps, "distance")
     assert len(set(zip(labels.tolist(), expected.tolist()))) == len(set(labels.tolist())) == len(set(expected.tolist()))
 

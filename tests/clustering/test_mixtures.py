@@ -35,3 +35,13 @@ def test_the_largest_overlap_is_that_of_the_two_nearest_components():
     np.testing.assert_allclose(largest_overlap(points, mixture), 0.3173105, rtol=1e-6)  # beyond one deviation of 2
     one = fit_mixture(points, 1)
     assert largest_overlap(points, one) == 0
+
+
+def test_the_unit_of_the_points_is_that_of_the_variances():
+    """And changes no overlap."""
+    points = np.random.default_rng(0).normal(size=(30, 4)) + 2 * np.repeat([[0], [1]], 15, axis=0)
+    small, large = (fit_mixture(unit * points, 2) for unit in (1, 10))
+    np.testing.assert_allclose(large.variances, 100 * small.variances, rtol=1e-3)
+    np.testing.assert_allclose(small.variances, 1, atol=0.4)
+    overlap = largest_overlap(points, small)
+    assert 1e-4 < overlap == pytest.approx(largest_overlap(10 * points, large), rel=1e-3)

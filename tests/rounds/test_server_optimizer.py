@@ -10,6 +10,7 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.method import ClusteredState
+from tffcl.rounds.server import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 
 MOMENTUM = tff.learning.optimizers.build_sgdm(1.0, 0.9)
@@ -87,3 +88,12 @@ def test_clusters_that_are_founded_later_start_with_a_fresh_optimizer(tff_worker
     for row in (0, 1):
         assert_same(optimizer_of(grown["server"], row), optimizer_of(state.server, row))
         assert not optimizer_of(grown["server"], 2 + row)["accumulator"].any()
+
+
+def test_statistics_move_by_the_mean_and_not_by_the_optimizer():
+    """Here the second of two numbers."""
+    half = tff.learning.optimizers.build_sgdm(0.5)
+    server = keyed_server(2, optimizer=half, on_trained=lambda new, other: tf.stack([new[0], other[1]]))
+    state = {"models": tf.constant([[1.0, 1.0]]), "optimizer": initial_optimizer_state(half, 2, 1)}
+    after = server.step(state, {"update": tf.constant([[4.0, 4.0]])}, {})
+    np.testing.assert_allclose(after["models"], [[3.0, 5.0]])

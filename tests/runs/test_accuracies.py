@@ -11,6 +11,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.atomic_function import RUNTIME_FUNCTION_REFS
 
 import tffcl
+from tests import own_data
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
@@ -174,6 +175,15 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
     models[2, :4] *= -1  # the highest bit of each, which sums of whole words may lose
     evaluator.cluster_accuracy(models, keys)
     assert set(asked) == {2}
+
+
+def test_confusions_are_of_the_clusters_with_most_clients(monkeypatch):
+    monkeypatch.setattr("tffcl.runs.evaluator._MOST_CLUSTERS", 2)
+    model, rng = own_data.perceptron(), np.random.default_rng(0)
+    tests = {c: (rng.normal(size=(3, 30)).astype(np.float32), rng.integers(0, 2, 3)) for c in range(7)}
+    population, clusters = tffcl.Population.from_arrays(tests, tests), np.array([0, 1, 1, 1, 2, 3, 3])
+    found = Evaluator(model, population).confusion(model.initial[np.newaxis], np.zeros(7, int), clusters)
+    assert {cluster: counts.sum() for cluster, counts in found.items()} == {1: 9, 3: 6}
 
 
 def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):

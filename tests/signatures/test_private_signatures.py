@@ -133,6 +133,13 @@ def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model,
     plain = signed(build_subspace(model.example_spec, 3), population)["basis"]
     found = signed(build_subspace(model.example_spec, 3, noise_multiplier=1e-11, clip=1e3, noise_seed=1), population)
     np.testing.assert_allclose(found["basis"], plain, atol=1e-2)
+    # With one that all reach they count the same, however long they are.
+    small = signed(build_subspace(model.example_spec, 1, noise_multiplier=1e-11, clip=1e-3, noise_seed=1), population)
+    for client, basis in zip(population.client_ids, small["basis"]):
+        rows = population.train(client).x.reshape(-1, 64).astype(float)
+        longest = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True))[2][0]
+        np.testing.assert_allclose(np.abs(basis[:, 0]), np.abs(longest), atol=1e-4)
+        assert np.abs(np.abs(np.linalg.svd(rows)[2][0]) - np.abs(longest)).max() > 1e-3
     much = signed(build_subspace(model.example_spec, 3, noise_multiplier=10, noise_seed=1), population)["basis"]
     overlap = np.abs(np.einsum("ndp,ndq->npq", plain, much)).max()
     assert overlap < 0.8 and np.all(found["mask"])
