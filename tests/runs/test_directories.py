@@ -21,8 +21,9 @@ from tffcl.lab.tasks import build
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.cluster_history import ClusterHistory
+from tffcl.runs.directory_lock import locked
 from tffcl.runs.round_files import RoundsTable, TensorBoard
-from tffcl.runs.run_directory import RunDirectory, State, locked
+from tffcl.runs.run_directory import RunDirectory, State
 
 # --- Whose the directory is ---
 
@@ -119,7 +120,7 @@ def test_how_far_a_run_has_come(stopped, runs):
 
 HOLD = """
 import pathlib, sys
-from tffcl.runs.run_directory import locked
+from tffcl.runs.directory_lock import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

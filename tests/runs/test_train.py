@@ -22,7 +22,8 @@ from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runs.population_changes import Stages
-from tffcl.runs.run_directory import RunDirectory
+from tffcl.runs.run import Interrupted
+from tffcl.runs.run_directory import RunDirectory, State
 
 CLIENTS, EACH = 6, 40
 PROTOCOL = {"rounds": 4, "clients_per_round": 3, "seed": 3, "evaluate_every": 2, "checkpoint_every": 1}
@@ -180,6 +181,55 @@ def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, metho
         np.testing.assert_array_equal(longer.clients[name], finished.clients[name])
     np.testing.assert_array_equal(longer.rounds["train_loss"], finished.rounds["train_loss"])
     assert np.isfinite(longer.rounds["cluster_accuracy"]).tolist() == [False, True, until is None, True]
+
+
+class Interrupts(tffcl.Callback):
+    """Ctrl-C after a round, or before the first."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def begin(self, run):
+        if self.number == 0:
+            raise KeyboardInterrupt
+
+    def after_round(self, run):
+        if run.round_number == self.number:
+            raise KeyboardInterrupt
+
+
+def test_the_result_of_fewer_rounds_stays_until_more_are_saved(method, population, tmp_path):
+    """And with it what was made of it: who thinks better of it has lost nothing."""
+    out = tmp_path / "run"
+    shorter = train(method, population, out, rounds=2)
+    RunDirectory(out).list_files(["newcomers.json"])
+    (out / "newcomers.json").write_text("{}")
+    with pytest.raises(Interrupted):
+        train(method, population, out, rounds=400, resume=True, callbacks=[Interrupts(0)])
+    again = train(method, population, out, rounds=2, resume=True)
+    assert without_times(again.summary) == without_times(shorter.summary) and (out / "newcomers.json").exists()
+    with pytest.raises(Interrupted):
+        train(method, population, out, rounds=4, resume=True, callbacks=[Interrupts(3)])
+    assert RunDirectory(out).state is State.BEGUN and not (out / "newcomers.json").exists()
+    assert train(method, population, out, resume=True).summary["rounds"] == 4
+
+
+def test_a_run_that_was_stopped_and_is_resumed_keeps_what_was_made_of_its_result(method, population, tmp_path):
+    stopping = tffcl.EarlyStopping("train_loss", 1, min_delta=9.0)
+    stopped = train(method, population, tmp_path, callbacks=[stopping])
+    assert stopped.summary["rounds"] == 2
+    RunDirectory(tmp_path).list_files(["newcomers.json"])
+    (tmp_path / "newcomers.json").write_text("{}")
+    again = train(method, population, tmp_path, callbacks=[stopping], resume=True)
+    assert without_times(again.summary) == without_times(stopped.summary) and (tmp_path / "newcomers.json").exists()
+
+
+def test_a_finished_run_without_its_rounds_goes_on_and_has_a_report(method, population, tmp_path):
+    train(method, population, tmp_path, rounds=2)
+    (tmp_path / "rounds.csv").unlink()
+    again = train(method, population, tmp_path, rounds=2, resume=True)
+    assert not len(again.rounds) and "train_loss" in again.rounds
+    assert tffcl.write_report(tmp_path).exists()
 
 
 def built(model, rate=0.1, clusters=2, **more):

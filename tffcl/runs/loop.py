@@ -224,17 +224,18 @@ class SaveCheckpoints(Callback):
         run.totals.callback_states = json.dumps(run.callback_states)
         self._due = run.round_number, run.state, run.totals
         if run.round_number == run.last_round or run.round_number % run.protocol.checkpoint_every == 0:
-            self._save()
+            self._save(run)
 
     def end(self, run: Run):
         """Saves the last round that is not saved, or that has released more since: a round that the budget refuses."""
         if run.budget_spent:
             self._due = run.round_number, run.state, run.totals
-        self._save()
+        self._save(run)
 
-    def _save(self):
+    def _save(self, run: Run):
         if self._due:
             self._checkpoints.save(*self._due)
+            run.directory.drop_result(self._due[0])
             self._due = None
 
 

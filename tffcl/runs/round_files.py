@@ -17,6 +17,7 @@ from tffcl.display import ranges
 from tffcl.errors import RESUME, UserError, tell
 from tffcl.files import Table, check_replaceable, csv_text, make_directory, nine_digits, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
+from tffcl.runs.metrics import COLUMNS
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
 
@@ -144,7 +145,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
     if not file.exists():
         if done:
             tell(f"{file} was missing; its rounds 1 to {done} are lost")
-        return _write_rows(file, ["round"], [])
+        return _write_rows(file, ["round", *(COLUMNS if done else ())], [])
     try:
         text = read_bytes(file).decode("utf-8")
         names, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
@@ -164,7 +165,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
         tell(f"{file} has no rows of rounds {ranges(missing, ' to ')}; they are lost")
-    return _write_rows(file, names if kept else ["round"], kept_rows)
+    return _write_rows(file, names if kept else ["round", *(COLUMNS if done else ())], kept_rows)
 
 
 def _write_rows(file: pathlib.Path, names: list[str], rows: Iterable[Sequence]) -> list[str]:

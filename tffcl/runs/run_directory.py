@@ -1,14 +1,11 @@
-"""The directory of a run: the names of its files, its state, whose it is, and who writes there.
+"""The directory of a run: the names of its files, its state, and whose it is.
 
 A directory is a run's by its marker, `run.json`, which is written before everything else and removed after it. What a
 run writes by itself is named here; files that others make of it, as pictures, are named by the marker.
 """
 
-import contextlib
 import datetime
 import enum
-import errno
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -26,7 +23,6 @@ from tffcl.files import (
     check_no_link,
     check_replaceable,
     damaged,
-    opened,
     parse_toml,
     read_bytes,
     read_json,
@@ -35,80 +31,8 @@ from tffcl.files import (
     write_json,
     write_text,
 )
+from tffcl.runs.directory_lock import LOCK, check_unlocked
 from tffcl.validation import check_kind
-
-LOCK = "run.lock"
-
-
-@contextlib.contextmanager
-def locked(out: pathlib.Path):
-    """Holds the directory, which is made if it is not there, inside the block.
-
-    The operating system gives the lock back when the process ends, however it ends; the file of a dead process is taken
-    over.
-
-    Raises:
-      UserError: If another process, or another run of this one, holds it; the message names it and since when.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    file = _acquire(out)
-    try:
-        now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "since": now}))
-        file.flush()
-        yield
-    finally:
-        (out / LOCK).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # what a full disk did not take is written again when the file is closed
-            file.close()
-
-
-def check_unlocked(out: pathlib.Path):
-    """Raises UserError if somebody holds the directory."""
-    if not (out / LOCK).exists():
-        return
-    with opened(out / LOCK) as file:
-        if not _lock(file):
-            raise _held(out)
-
-
-def _acquire(out: pathlib.Path):
-    while True:
-        check_replaceable(out / LOCK)
-        file = open(
-            os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+", encoding="utf-8"
-        )
-        if not _lock(file):
-            file.close()
-            raise _held(out)
-        with contextlib.suppress(FileNotFoundError):
-            found = os.fstat(file.fileno())
-            if found.st_nlink > 1:
-                raise UserError(f"{out / LOCK} is another file, too, under a name elsewhere: remove it")
-            if os.path.samestat(found, os.stat(out / LOCK)):
-                return file
-        file.close()  # its holder has removed it between the two lines above
-
-
-def _lock(file) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # Some network file systems have no locks; a run there goes on without.
-        return error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-    return True
-
-
-def _held(out: pathlib.Path) -> UserError:
-    try:
-        with opened(out / LOCK, most=1000) as file:
-            noted = json.load(file)
-        who = f"process {noted['pid']}, since {noted['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        who = "a process that is just starting"
-    return UserError(f"{out} is being written by another run ({who}); wait for its end, or give another directory")
-
 
 MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
@@ -155,6 +79,7 @@ class RunDirectory(os.PathLike):
     def __init__(self, path: str | os.PathLike):
         check_kind("the path", path, (str, os.PathLike), "the directory of a run, e.g. result.out")
         self.path = pathlib.Path(path)
+        self._extended = ""  # config.toml of a run of more rounds than the result that is there
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -405,7 +330,7 @@ class RunDirectory(os.PathLike):
         if anew:
             self.clear(but=LEDGER if resume else "")
             before = {"tffcl run": before["tffcl run"]} if resume and before else {}
-        elif (self.summary() or {"rounds": 0})["rounds"] < _rounds_of(settings):  # the run has not ended
+        elif self.summary() is None:
             for name in (FAILED, *_OF_THE_END, *before["files"]):
                 (self / name).unlink(missing_ok=True)
             before["files"] = []
@@ -417,8 +342,24 @@ class RunDirectory(os.PathLike):
                 path.unlink()  # of a process that was killed while it wrote
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
         versions = {name: importlib.metadata.version(name) for name in packages}
-        write_text(self / CONFIG, tomli_w.dumps({**settings, "versions": versions}))
+        config = tomli_w.dumps({**settings, "versions": versions})
+        result = self.summary()
+        if result is not None and result["rounds"] < _rounds_of(settings):
+            self._extended = config
+        else:
+            write_text(self / CONFIG, config)
         return marker["tffcl run"]
+
+    def drop_result(self, done: int):
+        """Removes the result of a run that has gone on from it, with what was made of it, and notes what the run is
+        now; until so many rounds, more than the result is of, are saved the directory is that of the result."""
+        if self._extended and (self.summary() or {"rounds": 0})["rounds"] < done:
+            marker = self.marker() or {"files": []}
+            for name in (*_OF_THE_END, *marker["files"]):
+                (self / name).unlink(missing_ok=True)
+            write_json(self / MARKER, {**marker, "files": []})
+            write_text(self / CONFIG, self._extended)
+            self._extended = ""
 
     def clear(self, *, but: str = ""):
         """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has

@@ -18,6 +18,7 @@ from tffcl.runs import checks, fingerprint
 from tffcl.runs.callbacks import Callback, EarlyStopping, Progress, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.cluster_history import ClusterHistory
+from tffcl.runs.directory_lock import locked
 from tffcl.runs.evaluator import check_metrics
 from tffcl.runs.loop import SaveCheckpoints, restore_or_initialize, run_rounds
 from tffcl.runs.population_changes import Stages, taken_by
@@ -25,7 +26,7 @@ from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
 from tffcl.runs.result import Result
 from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run import Protocol, Run, stopped, watch_for_interrupts
-from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory, locked
+from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
 from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes

@@ -25,8 +25,9 @@ from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.lab.tasks.task_file import ABOUT
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.directory_lock import locked
 from tffcl.runs.result import Result
-from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State, locked
+from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
 
