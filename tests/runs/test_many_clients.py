@@ -1,6 +1,7 @@
 """A run of more clients than anybody reads: who is drawn is read, and few others."""
 
 import collections.abc
+import json
 import re
 
 import numpy as np
@@ -82,7 +83,8 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
     columns, found = result.clients, read_run(tmp_path)
     known = np.isfinite(np.asarray(columns["cluster_accuracy"], float))
     assert set(np.flatnonzero(known)) == asked and np.flatnonzero(found.clients.test_examples).tolist() == sorted(asked)
-    note = f"accuracies, and what clients choose, are of {MANY} of the {CLIENTS} clients"
+    what = "accuracies, and what clients choose," if method.clients_choose else "accuracies"
+    note = f"{what} are of {MANY} of the {CLIENTS} clients"
     assert any(note in each for each in result.summary["notes"])
     together = [found.clients.cluster[[client for client in sorted(drawn) if client % 2 == turn]] for turn in (0, 1)]
     if method.name == "pacfl":
@@ -119,8 +121,14 @@ def test_who_was_not_asked_for_an_evaluation_chooses_when_its_model_is_asked_for
     assert few.summary["clusters"]["unknown"] == unknown.sum() == 40 - MANY
     assert "unknown" not in every.summary["clusters"]
     assert sum(few.summary["clusters"]["sizes"]) == MANY
+    manifest = tffcl.export_result(few, tmp_path / "export")
+    assert "few of so many were asked" in json.dumps(manifest)
+    np.testing.assert_array_equal(few.clients["cluster"] == -1, unknown)  # in none
+    np.testing.assert_array_equal(few.clients["cluster"][~unknown], every.clients["cluster"][~unknown])
+    newcomers = tffcl.Population.from_arrays(Read(digits, 10), Read(digits, 5), lazy=True).restricted(range(50))
+    joined = few.admit(newcomers)  # of whom others would be asked than of the clients so far
     for client in np.flatnonzero(unknown):
-        assert few.trained.cluster_of(client) == every.trained.cluster_of(client)
+        assert few.trained.cluster_of(client) == joined.cluster_of(client) == every.trained.cluster_of(client)
         for one, other in zip(few.mixture_of(client), every.mixture_of(client)):
             np.testing.assert_allclose(one, other, atol=1e-6)
 

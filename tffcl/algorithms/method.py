@@ -85,8 +85,8 @@ class Views(Shown):
     Attributes:
       client_ids: `int32 [N]`, ascending, all clients that the server knows of.
       clusters: `int32 [N]`, the cluster of each; where clients use mixtures of models that which weighs most.
-      known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training;
-        None: everyone's.
+      known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training,
+        or who was asked where clients choose; None: everyone.
       mixture: `float32 [N, K]`, the weights of the K models that each client uses; None where each uses one.
       global_model: `float32 [P]`, a model for everyone beside those of `models_for`.
       metric: How far clients are apart.

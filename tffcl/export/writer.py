@@ -28,6 +28,7 @@ from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs import checkpoints
 from tffcl.runs.result import Result, Trained
+from tffcl.runs.run import chooses_at_evaluations
 from tffcl.runs.run_directory import CONFIG, KEPT, RunDirectory
 from tffcl.validation import check_kind
 
@@ -272,11 +273,12 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
     threshold).
 
     What clients have chosen among the models, which only simulations ask, is left out where a round hides what they
-    tell: the manifest says so by what this returns.
+    tell, and where there are so many that few were asked: the manifest says so by what this returns.
     """
     method, state = trained.method, trained.state
     (directory / "clustering").mkdir()
-    hidden = private and method.clients_choose
+    few = chooses_at_evaluations(method) and not np.isin(trained.population.client_ids, trained.asked).all()
+    hidden = private and method.clients_choose or few
     if hidden:
         state = method.without_choices(state)
     else:
@@ -284,7 +286,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
         write_text(directory / ASSIGNMENTS, csv_text(rows))
     arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
     np.savez_compressed(directory / STATE, **arrays)
-    why = "not written: clients choose themselves, and a round tells the server nobody's choice"
+    why = "not written: clients choose themselves, and "
+    why += "few of so many were asked" if few else "a round tells the server nobody's choice"
     return {ASSIGNMENTS: why} if hidden else {}
 
 

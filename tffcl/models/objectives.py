@@ -145,8 +145,8 @@ class Objective:
         return tf.reduce_sum(tf.sign(self.counts(labels)))
 
     def size(self, labels):
-        """Returns what the mean loss of a batch counts as beside those of others, `float32`: its number of examples, or
-        of labels that count where the loss leaves some out."""
+        """Returns the weight of a batch's mean loss in a mean over several batches, `float32`: how many examples it
+        has, or labels that count where the loss leaves some out."""
         return tf.reduce_sum(self.counts(labels)) if self.ignored else tf.cast(tf.shape(labels)[0], tf.float32)
 
     def weighted_loss(self, outputs, labels, weights):

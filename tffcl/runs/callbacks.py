@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tffcl.errors import VALIDATION, UserError, tell, unknown
@@ -44,6 +44,14 @@ class Callback:
 
         Returns:
           A reason why the run shall end with this round, or None.
+        """
+
+    def after_late_evaluation(self, run: "Run", found: Mapping[str, float | None]) -> None:
+        """Is called where the run was stopped in a round without an evaluation, when it has had one.
+
+        Args:
+          run: As in `begin`.
+          found: What it has measured, by column of rounds.csv; `run.metrics` has it, too.
         """
 
     def end(self, run: "Run") -> None:
@@ -193,17 +201,24 @@ class UsersCallback(Callback):
         self.begin = functools.partial(self._call, "begin")
         self.after_round = functools.partial(self._call, "after_round")
 
+    def after_late_evaluation(self, run: "Run", found: Mapping[str, float | None]) -> None:
+        """See `Callback`."""
+        self._tell_failure("after_late_evaluation", run, found)
+
     def end(self, run: "Run") -> None:
         """See `Callback`."""
+        self._tell_failure("end", run)
+
+    def _tell_failure(self, hook: str, run: "Run", *more):
         try:
-            self._call("end", run)
+            self._call(hook, run, *more)
         except CallbackFailed as error:
             tell(str(error))
 
-    def _call(self, hook: str, run: "Run") -> str | None:
+    def _call(self, hook: str, run: "Run", *more) -> str | None:
         name, before = f"the callback {type(self._callback).__name__}", json.dumps(run.callback_states)
         try:
-            reason = getattr(self._callback, hook)(run)
+            reason = getattr(self._callback, hook)(run, *more)
         except KeyboardInterrupt:  # not now: the callbacks after this one shall have the round
             run.interrupts.requested, reason = True, None
         except UserError as error:

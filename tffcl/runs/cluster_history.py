@@ -58,10 +58,9 @@ class ClusterHistory(Callback):
             np.save(file, moves if moves.dtype.kind == "U" else moves.astype(np.int32))
         self._clients, self._clusters = clients, clusters
 
-    def end(self, run: "Run"):
-        """Saves what clients choose at an evaluation after the round with which the run was stopped."""
-        if run.evaluation is not None:
-            self.after_round(run)
+    def after_late_evaluation(self, run: "Run", found: Mapping):
+        """Saves what clients chose then."""
+        self.after_round(run)
 
 
 class History(Mapping[int, np.ndarray]):

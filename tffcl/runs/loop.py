@@ -285,7 +285,10 @@ def run_rounds(run: Run, callbacks: Sequence[Callback]):
                 run.interrupts.check()
                 _one_round(run, callbacks)
             if run.is_over and run.evaluation is None:
-                run.metrics = {**run.metrics, **evaluate(run)}
+                found = evaluate(run)
+                run.metrics = {**run.metrics, **found}
+                for each in callbacks if run.stopped else ():
+                    each.after_late_evaluation(run, found)
         except UserError as error:
             kind = Diverged if isinstance(error, Diverged) else UserError
             saved = f" (rounds 1 to {run.round_number} are saved)" if run.round_number else ""

@@ -243,8 +243,8 @@ METRICS = (
         over_rounds="std", better=DOWN,
     ),
     Metric(
-        key="known_ari", about="adjusted Rand index of the clients that took part in a round", column="known_ari",
-        source=("clusters", "known_ari"), digits=3, better=UP, limits=(None, 1),
+        key="known_ari", about="adjusted Rand index of the clients that took part in a round, or were asked",
+        column="known_ari", source=("clusters", "known_ari"), digits=3, better=UP, limits=(None, 1),
     ),
     _count("known_clients", "number of clients that took part in a round"),
     _count(

@@ -26,6 +26,7 @@ from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
 from tffcl.runs.population_changes import frame_columns, names_of, taken_by, why_not_after
+from tffcl.runs.run import chooses_at_evaluations, shown_views
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 from tffcl.validation import check_kind
@@ -43,6 +44,7 @@ class Trained(Shown):
       population: The clients that took part.
       round_number: The round after which this is the state.
       names: What each client that the state may know is called, by its number: of the population, and who has left.
+      asked: `int32 [m]`, who has chosen its model in this state, where clients choose: default `population.evaluated`.
     """
 
     method: Method
@@ -50,6 +52,11 @@ class Trained(Shown):
     population: Population
     round_number: int
     names: Mapping[int, object]
+    asked: np.ndarray = dataclasses.field(default=None, kw_only=True)  # type: ignore[arg-type]
+
+    def __post_init__(self):
+        if self.asked is None:
+            object.__setattr__(self, "asked", self.population.evaluated.client_ids)
 
     def facts(self):
         """Which method, after how many rounds of whom."""
@@ -57,11 +64,11 @@ class Trained(Shown):
             "method": self.method.name,
             "after round": self.round_number,
             "clients": len(self.population),
-            "clusters": self.method.views(self.state).of(self.population.client_ids).found,
+            "clusters": shown_views(self.method, self.state, self.population, self.asked).found,
         }
 
     def cluster_of(self, client) -> int:
-        """Returns the client's cluster; UserError if it did not take part."""
+        """Returns the client's cluster, which one that was not asked chooses now; UserError if it did not take part."""
         own = self.population.id_of(client)
         views = self.method.views(self._state_of(own))
         # The state may know more clients than the population.
@@ -70,7 +77,7 @@ class Trained(Shown):
     def _state_of(self, client: int):
         """The state in which a client has what it chooses: of so many clients that few are asked at an evaluation, one
         of the others chooses now."""
-        if client in self.population.evaluated.client_ids:
+        if not chooses_at_evaluations(self.method) or client in self.asked:
             return self.state
         runtime.use_local_worker()
         return self.method.choose(self.state, self.population.restricted([client]))
@@ -100,7 +107,8 @@ class Trained(Shown):
         runtime.use_local_worker()
         state = self.method.admit(self.state, population.restricted(new))
         names = {**self.names, **names_of(population)}
-        return dataclasses.replace(self, state=state, population=population, names=names)
+        asked = np.union1d(self.asked, new)
+        return dataclasses.replace(self, state=state, population=population, names=names, asked=asked)
 
     def mixture_of(self, client) -> tuple[np.ndarray, np.ndarray]:
         """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a

@@ -7,7 +7,7 @@ import io
 import logging
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +17,7 @@ from tffcl.display import ranges
 from tffcl.errors import RESUME, UserError, tell
 from tffcl.files import Table, check_replaceable, csv_text, make_directory, nine_digits, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
+from tffcl.runs.cluster_history import NO_CLUSTER
 from tffcl.runs.metrics import COLUMNS
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
@@ -42,11 +43,10 @@ class RoundsTable(Callback):
         """
         self._file = run.directory / ROUNDS
         check_replaceable(self._file)
-        self._names, self._lacks_evaluation = _keep_rows(self._file, run.round_number), True
+        self._names = _keep_rows(self._file, run.round_number)
 
     def after_round(self, run: Run):
         """Writes the row; a cell is empty where nothing was measured."""
-        self._lacks_evaluation = run.evaluation is None
         row = self._row(run)
         if new := [name for name in row if name not in self._names]:
             before = self._rows()
@@ -55,17 +55,16 @@ class RoundsTable(Callback):
         with open(self._file, "a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._names).writerow(row)
 
-    def end(self, run: Run):
-        """Completes the last row."""
-        if not self._lacks_evaluation or run.evaluation is None or not (rows := self._rows()):
+    def after_late_evaluation(self, run: Run, found: Mapping):
+        """Completes the last row, if it is this round's."""
+        rows = self._rows()
+        last = dict(zip(self._names, rows[-1])) if rows else {}
+        if last.get("round") != str(run.round_number):
             return
-        last = dict(zip(self._names, rows[-1]))
-        more = {key: value for key, value in self._row(run).items() if value != "" and not last.get(key)}
-        if more and last["round"] == str(run.round_number):
-            self._names = [*self._names, *(key for key in more if key not in last)]
-            last |= {key: str(value) for key, value in more.items()}
-            padded = [[*each, *[""] * (len(self._names) - len(each))] for each in rows[:-1]]
-            _write_rows(self._file, self._names, [*padded, [last[name] for name in self._names]])
+        more = {key: str(value) for key, value in self._row(run).items() if value != "" and not last.get(key)}
+        self._names = [*self._names, *(key for key in more if key not in last)]
+        padded = [[*each, *[""] * (len(self._names) - len(each))] for each in rows[:-1]]
+        _write_rows(self._file, self._names, [*padded, [(last | more)[name] for name in self._names]])
 
     def _row(self, run: Run) -> dict:
         row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
@@ -90,30 +89,30 @@ class TensorBoard(Callback):
             self._manager = tff.program.TensorBoardReleaseManager(self._place)
         except tf.errors.OpError as error:
             raise _as_os_error(error, self._place) from None
-        self._lacks_evaluation = False
 
     def after_round(self, run: Run):
         """Writes the numbers that were measured; OSError if they cannot be written."""
-        self._lacks_evaluation = run.evaluation is None
-        numbers = {key: value for key, value in run.metrics.items() if value is not None} | _by_cluster(run)
+        self._release({**run.metrics, **_by_cluster(run)}, run.round_number)
+
+    def after_late_evaluation(self, run: Run, found: Mapping):
+        """Writes what it has measured."""
+        self._release({**found, **_by_cluster(run)}, run.round_number)
+
+    def _release(self, numbers: Mapping, round_number: int):
+        numbers = {key: value for key, value in numbers.items() if value is not None}
         try:
             # In a thread of its own: in a notebook an event loop runs in this one.
             with concurrent.futures.ThreadPoolExecutor(1) as executor:
-                executor.submit(asyncio.run, self._manager.release(numbers, run.round_number)).result()
+                executor.submit(asyncio.run, self._manager.release(numbers, round_number)).result()
         except tf.errors.OpError as error:
             raise _as_os_error(error, self._place) from None
-
-    def end(self, run: Run):
-        """Writes the numbers of the last round again if its evaluation came after it."""
-        if self._lacks_evaluation and run.evaluation is not None:
-            self.after_round(run)
 
 
 def _by_cluster(run: Run) -> dict[str, dict[str, float]]:
     """What an evaluation says of each of the largest clusters, by its number: how many clients it has, their mean
     accuracy, and further metrics of their test examples together. Nothing where every client is one of its own."""
     clusters = np.asarray(run.views.clusters)
-    numbers, sizes = np.unique(clusters, return_counts=True)
+    numbers, sizes = np.unique(clusters[clusters != NO_CLUSTER], return_counts=True)
     if run.evaluation is None or len(numbers) == len(clusters):
         return {}
     largest = numbers[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]

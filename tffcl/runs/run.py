@@ -16,6 +16,7 @@ from tffcl.clients.cohort import SAMPLINGS
 from tffcl.clients.population import Population
 from tffcl.errors import RESUME, UserError
 from tffcl.runs.callbacks import Progress
+from tffcl.runs.cluster_history import NO_CLUSTER
 from tffcl.runs.population_changes import Stage, Stages
 from tffcl.runs.privacy import NOTHING, Ledger, PrivacySettings
 from tffcl.runs.run_directory import RunDirectory
@@ -91,6 +92,28 @@ def watch_for_interrupts():
         sys.unraisablehook = before
         for number in ours:
             signal.signal(number, _ASKING[number])
+
+
+def chooses_at_evaluations(method: Method) -> bool:
+    """Returns whether the clients of a method choose their clusters at an evaluation: where they choose by themselves
+    (`Method.clients_choose`), and where the server groups all of them anew for it, as CLoVE's does."""
+    return type(method).choose is not Method.choose
+
+
+def shown_views(method: Method, state, population: Population, asked: np.ndarray) -> Views:
+    """Returns what a method shows of the clients of a population.
+
+    Where clients choose, those that were not `asked` at the evaluation, as there are too many, are unknown and in no
+    cluster.
+    """
+    views = method.views(state).of(population.client_ids)
+    known = np.isin(views.client_ids, asked)
+    if known.all() or not chooses_at_evaluations(method):
+        return views
+    known &= views.known_or_all
+    mixture = None if views.mixture is None else np.where(known[:, np.newaxis], views.mixture, np.nan)
+    clusters = np.where(known, views.clusters, NO_CLUSTER)
+    return dataclasses.replace(views, clusters=clusters, known=known, mixture=mixture)
 
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in `Totals.seconds`
@@ -242,10 +265,8 @@ class Run:
         """What the method shows of its state, of the clients that there are."""
         known, of = self._viewed or (None, None), (self.state, self.stage)
         if known[0] is None or known[0][0] is not of[0] or known[0][1] is not of[1]:
-            views, asked = self.method.views(self.state).of(self.population.client_ids), self.population.evaluated
-            if self.chooses_at_evaluations and len(asked) < len(self.population):
-                views = dataclasses.replace(views, known=np.isin(views.client_ids, asked.client_ids))
-            self._viewed = of, views
+            asked = self.population.evaluated.client_ids
+            self._viewed = of, shown_views(self.method, self.state, self.population, asked)
         return self._viewed[1]
 
     @property
@@ -255,9 +276,9 @@ class Run:
 
     @property
     def chooses_at_evaluations(self) -> bool:
-        """Whether all clients choose their clusters at an evaluation only: between two of them those that are known are
-        of different rounds."""
-        return type(self.method).choose is not Method.choose
+        """Whether all clients choose their clusters at an evaluation only: between two of them what each has chosen is
+        of another round."""
+        return chooses_at_evaluations(self.method)
 
     def stop(self, reason: str | None):
         """Ends the run with this round, if there is a reason and no other before it."""

@@ -14,6 +14,7 @@ from tffcl.clients.population import Population
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import fingerprint
+from tffcl.runs.cluster_history import NO_CLUSTER
 from tffcl.runs.run import Totals
 
 _MOST_COMPARED = 5000  # clients of a score that compares all pairs
@@ -131,18 +132,19 @@ def features_apart(population: Population, clusters: np.ndarray) -> dict[str, di
 
     Args:
       population: Who holds what.
-      clusters: `int [N]`, of each client.
+      clusters: `int [N]`, of each client, or `NO_CLUSTER`.
 
     Returns:
       By cluster, as text, the features by name, the furthest first; None of examples that are no table of one input, of
       one cluster, or where each client is a cluster.
     """
-    names = population.feature_names
+    names, clients = population.feature_names, population.client_ids[clusters != NO_CLUSTER]
+    clusters = clusters[clusters != NO_CLUSTER]
     found, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     if not isinstance(names, tuple) or not 1 < len(found) < len(clusters):
         return None
     counts, sums, squares = np.zeros([len(found), 1]), *np.zeros([2, len(found), len(names)])
-    for client, row in zip(population.client_ids, place):
+    for client, row in zip(clients, place):
         x = np.asarray(population.train(client).x, np.float64)
         counts[row] += len(x)
         sums[row] += x.sum(axis=0)
@@ -158,11 +160,11 @@ def features_apart(population: Population, clusters: np.ndarray) -> dict[str, di
 def agreement(
     population: Population, views: Views, among: np.ndarray | None = None, index: Callable = rand_index
 ) -> float | None:
-    """An index of the clusters against the true groups, of all clients or of those `among bool [N]`.
+    """An index of the clusters against the true groups, of all clients in one or of those `among bool [N]`.
 
     None without groups, and of nobody: an index of nothing would be 1.
     """
-    among = np.ones(len(views.client_ids), bool) if among is None else among
+    among = views.clusters != NO_CLUSTER if among is None else among
     if population.groups is None or not among.any():
         return None
     return index(population.groups[population.index(views.client_ids[among])], views.clusters[among])
@@ -203,7 +205,7 @@ def summarize(
         **about,
         "notes": [
             *([population.note] if population.note else []),
-            *_notes_of_many(population),
+            *_notes_of_many(population, views),
             *_notes(population, views),
             *_undefined(accuracy),
             *notes,
@@ -250,10 +252,10 @@ def _notes_of_classes(population: Population) -> list[str]:
     return [f"no client has training examples of class{'es' if len(empty) > 1 else ''} {classes}"]
 
 
-def _notes_of_many(population: Population) -> list[str]:
+def _notes_of_many(population: Population, views: Views) -> list[str]:
     tested, everyone = len(population.evaluated), len(population)
-    note = f"accuracies, and what clients choose, are of {tested:,} of the {everyone:,} clients, drawn at random: "
-    note += "examples are read when needed"
+    what = "accuracies, and what clients choose," if np.any(views.clusters == NO_CLUSTER) else "accuracies"
+    note = f"{what} are of {tested:,} of the {everyone:,} clients, drawn at random: examples are read when needed"
     return [note] if tested < everyone else []
 
 

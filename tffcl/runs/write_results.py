@@ -16,6 +16,7 @@ from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
 from tffcl.files import csv_text, nine_digits, replacing, text_cell, write_text
 from tffcl.runs import checks, population_changes, summary
+from tffcl.runs.cluster_history import NO_CLUSTER
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Run
@@ -198,7 +199,7 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
       population: Who holds what.
       clusters: `int [N]`, of each client.
     """
-    found, sizes = np.unique(clusters, return_counts=True)
+    found, sizes = np.unique(clusters[clusters != NO_CLUSTER], return_counts=True)
     first = population.train(population.client_ids[0])
     several = isinstance(first.x, Mapping)  # inputs, of which none is the picture of an example
     if several or len(found) == len(clusters) > 1 or _as_images(first.x[:1]) is None or first.y.ndim != 1:

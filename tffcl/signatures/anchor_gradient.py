@@ -13,7 +13,7 @@ from tffcl.models.graph_function import traced_once
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, clipped, noised, own_noise, own_seed
 from tffcl.trace_cache import built_once
 
-_BATCH = 100  # bounds the activations; the mean over all is exact
+_BATCH = 100  # examples at a time, which bounds the activations
 _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers
 
 
@@ -21,7 +21,8 @@ _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw
 def build_gradient(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32[P]`, the gradient of the mean loss.
 
-    The mean is over all n examples, taken in parts of 100, without dropout. With n = 0 it is zero.
+    The mean is over all n examples, or the labels that count where the loss leaves some out, taken in parts of 100,
+    without dropout. With n = 0 it is zero.
     """
 
     @traced_once
