@@ -255,9 +255,10 @@ def test_robust_rules_against_numpy_and_within_their_bound(tff_worker, rule, clu
 def test_multi_krum_breaks_ties_whatever_the_order_of_members(tff_worker, count):
     """Two that are each other's nearest have equal scores."""
     values = np.random.default_rng(1).normal(size=(count, SIZE)).astype(np.float32)
-    factory, nobody = tffcl.aggregation("robust", rule="multi_krum", attackers=0.4), np.zeros(count, int)
+    process = built(tffcl.aggregation("robust", rule="multi_krum", attackers=0.4))
+    members = [collections.OrderedDict(key=np.int32(0), value=value) for value in values]
     found = [
-        np.asarray(aggregated(factory, nobody, values[list(order)], np.ones(count)).result)
+        np.asarray(process.next(process.initialize(), [members[each] for each in order], [1.0] * count).result)
         for order in itertools.islice(itertools.permutations(range(count)), 0, None, 5 if count == 5 else 1)
     ]
     np.testing.assert_allclose(found, np.broadcast_to(found[0], np.shape(found)), atol=1e-6)

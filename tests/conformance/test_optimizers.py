@@ -36,7 +36,7 @@ def subject(name, data_dir, clients, two_workers, tmp_path_factory):
         checks.check_states_do_not_change,
         checks.check_blocks,
         checks.check_two_workers,
-        checks.check_traffic,
+        pytest.param(checks.check_traffic, marks=pytest.mark.slow),
         checks.check_newcomers,
         checks.check_device_operations,
         checks.check_exported_files,

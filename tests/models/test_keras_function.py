@@ -198,6 +198,7 @@ def first_round(build, **more):
     return model.parted(model.unravel(state.models[0]))
 
 
+@pytest.mark.slow
 def test_no_step_of_a_server_touches_the_mean_of_statistics(tff_worker):
     """Nor what clients normalize or correct; in the first round, local trainings are those of FedAvg."""
     trained, statistics = first_round(build_fedavg)
@@ -327,7 +328,9 @@ SERVER = {"server_images": {"numbers": OF_WARDS["numbers"].astype("f8"), "codes"
     "method, more",
     [
         ("pacfl", {"parameters": tffcl.algorithms.PACFLParameters(num_clusters=2, threshold=None)}),
-        ("pca_km_hc", {"parameters": tffcl.algorithms.PCAKMHCParameters(num_clusters=2)}),
+        pytest.param(
+            "pca_km_hc", {"parameters": tffcl.algorithms.PCAKMHCParameters(num_clusters=2)}, marks=pytest.mark.slow
+        ),
         ("flis_hc", SERVER | {"parameters": tffcl.algorithms.FLISHCParameters(num_clusters=2, threshold=None)}),
         ("flis_dc", SERVER),
         ("flis_dc", SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")}),

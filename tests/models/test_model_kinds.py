@@ -148,7 +148,7 @@ def steady(dropout=0.0):
     [
         (normalized, *KINDS["batch norm"][1:]),
         (frozen_base, *KINDS["batch norm"][1:]),
-        (lstm, *KINDS["lstm"][1:]),
+        pytest.param(lstm, *KINDS["lstm"][1:], marks=pytest.mark.slow),
         pytest.param(steady, *KINDS["transferred"][1:], marks=pytest.mark.slow),
         pytest.param(*KINDS["mobilenet"], marks=pytest.mark.slow),
     ],

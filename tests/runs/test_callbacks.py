@@ -217,6 +217,7 @@ def test_early_stopping_goes_on_by_one_kind_of_examples(go, population, tmp_path
     go("loss", EarlyStopping("train_loss", 9), population=held, later={2: population}, rounds=2)
 
 
+@pytest.mark.slow
 def test_runs_of_a_task_that_end_at_different_rounds_stand_in_one_table(tmp_path):
     early = {"metric": "cluster_accuracy", "patience": 1, "min_delta": 0.02}
     tables = {"train": {"rounds": 8, "clients_per_round": 6, "early_stopping": early}, "partition": {"clients": 12}}

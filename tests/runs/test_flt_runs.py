@@ -79,6 +79,7 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
     assert (shown / "dendrogram.png").stat().st_size > 10_000 and (shown / "umap.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_similarity_suggests_the_gamma_that_a_task_says(kept, tmp_path, capsys):
     settings = [f"algorithms.flt.{key}={value}" for key, value in FLT.items()]
     arguments = [part for setting in settings for part in ("--set", setting)]

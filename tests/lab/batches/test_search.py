@@ -136,6 +136,7 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
     assert search.validation(tmp_path, "cluster", 8) == -math.inf
 
 
+@pytest.mark.slow
 def test_a_search_may_choose_by_another_metric(tmp_path, capsys):
     """Of which less is better, and which is shown as it is."""
     command = [*COMMAND, *"--over learning_rate=0.0001,0.1,1e30 --select cluster_log_loss --fresh-seeds 1".split()]

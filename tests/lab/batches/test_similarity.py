@@ -93,6 +93,7 @@ def test_first_vectors_are_the_papers_table_1(task):
     assert first[1] == pytest.approx(45.79, abs=0.5)  # CIFAR-10 and Fashion-MNIST are the copies that everyone has
 
 
+@pytest.mark.slow
 def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its_uncertainty():
     clients = tffcl.Population.from_arrays(*own_data.clinics(8))
     parameters = tffcl.algorithms.ComposedParameters(signature={"name": "subspace", "num_vectors": 2})

@@ -171,6 +171,7 @@ def test_hybrid_of_the_real_sets():
     assert data.class_names[9] == "9 / ankle boot"
 
 
+@pytest.mark.slow
 def test_mix4_of_the_real_sets():
     for name in ("usps", "cifar10", "svhn_cropped", "fashion_mnist"):
         real(name)
