@@ -24,12 +24,12 @@ from tffcl.registry import ALGORITHMS
 TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
 # The same of rounds whose clients compute in blocks: by the coordinator's mixes, two uploads, kept values, and choices.
 IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
-# Methods whose exported round, or signature, is that of another method here, but for what is checked without an export;
+# Methods whose exported round, or signature, is nearly that of another here, but for what is checked without an export;
 # their exports are checked with `-m slow`.
 LIKE_OTHERS = set(
     (
         "fedprox composed flis_hc pca_km_hc flt fedclust flhc clove flux fednova fedsem per_fedavg lg_fedavg given "
-        "kfed emd_cfl fedgroup"
+        "kfed emd_cfl fedgroup rr_cluster r_dpcfl fedrc"
     ).split()
 )
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}

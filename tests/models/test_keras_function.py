@@ -91,7 +91,7 @@ def own_class():
 @pytest.mark.parametrize(
     "build",
     [
-        frozen_base,
+        pytest.param(frozen_base, marks=pytest.mark.slow),
         lambda: sequential(layers.BatchNormalization(input_shape=(30,)), Scaled(), layers.Dense(2)),
         own_class,
         constrained,

@@ -193,6 +193,7 @@ def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
     assert f"the worker at {first.target} is back" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_started_anew_goes_on(processes):
     (first,) = processes.start(1)
     context = processes.use([first], silence=20)

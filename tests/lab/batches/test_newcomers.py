@@ -230,6 +230,7 @@ def test_somebody_must_take_part(tmp_path):
         tffcl.run(resolved(newcomers={"clients": 40}), tmp_path / "run", show_progress=False)
 
 
+@pytest.mark.slow
 def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
     out = tmp_path / "compared"
     command = [*"compare demo_digits --algorithms pacfl,fedavg --seeds 0,1 --rounds 2 --out".split(), str(out)]

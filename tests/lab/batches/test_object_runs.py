@@ -307,6 +307,7 @@ def rates(model):
     return lambda learning_rate: build_fedavg(measuring, tffcl.LocalTraining(learning_rate=learning_rate))
 
 
+@pytest.mark.slow
 def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone(rates, held_out, tmp_path):
     settings = {"learning_rate": [0.0001, 0.1, 1e30]}
     how = {**PROTOCOL, "show_progress": False, "fresh_seeds": 2, "seeds": [3]}
