@@ -12,6 +12,9 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
+from tffcl.clustering import hierarchical
+from tffcl.clustering.hierarchical import bipartition, nearer_second
+from tffcl.clustering.stochastic import cosine_distances
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
 
@@ -87,9 +90,6 @@ def test_two_groups_are_found_and_their_models_part(tff_worker, model, turned):
 
 def test_the_single_linkage_bipartition_is_the_best_of_all():
     rng = np.random.default_rng(3)
-    from tffcl.clustering import hierarchical
-    from tffcl.clustering.stochastic import cosine_distances
-
     for _ in range(20):
         updates = rng.standard_normal([7, 5]).astype(np.float32)
         (rest, chosen), best = oracle.best_bipartition(updates)
@@ -101,8 +101,6 @@ def test_the_single_linkage_bipartition_is_the_best_of_all():
 
 def test_the_gate_looks_at_the_members_of_the_halves_that_are_most_alike():
     """γ < sqrt((1 - α) / 2), α the largest cosine across: of 90 degrees, and not of 100."""
-    from tffcl.clustering.hierarchical import bipartition
-
     angles = np.radians([0, 10, 100])
     updates = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     assert bipartition(updates, gate=0.70).tolist() == [False, False, True]
@@ -111,7 +109,6 @@ def test_the_gate_looks_at_the_members_of_the_halves_that_are_most_alike():
 
 def test_an_update_goes_with_the_half_that_has_the_one_most_like_it():
     """Also where the others of that half are far from it."""
-    from tffcl.clustering.hierarchical import nearer_second
 
     def at(*degrees):
         return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1)

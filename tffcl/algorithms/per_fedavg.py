@@ -165,11 +165,11 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
 
     @traced_once
     def adapt(vector, x, y, seed):
-        features, n = model.preprocess(x), tf.shape(y)[0]
+        features, n, whole = model.preprocess(x), tf.shape(y)[0], model.objective.size(y)
 
         def add(start, total, at):
             rows = slice(start, tf.minimum(start + _AT_A_TIME, n))
-            share = tf.math.divide_no_nan(model.objective.size(y[rows]), model.objective.size(y))
+            share = tf.math.divide_no_nan(model.objective.size(y[rows]), whole)
             dropped = tf.random.experimental.stateless_fold_in(seed, start + 1)
             return start + _AT_A_TIME, total + share * gradient(at, rows_of(features, rows), y[rows], dropped)[0], at
 

@@ -48,26 +48,23 @@ class RoundsTable(Callback):
     def after_round(self, run: Run):
         """Writes the row; a cell is empty where nothing was measured."""
         row = self._row(run)
-        if new := [name for name in row if name not in self._names]:
-            before = self._rows()
-            self._names = [*self._names, *new]
-            _write_rows(self._file, self._names, [[*each, *("" for _ in new)] for each in before])
         with open(self._file, "a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._names).writerow(row)
 
     def after_late_evaluation(self, run: Run, found: Mapping):
         """Completes the last row, if it is this round's."""
-        rows = self._rows()
-        last = dict(zip(self._names, rows[-1])) if rows else {}
-        if last.get("round") != str(run.round_number):
-            return
-        more = {key: str(value) for key, value in self._row(run).items() if value != "" and not last.get(key)}
-        self._names = [*self._names, *(key for key in more if key not in last)]
-        padded = [[*each, *[""] * (len(self._names) - len(each))] for each in rows[:-1]]
-        _write_rows(self._file, self._names, [*padded, [(last | more)[name] for name in self._names]])
+        row, rows = self._row(run), self._rows()
+        last = dict(zip(self._names, rows.pop())) if rows else {}
+        if last.get("round") == str(run.round_number):
+            _write_rows(self._file, self._names, [*rows, [old or row.get(name, "") for name, old in last.items()]])
 
     def _row(self, run: Run) -> dict:
+        """The cells of a round, for all of which the table has columns then."""
         row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
+        if new := [name for name in row if name not in self._names]:
+            before = self._rows()
+            self._names = [*self._names, *new]
+            _write_rows(self._file, self._names, [[*each, *("" for _ in new)] for each in before])
         return {key: "" if value is None else _cell(np.asarray(value).item()) for key, value in row.items()}
 
     def _rows(self) -> list[list[str]]:
@@ -141,10 +138,11 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
     Returns:
       The names of its columns.
     """
+    without_rows = ["round", *(COLUMNS if done else ())]
     if not file.exists():
         if done:
             tell(f"{file} was missing; its rounds 1 to {done} are lost")
-        return _write_rows(file, ["round", *(COLUMNS if done else ())], [])
+        return _write_rows(file, without_rows, [])
     try:
         text = read_bytes(file).decode("utf-8")
         names, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
@@ -164,7 +162,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
         tell(f"{file} has no rows of rounds {ranges(missing, ' to ')}; they are lost")
-    return _write_rows(file, names if kept else ["round", *(COLUMNS if done else ())], kept_rows)
+    return _write_rows(file, names if kept else without_rows, kept_rows)
 
 
 def _write_rows(file: pathlib.Path, names: list[str], rows: Iterable[Sequence]) -> list[str]:

@@ -326,11 +326,11 @@ class RunDirectory(os.PathLike):
         Returns:
           The name of the run, which its checkpoints bear.
         """
-        before = self.marker() or {}
+        before, result = self.marker() or {}, None if anew else self.summary()
         if anew:
             self.clear(but=LEDGER if resume else "")
             before = {"tffcl run": before["tffcl run"]} if resume and before else {}
-        elif self.summary() is None:
+        elif result is None:
             for name in (FAILED, *_OF_THE_END, *before["files"]):
                 (self / name).unlink(missing_ok=True)
             before["files"] = []
@@ -343,7 +343,6 @@ class RunDirectory(os.PathLike):
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
         versions = {name: importlib.metadata.version(name) for name in packages}
         config = tomli_w.dumps({**settings, "versions": versions})
-        result = self.summary()
         if result is not None and result["rounds"] < _rounds_of(settings):
             self._extended = config
         else:
