@@ -75,12 +75,14 @@ def test_a_table_becomes_clients_with_standardised_features(cancer):
 def test_means_with_noise_are_those_of_clients_and_the_noise_that_of_the_longest_client(small):
     numbers = small.drop(columns="sex").astype({"age": float})
     numbers.loc[0, "age"] = np.nan  # counts as the middle of its bounds
+    numbers["user"] = ["a", "b", "a", "a", "a", "b"]  # who has more rows counts no more
     bounds = {"age": (0, 60), "pulse": (50, 150)}
     options = {"features": ["age", "pulse"], "missing": "mean", "bounds": bounds}
     rules = read(numbers, **options, noise_multiplier=1e-9).table
     for name, middle, half in (("age", 30, 30), ("pulse", 100, 50)):
         u = np.nan_to_num((np.clip(numbers[name], *bounds[name]) - middle) / half)
-        mean, square = ((values[::2].mean() + values[1::2].mean()) / 2 for values in (u, u**2))
+        own = [u[(numbers["user"] == user).to_numpy()] for user in "ab"]
+        mean, square = (np.mean([np.mean(values**power) for values in own]) for power in (1, 2))
         column = rules.columns[name]
         np.testing.assert_allclose(
             [column.mean, column.std, column.fill],
@@ -94,8 +96,11 @@ def test_means_with_noise_are_those_of_clients_and_the_noise_that_of_the_longest
     told = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], (500, 7))
     lengths = np.sqrt(told.mean(0) ** 2 + ((told**2).mean(0) - 0.5) ** 2)
     assert lengths.max() <= 5**0.5 / 2
-    everywhere = read(small.assign(age=60, pulse=150)[["user", "age", "pulse", "ill"]], **options, noise_multiplier=3.0)
-    assert all(30 / 4 < each.std / half for each, half in zip(everywhere.table.columns.values(), (1, 50 / 30)))
+    everywhere = small.assign(age=60, pulse=150)[["user", "age", "pulse", "ill"]]
+    for seed in range(5):
+        columns = read(everywhere, **options, noise_multiplier=3.0, seed=seed).table.columns
+        for name, half in (("age", 30), ("pulse", 50)):
+            assert columns[name].std > half / 4 and bounds[name][0] <= columns[name].mean <= bounds[name][1]
 
 
 @pytest.mark.parametrize(

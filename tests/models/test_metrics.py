@@ -82,6 +82,36 @@ def test_the_calibration_error_is_the_mean_gap_of_fifteen_bins(kind):
     assert compute(METRICS["calibration_error"], given) == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_confidence_at_the_end_of_a_bin_is_in_it():
+    """The bins are (0, 1/15], (1/15, 2/15], ..."""
+    confidence = np.array([0.6, 0.62])  # nine fifteenths, and more
+    given = Answers(np.array([0, 1]), np.array([0, 0]), np.stack([confidence, 1 - confidence], axis=1))
+    assert compute(METRICS["calibration_error"], given) == pytest.approx((0.4 + 0.62) / 2)
+
+
+def test_labels_that_say_nothing_do_not_count_in_a_mean_over_labels():
+    """A label that nobody has and nobody is said to have; one that all have; and a number that is always the same."""
+    given = answers(SEVERAL)
+    y, predicted = given.labels.copy(), given.predictions.copy()
+    y[:, 0], predicted[:, 0], y[:, 1] = 0, 0, 1
+    some = Answers(y, predicted, given.outputs)
+    for name, rule in (("f1", sklearn.f1_score), ("recall", sklearn.recall_score)):
+        assert compute(METRICS[name], some) == pytest.approx(rule(y[:, 1:], predicted[:, 1:], average="macro"))
+    assert compute(METRICS["auc"], some) == pytest.approx(sklearn.roc_auc_score(y[:, 2:], some.outputs[:, 2:]))
+    numbers = answers(NUMBERS)
+    numbers.labels[:, 0] = 7
+    assert math.isnan(compute(METRICS["r2"], numbers)) and compute(METRICS["mae"], numbers) > 1
+
+
+def test_directions_and_ends_of_the_metrics():
+    down = {"log_loss", "perplexity", "calibration_error", "mae", "mse"}
+    assert {name for name in METRICS if better_of(name) == "down"} == down
+    ends = {"auc": (0, 1), "log_loss": (0, None), "perplexity": (1, None), "mae": (0, None), "mse": (0, None)}
+    assert {name: METRICS[name].limits for name in ends} == ends and METRICS["r2"].limits == (None, 1)
+    given = answers(THREE)
+    assert compute(METRICS["perplexity"], given) == pytest.approx(math.exp(compute(METRICS["log_loss"], given)))
+
+
 @pytest.mark.parametrize("name", ["auc", "balanced_accuracy"])
 def test_of_one_class_alone_it_is_not_defined(name):
     given = answers(TWO)

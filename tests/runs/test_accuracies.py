@@ -4,6 +4,7 @@ training.
 
 import gc
 import json
+import types
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import build, resolve
 from tffcl.lab.tasks.populations import build_population
 from tffcl.runs.evaluator import Evaluator, _build_predict_here
+from tffcl.runs.metrics import BY_KEY, METRICS
+from tffcl.runs.run_files import read_run
+from tffcl.runs.summary import local_of_all
 
 DATA = {"name": "digits"}
 SPLIT = {"name": "rotated", "clients": 40, "rotations": 4, "reuse": False, "test": "share"}
@@ -96,6 +100,8 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
     federated = build.load_data(chosen)
     model = build.build_model(chosen, federated)
     population = build_population(federated)
+    held = np.stack([clients[f"label_{label}"] for label in range(10)], axis=1)
+    np.testing.assert_array_equal(held, population.label_counts)
     untrained = Evaluator(model, population).cluster_accuracy(model.initial[np.newaxis], np.zeros(40, int))
     everyone = np.where(took_part, clients["local_accuracy"], untrained)
     assert summary["local"]["all"]["mean"] == pytest.approx(everyone.mean())
@@ -107,6 +113,36 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
         summary["cluster"]["deciles"],
         np.quantile(clients["cluster_accuracy"], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
     )
+
+
+def test_who_trained_and_was_not_tested_since_does_not_count_with_the_untrained_model():
+    """One that has an accuracy counts with it, also where it trained in no round."""
+    totals = types.SimpleNamespace(
+        local_accuracies=np.array([0.5, np.nan, np.nan, 0.7]), rounds_trained=np.array([2, 1, 0, 0])
+    )
+    found = local_of_all({"untrained": np.array([0.1, 0.2, 0.3, 0.4])}, totals)
+    np.testing.assert_array_equal(found, [0.5, np.nan, 0.3, 0.7])
+
+
+def test_metrics_at_the_end_are_those_of_the_last_round(validated):
+    """Where rounds.csv and summary.json have the same number."""
+    run = read_run(validated[1].out)
+    found = {
+        each.column: each.of_run(run) / each.scale for each in METRICS if each.column in run.rounds and each.source
+    }
+    del found["seconds"], found["down_bytes"], found["up_bytes"]  # which rounds.csv has of each round
+    assert {"local_accuracy_all", "cluster_accuracy_participants", "validation_global_accuracy", "ari"} < found.keys()
+    last = {column: run.rounds[column][-1] for column in found}
+    assert found == pytest.approx(last, abs=1e-6, nan_ok=True)
+    seconds = run.summary["seconds"]
+    parts = [seconds[part] for part in ("clustering", "training", "evaluation")]
+    with np.load(run.path / "checkpoints" / "round_000003.npz") as saved:
+        assert parts == pytest.approx(saved["totals.seconds"].tolist()) and seconds["total"] == pytest.approx(
+            sum(parts)
+        )
+    took_part = run.summary["accuracy"]["cluster"]["participants"]
+    for key, part in (("participants_pooled", "pooled"), ("participation_gap", "gap")):
+        assert BY_KEY[key].of_run(run) == pytest.approx(100 * took_part[part])
 
 
 def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
@@ -161,6 +197,10 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
     monkeypatch.setattr(
         evaluator, "_answers", lambda models, wanted, _: asked.extend(wanted) or answers(models, wanted, _)
     )
+    few = population.restricted([0, 1])  # of one model all test examples of these count, and no others
+    ours, one = Evaluator(model, few), model.initial[np.newaxis]
+    expected = np.average(ours.cluster_accuracy(one, np.zeros(2, int)), weights=few.test_sizes)
+    assert ours.global_accuracy(model.initial) == pytest.approx(expected)
     models = np.stack([model.initial, model.initial + 0.01, model.initial + 0.02])
     keys = np.arange(40) % 3
     first = evaluator.cluster_accuracy(models, keys)
@@ -175,6 +215,9 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
     models[2, :4] *= -1  # the highest bit of each, which sums of whole words may lose
     evaluator.cluster_accuracy(models, keys)
     assert set(asked) == {2}
+    asked.clear()
+    whole = evaluator.cluster_answers(models, keys)  # probabilities, which predictions do not tell
+    assert set(asked) == {0, 1, 2} and whole[0].outputs.shape == (len(whole[0]), 10)
 
 
 def test_confusions_are_of_the_clusters_with_most_clients(monkeypatch):
@@ -184,6 +227,15 @@ def test_confusions_are_of_the_clusters_with_most_clients(monkeypatch):
     population, clusters = tffcl.Population.from_arrays(tests, tests), np.array([0, 1, 1, 1, 2, 3, 3])
     found = Evaluator(model, population).confusion(model.initial[np.newaxis], np.zeros(7, int), clusters)
     assert {cluster: counts.sum() for cluster, counts in found.items()} == {1: 9, 3: 6}
+    nothing = Evaluator(model, population).confusion(np.nan * model.initial[np.newaxis], np.zeros(7, int), clusters)
+    assert [counts.sum() for counts in nothing.values()] == [0, 0]  # what is no answer is taken for no label
+    # Two of the largest cluster have no test examples, and so no accuracy.
+    few = tffcl.Population.from_arrays(tests, {client: own for client, own in tests.items() if client not in (1, 2)})
+    given = model.initial[np.newaxis], np.zeros(7, int)
+    found = Evaluator(model, few).confusion(*given, clusters)
+    assert {cluster: counts.sum() for cluster, counts in found.items()} == {3: 6, 0: 3}
+    accuracies = Evaluator(model, few).cluster_accuracy(*given)
+    assert np.isnan(accuracies).tolist() == [False, True, True, False, False, False, False]
 
 
 def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):

@@ -101,6 +101,7 @@ def test_a_users_own_probabilities_are_given_what_they_were_tried_with():
 def test_the_spread_over_clients_by_hand():
     found = summary.spread(np.array([0.0, 2.0, np.nan, 4.0]))
     assert (found["mean"], found["worst_decile"]) == (2, 0)
+    assert found["variance"] == pytest.approx(8 / 3)  # of all clients that there are, as the papers have it
     assert found["std"] == pytest.approx((8 / 3) ** 0.5) and found["stderr"] == pytest.approx(2 / 3**0.5)
     eleven = np.arange(11.0)  # a tenth of them, rounded up, are two
     assert [summary.spread(eleven, better)["worst_decile"] for better in ("up", "down")] == [0.5, 9.5]

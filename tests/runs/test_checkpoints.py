@@ -190,6 +190,16 @@ def test_a_large_array_is_written_once_and_kept_as_long_as_a_checkpoint_names_it
     assert_same(checkpoints.load_newest(ClusteredState, 3)[1], state([1, 3]))
 
 
+def test_large_arrays_of_the_same_bytes_and_other_shapes_or_types_are_two(tmp_path, small_files):
+    """As a matrix of zeros and as many zeros in a row."""
+    state = ClusteredState(np.arange(3, dtype=np.int32), np.zeros(20, np.int32), np.zeros([4, 5], np.float32), ())
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(0, state, TOTALS)
+    found, _ = checkpoints.load(0, ClusteredState)
+    assert_same(found, state)
+    assert found.models.dtype == np.float32 and found.assignment.dtype == np.int32
+
+
 def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path, small_files):
     def state(number):
         return ClusteredState(

@@ -1,5 +1,7 @@
 """Clients who have left a run are known in what it gives: an export's table, newcomers, a run that goes on."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from tests.short_runs import TRAINING
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
+from tffcl.runs.cluster_history import NO_CLUSTER, ClusterHistory, read_history
+from tffcl.runs.run_directory import HISTORY
 
 EVERYONE = ("0", "1", "10", "2", "5", "7")  # numbers 0 to 5 in this order: what one is called is another's number
 LEFT = ("10", "7")
@@ -52,6 +56,31 @@ def test_the_table_of_an_export_names_each_ones_row_of_the_models(result, tmp_pa
     assert set(rows) == set(EVERYONE)
     for client in set(EVERYONE) - set(LEFT):
         np.testing.assert_array_equal(models[rows[client]], result.model_of(client))
+
+
+@pytest.mark.parametrize("called", [list("abcde"), [1, 2, 30, 31, 400]], ids=["names", "numbers"])
+def test_the_history_tells_who_moved_left_and_came_back_also_where_a_run_goes_on(tmp_path, called):
+    a, b, c, d, e = called
+
+    def at(number, clusters):
+        return types.SimpleNamespace(
+            directory=tmp_path, round_number=number, chooses_at_evaluations=False,
+            population=types.SimpleNamespace(shown_ids=np.array([*clusters])),
+            views=types.SimpleNamespace(clusters=[*clusters.values()]),
+        )  # fmt: skip
+
+    first, third = {a: 0, b: 0, c: 1, d: 1}, {a: 0, c: 2, d: 1}
+    history, again = ClusterHistory(), ClusterHistory()
+    history.begin(at(0, first))
+    for number, clusters in enumerate((first, first, third, {a: 7, b: 7, c: 7, d: 7, e: 7}), 1):
+        history.after_round(at(number, clusters))
+    again.begin(at(3, third))  # the fourth was not saved
+    again.after_round(at(4, {a: 0, b: 2, c: 2, d: 1, e: 1}))  # into the clusters of those beside them
+    found = read_history(tmp_path / HISTORY, list(map(str, called)))
+    expected = {1: [0, 0, 1, 1, NO_CLUSTER], 3: [0, NO_CLUSTER, 2, 1, NO_CLUSTER], 4: [0, 2, 2, 1, 1]}
+    assert {number: clusters.tolist() for number, clusters in found.items()} == expected
+    moved = [np.load(path)[0].astype(str).tolist() for path in sorted((tmp_path / HISTORY).iterdir())]
+    assert moved == [list(map(str, who)) for who in ((a, b, c, d), (c, b), (b, e))]  # and nobody else
 
 
 def test_no_newcomer_gets_the_number_of_one_who_has_left(read, everyone, result):

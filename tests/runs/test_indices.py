@@ -1,12 +1,16 @@
 """Agreement of clusters with true groups, where they agree in part: against values worked out by hand."""
 
+import dataclasses
 import math
 import types
 
 import numpy as np
 import pytest
 
-from tffcl.runs.summary import agreement, mutual_information, rand_index, wasserstein_adjusted_score
+import tffcl
+from tffcl.runs import summary
+from tffcl.runs.cluster_history import NO_CLUSTER
+from tffcl.runs.summary import agreement, features_apart, mutual_information, rand_index, wasserstein_adjusted_score
 
 # Three groups of two; one client of the second is with the first.
 GROUPS, CLUSTERS = [0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 2, 2]
@@ -52,3 +56,31 @@ def test_the_wasserstein_adjusted_score_of_four_clients():
     assert wasserstein_adjusted_score(counts, np.zeros(4, int)) is None
     assert wasserstein_adjusted_score(counts, np.arange(4)) is None
     assert wasserstein_adjusted_score(None, clusters) is None
+
+
+def test_the_wasserstein_adjusted_score_of_very_many_is_that_of_some(monkeypatch):
+    """Of clients that are alike in each cluster it is 1, whoever is drawn."""
+    monkeypatch.setattr(summary, "_MOST_COMPARED", 8)
+    assert wasserstein_adjusted_score(np.array([[3, 3], [4, 0]] * 6), np.array([0, 1] * 6)) == pytest.approx(1)
+
+
+def test_clusters_differ_by_their_means_in_deviations_of_all_examples(monkeypatch):
+    """Of clients of unequal sizes, one of which is in no cluster; the three features that are furthest first."""
+    rng, x = np.random.default_rng(0), {}
+    moved = {"a": (0, 0, 0, 0), "b": (0, 0, 1, 0), "c": (3, 0, -8, 20), "d": (3, 0, -8, 20), "e": (99, 99, 99, 99)}
+    for number, (client, means) in enumerate(moved.items()):
+        x[client] = (means + rng.normal(0, [1, 1, 2, 30], [10 + 5 * number, 4])).astype(np.float32)
+    population = tffcl.Population.from_arrays({client: (each, np.zeros(len(each), int)) for client, each in x.items()})
+    names = types.SimpleNamespace(feature_names=("age", "dose", "pulse", "weight"))
+    table = dataclasses.replace(population, table=names)
+    found = features_apart(table, np.array([4, 4, 7, 7, NO_CLUSTER]))
+    assert found.keys() == {"4", "7"}
+    known = np.concatenate([x[client] for client in "abcd"]).astype(float)
+    for cluster, members in (("4", "ab"), ("7", "cd")):
+        apart = np.concatenate([x[client] for client in members]).mean(axis=0) - known.mean(axis=0)
+        expected = dict(zip(names.feature_names, apart / known.std(axis=0)))
+        assert found[cluster] == pytest.approx({name: expected[name] for name in ("pulse", "age", "weight")}, rel=1e-4)
+        assert list(found[cluster]) == sorted(found[cluster], key=lambda name: -abs(expected[name]))
+    monkeypatch.setattr(summary, "_MOST_DESCRIBED", 1)
+    assert features_apart(table, np.array([4, 7, 7, 7, 4])).keys() == {"7"}  # the largest
+    assert features_apart(population, np.zeros(5, int)) is features_apart(table, np.arange(5)) is None

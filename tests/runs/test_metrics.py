@@ -8,9 +8,10 @@ import pytest
 
 from tffcl.algorithms.method import Views
 from tffcl.errors import UserError
-from tffcl.runs import metrics
+from tffcl.runs import metrics, summary
+from tffcl.runs.cluster_history import NO_CLUSTER
 from tffcl.runs.metrics import BY_KEY, METRICS
-from tffcl.runs.summary import cluster_numbers
+from tffcl.runs.summary import cluster_numbers, mutual_information, rand_index
 
 
 def test_names_are_unique_and_each_number_has_a_place():
@@ -19,6 +20,8 @@ def test_names_are_unique_and_each_number_has_a_place():
     assert all(each.column or each.source for each in METRICS)
     assert all(each.title and each.axis for each in METRICS if each.panels)
     assert {each.better for each in METRICS} == {metrics.UP, metrics.DOWN, ""}
+    shares = {each.key for each in METRICS if each.unit == "%" and each.better != metrics.UP}
+    assert shares == {"local_trained", "largest_cluster", "participation_gap"}  # neither more nor less is better
 
 
 def test_a_column_is_found_by_name():
@@ -45,8 +48,18 @@ def test_a_target_is_reached_upwards_or_downwards():
     assert BY_KEY["cluster_accuracy"].first_reached(rounds, 71) is None
     assert BY_KEY["train_loss"].first_reached(rounds, 1.5) == 1
     assert BY_KEY["ari"].first_reached(rounds, 0) is None
+    assert BY_KEY["ari"].first_reached({"ari": np.array([-0.6, -0.5])}, -0.5) == 1
     for right in range(101):  # of 100 examples: 100 * 0.58 is less than 58
         assert BY_KEY["cluster_accuracy"].first_reached({"cluster_accuracy": np.array([right / 100])}, right) == 0
+
+
+def test_a_run_measures_what_its_model_and_its_clients_have():
+    whole, numbers = metrics.measured(["auc"]), metrics.measured(["mae"], has_accuracy=False)
+    assert {"cluster_accuracy", "validation_cluster_accuracy", "validation_cluster_auc", "train_loss"} < whole.keys()
+    assert {"cluster_mae", "validation_cluster_mae", "train_loss"} < numbers.keys()
+    assert not [column for column in numbers if column.endswith("accuracy")]
+    untold = metrics.measured(["auc"], validation=False)
+    assert whole.keys() - untold.keys() == {column for column in whole if column.startswith("validation_")}
 
 
 def test_the_share_of_the_largest_cluster_is_of_the_known_clients():
@@ -55,3 +68,17 @@ def test_the_share_of_the_largest_cluster_is_of_the_known_clients():
     assert cluster_numbers(population, views)["largest_cluster"] == pytest.approx(2 / 3)
     nobody = dataclasses.replace(views, known=np.zeros(5, bool))
     assert cluster_numbers(population, nobody)["largest_cluster"] is None
+
+
+def test_the_agreement_of_the_known_clients_stands_beside_that_of_all():
+    """Which is of those that are in a cluster."""
+    groups, clusters = np.array([0, 0, 1, 1, 0, 1]), np.array([0, 0, 0, 1, 2, NO_CLUSTER])
+    population = types.SimpleNamespace(groups=groups, index=lambda ids: ids, label_counts=None)
+    views = Views(np.arange(6), clusters, known=np.array([True, True, True, True, False, False]))
+    numbers, further = cluster_numbers(population, views), summary._information(population, views)
+    for index, found, name in ((rand_index, numbers, "ari"), (mutual_information, further, "nmi")):
+        expected = [index(groups[:count], clusters[:count]) for count in (4, 5)]
+        assert [found[f"known_{name}"], found[name]] == expected and expected[0] != pytest.approx(expected[1])
+    assert numbers["ari"] != pytest.approx(further["nmi"])
+    everyone = dataclasses.replace(views, known=None)
+    assert "known_ari" not in cluster_numbers(population, everyone)

@@ -82,9 +82,8 @@ def test_sampling_without_replacement_never_costs_more_than_it_would_without_amp
 @pytest.mark.parametrize("noise", [0.03, 0.1, 0.199, 0.2, 0.201, 1, 3])
 def test_everyone_taking_part_is_one_gaussian_mechanism_exactly(noise):
     """Also where there is little noise: ε has no jump."""
-    ledger = ledger_of(
-        2 * [Release("a round", noise, 100, 100)] + [Release("the signatures", noise, 100, 100, once=True)]
-    )
+    everyone = Release("a round", noise, 100, 100), Release("a round", noise, 100, 100, 1.0)  # also drawn at rate 1
+    ledger = ledger_of([*everyone, Release("the signatures", noise, 100, 100, once=True)])
     assert ledger.epsilon == pytest.approx(epsilon_of_gaussian(np.sqrt(3) / noise, DELTA), rel=1e-6)
 
 
@@ -103,7 +102,8 @@ def test_what_a_client_tells_under_its_name_is_its_data_that_are_left_out_and_re
     several = ledger_of(mixed).summary()
     all_of_everybody = 2 * np.sqrt(1 / 9 + 20 / 4)
     assert 2 * several["epsilon"] < several["replacing_epsilon"] < epsilon_of_gaussian(all_of_everybody, DELTA) / 3
-    for others in ([Release("a round", 1.0, 10, 100, 0.1)], [*mixed, Release("a round", 1.0, 10, 100)]):
+    rounds, unnoised = Release("a round", 1.0, 10, 100, 0.1), Release("the signatures", 0, 100, 100, once=True)
+    for others in ([rounds], [rounds, unnoised], [*mixed, Release("a round", 1.0, 10, 100)]):
         assert "replacing_epsilon" not in ledger_of(others).summary()
 
 
@@ -335,10 +335,10 @@ def test_a_large_delta_is_warned_of(model, population, tmp_path, capsys):
         rounds=1,
         clients_per_round=2,
         out=tmp_path / "run",
-        privacy=PrivacySettings(delta=0.5),
+        privacy=PrivacySettings(delta=1 / len(population)),
         show_progress=False,
     )
-    assert f"privacy.delta is 0.5; with {len(population)} clients it should be below" in capsys.readouterr().err
+    assert f"privacy.delta is 0.2; with {len(population)} clients it should be below" in capsys.readouterr().err
 
 
 def test_delta_is_of_all_clients_newcomers_included(model, population, tmp_path, capsys):

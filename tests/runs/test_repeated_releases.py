@@ -191,11 +191,33 @@ def test_a_ledger_goes_back_to_what_was_saved_without_what_no_seed_repeats(relea
         assert fresh.rewind(NOTHING) == 2 * times
         assert fresh.as_array()[0, 4] == (times if release.once else 2 * times)
     assert fresh.rewind(fresh.as_array()) == 0
+    fewer = Ledger(SETTINGS, 5, saved)
+    fewer.spend(release)
+    fewer.check_holds(saved, "the checkpoint")
+    with pytest.raises(UserError, match="is missing, or older than the checkpoint"):  # by one that no seed repeats
+        Ledger(SETTINGS, 5, saved).check_holds(fewer.as_array(), "the checkpoint")
+
+
+def test_what_a_seed_repeats_goes_back_up_to_what_it_does_not(tmp_path):
+    """A round of a seed is told again as it was, but for one that follows noise of no seed, as its clusters do. What
+    has no noise is no such release. The file is there as soon as one is."""
+    ledger, seeded = Ledger(SETTINGS, 5), Release(**{**vars(ROUND), "repeats": True})
+    ledger.file = tmp_path / "ledger.json"
+    ledger.spend(seeded)
+    ledger.spend(Release("the losses", 0.0, 3, 5))
+    assert not ledger.file.exists()
+    for release in (SIGNATURES, seeded):
+        ledger.spend(release)
+        assert ledger.file.exists()
+    assert ledger.epsilon == np.inf and not ledger.is_private and not Ledger(SETTINGS, 5).is_private
+    assert ledger.rewind(NOTHING) == 2 and ledger.epsilon == pytest.approx(epsilon_of(SIGNATURES, ROUND))
 
 
 def test_a_refused_release_is_not_counted_nor_those_beside_it():
-    ledger = Ledger(PrivacySettings(epsilon=epsilon_of(ROUND) * 1.001, delta=1e-3), 5)
+    ledger = Ledger(PrivacySettings(epsilon=epsilon_of(ROUND) * 1.00001, delta=1e-3), 5)
     with pytest.raises(BudgetSpent):
         ledger.spend(ROUND, SIGNATURES)
     assert not len(ledger.as_array())
     ledger.spend(ROUND)
+    with pytest.raises(BudgetSpent):
+        Ledger(PrivacySettings(epsilon=epsilon_of(ROUND) * 0.99999, delta=1e-3), 5).spend(ROUND)

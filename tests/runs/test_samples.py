@@ -51,6 +51,8 @@ def test_numbers_from_0_to_1_become_shades(tmp_path):
     found = kept(tmp_path, Population.from_arrays(bright))
     clients, labels = np.divmod(np.round(found["images"][:, 0, 0, 0] / 255 * 60), 10)
     np.testing.assert_array_equal(labels, found["labels"])
+    pixels = kept(tmp_path, population)["images"][:, 0, 0, 0]  # floats from 0 to 255 are as they are
+    np.testing.assert_array_equal(pixels % 10, found["labels"])
 
 
 @pytest.mark.parametrize("shape", [(64,), (8, 8, 2), (300, 300), (2, 8, 8, 3)])

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import tomllib
+import types
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.runs import population_changes, write_results
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.run import Interrupted
 from tffcl.runs.run_directory import RunDirectory, State
@@ -551,3 +553,62 @@ def test_clients_with_other_training_data_are_tested_anew(digits, model):
     )
     stage = Stages(model, first, {2: later}).at(2)
     assert stage.changed.tolist() == stage.retested.tolist() == [1]
+
+
+def test_notes_are_of_all_that_has_happened_up_to_the_last_round(model, population):
+    """Who left, whose data changed, who moved when, and who did not tell."""
+    versions = np.array([1, 1, 0, 0], np.int32)
+    fewer = dataclasses.replace(population.restricted([0, 1, 2, 3]), versions=versions)
+    stages, views = Stages(model, population, {2: fewer}), types.SimpleNamespace(client_ids=np.arange(4), moves=None)
+    assert population_changes.notes(stages, 1, views) == []
+    happened = ["in round 2 left: 4, 5", "from round 2 on these clients held other data: 0, 1"]
+    assert population_changes.notes(stages, 2, views) == happened
+    views.moves = types.SimpleNamespace(moved_in=np.array([0, 1, 2, 1]), flagged_in=np.array([2, 0, 0, 0]))
+    moved, later, flags, silent = population_changes.notes(stages, 2, views)[2:]
+    assert moved == "clusters formed anew after round 1; into another cluster moved: 1, 3"
+    assert later == "clusters formed anew after round 2; into another cluster moved: 2"
+    assert flags == "flags of change: 0 (round 2)" and silent.startswith("no flag of 1: none was asked of them")
+
+
+def test_a_matrix_is_kept_by_its_upper_triangle_where_that_is_all_of_it():
+    """As SciPy, which reads it again, has it."""
+    symmetric = squareform(np.arange(1.0, 7.0))
+    np.testing.assert_array_equal(write_results._condensed(symmetric), np.arange(1.0, 7.0))
+    for whole in (symmetric + np.eye(4), np.triu(symmetric), np.zeros([1, 1])):
+        assert write_results._condensed(whole) is whole
+
+
+def test_the_map_of_representations_is_of_the_clients_that_sent_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(write_results, "project_directions", lambda vectors, seed: vectors[:, :2])
+    known = np.array([False, True, True, False, True, True])
+    views = types.SimpleNamespace(representations=np.arange(12.0).reshape(4, 3), known_or_all=known)
+    write_results.write_representations(tmp_path, views, types.SimpleNamespace(shown_ids=np.array([*"abcdef"])), 0)
+    with np.load(tmp_path / "representations.npz") as found:
+        assert found["client_ids"].tolist() == [*"bcef"] and found["places"].tolist() == [1, 2, 4, 5]
+        np.testing.assert_array_equal(found["points"], views.representations[:, :2])
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRounds:
+    """Of a run that ended earlier."""
+
+    rounds: int
+
+
+def test_who_was_drawn_and_never_asked_to_train_is_counted(monkeypatch):
+    monkeypatch.setattr(write_results.checks, "who_takes_part", lambda stages, protocol: np.arange(protocol.rounds))
+    run = types.SimpleNamespace(
+        totals=types.SimpleNamespace(rounds_trained=np.array([2, 0, 0, 0])), stages=None, round_number=3,
+        protocol=PlannedRounds(9), population=types.SimpleNamespace(client_ids=np.arange(4)),
+    )  # fmt: skip
+    (note,) = write_results._notes_of_waiting(run)
+    assert note.startswith("2 of the 3 clients that were drawn were in no round asked to train (with secure sums")
+    run.totals.rounds_trained = np.ones(4)
+    assert write_results._notes_of_waiting(run) == []
+
+
+def test_other_labels_of_the_same_examples_are_other_data(model, population):
+    held = {client: population.train(client) for client in range(6)}
+    relabelled = {client: (each.x, (each.y + (client == 2)) % 10) for client, each in held.items()}
+    first, later = (Population.from_arrays(each) for each in ({c: (e.x, e.y) for c, e in held.items()}, relabelled))
+    assert Stages(model, first, {2: later}).at(2).changed.tolist() == [2]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -206,6 +207,13 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
         assert row.stats["rounds_to_target"].mean == float(lines[reached[0]][head.index("round")])
     cells = dict(zip(league_table.HEADS, league_table.cells(row), strict=True))
     assert cells["chosen"] == "learning rate 0.08" and cells["seeds"] == "1"
+    sent = np.array([3.0, 3.0])
+    beside = types.SimpleNamespace(  # signatures of 7 bytes before the first round
+        rounds={"round": [1, 2], "cluster_accuracy": np.array([0.1, 0.2]), "down_bytes": sent, "up_bytes": sent},
+        number=lambda *keys: {"down_bytes": 6.0, "up_bytes": 13.0}.get(keys[-1], np.nan),
+    )
+    found = league_table._numbers(beside, metrics.BY_KEY["cluster_accuracy"], 10)
+    assert (found["rounds_to_target"], found["bytes_to_target"], found["total_bytes"]) == (1, 6 + 7, 19)
 
 
 def test_a_page_for_readers_and_its_picture(league, tmp_path):
@@ -241,6 +249,9 @@ def test_the_picture_is_of_all_that_has_been_run(read):
     # 2.25, 1.25 and 2: the first two share ranks 2 and 3.
     grid = np.array([[70.0, 70.0], [70.0, 90.0], [np.nan, 80.0]])
     assert league_table.ranked(grid).tolist() == [1, 2, 0]
+    # 2, 1.5, 2 and 2: three share ranks 1 to 3.
+    grid = np.array([[np.nan, 70.0], [50.0, 80.0], [50.0, np.nan], [50.0, np.nan]])
+    assert league_table.ranked(grid).tolist() == [1, 0, 2, 3]
 
 
 def test_the_picture_tells_which_groups_were_found(read):
@@ -375,6 +386,8 @@ def test_marks_are_corrected_for_how_many_differences_are_tested(read, tmp_path)
     assert marked(first=clear) == {"first": ["SOLO"]}
     assert marked(first=clear, again=vague) == {"first": [], "again": []}
     assert marked(a=clear, b=clear) == {"a": ["SOLO"], "b": ["SOLO"]}
+    surer = {0: 0.70, 1: 0.81, 2: 0.89}  # p 0.003: both pass, each at its own place
+    assert marked(c=surer, d=clear, e={0: 0.60, 1: 0.71, 2: 0.8}) == {"c": ["SOLO"], "d": ["SOLO"], "e": []}
 
 
 def test_the_picture_tells_means_over_fewer_seeds(read):

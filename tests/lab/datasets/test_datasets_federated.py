@@ -86,7 +86,8 @@ def test_digits_are_scikit_learns():
 
 
 def test_normalization_by_name():
-    assert load_dataset({**DIGITS, "normalization": "half"}, seed=0).mean == (0.5,)
+    half = load_dataset({**DIGITS, "normalization": "half"}, seed=0)
+    assert (half.mean, half.std) == ((0.5,), (0.5,))
     unit = load_dataset({**DIGITS, "normalization": "unit"}, seed=0)
     assert (unit.mean, unit.std) == ((0.0,), (1.0,))
     assert PAPER_CONSTANTS["fashion_mnist"] == PAPER_CONSTANTS["mnist"] == ((0.1307,), (0.3081,))
@@ -100,6 +101,8 @@ def test_subset_is_stratified_and_seeded():
     whole = load_dataset(DIGITS, seed=1)
     fair = np.bincount(whole.train.y) * (500 / 1347)
     assert np.abs(np.bincount(data.train.y) - fair).max() < 1
+    more = np.bincount(data.train.y) > fair  # by largest remainder
+    assert (fair % 1)[more].min() >= (fair % 1)[~more].max()
     pictures = {image.tobytes() for image in whole.train.x}
     assert all(image.tobytes() in pictures for image in data.train.x)
     again = load_dataset({**DIGITS, "subset": 500}, seed=1)

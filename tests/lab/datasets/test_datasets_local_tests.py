@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
-from tffcl.lab.datasets.partitions.by_label import dirichlet, iid, label_skew
+from tffcl.lab.datasets.partitions.by_label import dirichlet, iid, label_skew, quantity_skew
 from tffcl.lab.datasets.partitions.splitting import Domains, with_tests
 
 RUN = settings(deadline=None, max_examples=25)
@@ -35,6 +35,18 @@ def test_share_gives_each_test_image_once_and_follows_the_training_labels(seed, 
     assert (test[train == 0] == 0).all()
     # Rounding evens out over the classes.
     assert np.abs(test.sum(axis=1) - train.sum(axis=1) / 2).max() <= 2
+
+
+def test_which_images_of_a_class_a_client_gets_is_drawn_anew_by_each_seed():
+    """Of a class that lies in the order in which it was recorded no client has a stretch."""
+    data = labelled(np.zeros(400, int))
+    first = quantity_skew(data, seed=0, clients=4, test="share")
+    split = dirichlet(data, seed=0, clients=4, alpha=100.0, test="share")
+    for index in (*first.train, *first.test, *split.train, *split.test):
+        assert np.ptp(index) > len(index)
+    drawn = [with_tests(data, first.train, test="share", seed=seed).test for seed in (0, 0, 1)]
+    same = [[np.array_equal(*pair) for pair in zip(drawn[0], each, strict=True)] for each in drawn[1:]]
+    assert all(same[0]) and not any(same[1])
 
 
 def test_share_leaves_out_test_images_of_classes_that_nobody_has():

@@ -1,5 +1,7 @@
 """Several data sets at once: how they become one, and who holds what of them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,12 +45,13 @@ def test_frames_and_repeats_channels():
 
 def test_labels_apart_gives_mix4s_shapes_and_labels():
     grey, colour = constant("small", 51, (16, 16, 1)), constant("large", 102, (32, 32, 3))
-    both = mixture([grey, colour], labels="apart")
+    both = mixture([dataclasses.replace(grey, std=(0.3,)), dataclasses.replace(colour, std=(0.7,))], labels="apart")
     assert both.train.x.shape == (40, 32, 32, 3) and both.num_classes == 20
     np.testing.assert_array_equal(both.train.y, np.concatenate([balanced(20), balanced(20) + 10]))
     np.testing.assert_array_equal(both.train.source, np.repeat([0, 1], 20))
     assert (both.train.x[0, 8:24, 8:24] == 51).all() and both.train.x[0].sum() == 51 * 16 * 16 * 3
     np.testing.assert_allclose(both.mean, [0.3] * 3)  # of 0.2 and 0.4
+    np.testing.assert_allclose(both.std, [0.5] * 3)  # of 0.3 and 0.7
     assert both.name == "small+large" and both.source_names == ("small", "large")
 
 
@@ -69,6 +72,8 @@ def test_hybrid_clients_hold_one_set_each(seed):
     for parts, source in ((split.train, both.train.source), (split.test, both.test.source)):
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(160))
         assert all(set(source[index]) == {group} for index, group in zip(parts, split.groups, strict=True))
+    for index, group in zip(hybrid(both, seed=seed, clients=10, test="classes").test, split.groups, strict=True):
+        assert set(both.test.source[index]) == {group}  # clients of either set hold the same classes
 
 
 def test_by_dataset_has_a_client_of_each_set_with_its_name():

@@ -181,6 +181,8 @@ def test_levels_of_class_features_turn_the_pictures_of_more_classes(data):
         assert [each.degrees for each in transforms] == [0, 90, 180, 270]
         changed = set(transforms[0].classes)
         assert len(changed) == level and before < changed
+        others = shift_class_features(data, seed=8, clients=8, level=level).transforms[0].classes
+        assert changed != set(others)  # which are drawn
         before = changed
         held = federated(data, split, "shift")
         for parts, indices, pool, whole in (

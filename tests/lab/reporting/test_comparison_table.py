@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tffcl.lab.reporting import batch_index, comparison_table
-from tffcl.lab.reporting.number_format import Stat, human_bytes, show_bytes, show_number, show_stat
+from tffcl.lab.reporting.number_format import Stat, human_bytes, human_time, show_bytes, show_number, show_stat
 
 
 def summaries(path, method) -> list[dict]:
@@ -164,6 +164,11 @@ def test_the_legend_explains_the_three_accuracies():
 )  # fmt: skip
 def test_bytes_have_three_digits(count, text):
     assert human_bytes(count) == text
+
+
+def test_times_are_as_people_say_them():
+    shown = [human_time(seconds) for seconds in (89, 90, 5399, 5400, 12_600)]
+    assert shown == ["89 s", "2 min", "90 min", "1.5 h", "3.5 h"]
 
 
 def test_deviations_have_the_unit_of_their_mean():

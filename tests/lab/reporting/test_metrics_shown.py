@@ -21,6 +21,9 @@ def test_rows_of_a_metric_follow_from_its_name():
     assert (cluster.column, cluster.unit, cluster.better) == ("cluster_f1", "%", "up")
     assert local.source == ("metrics", "f1", "local", "mean") and shared.header == "global"
     assert on_validation.column == "validation_cluster_f1"
+    assert on_validation.source == ("validation", "metrics", "f1", "cluster", "mean")
+    further = ("cluster_f1", "global_my_error", "validation_cluster_f1", "cluster_accuracy", "round")
+    assert [metrics.is_further(column) for column in further] == [True, True, False, False, False]
     assert metrics.of_column("global_my_error").better == "down" and metrics.of_column("my_error") is None
     assert metrics.find("cluster_auc").limits == (0, 1)
     with pytest.raises(UserError, match="unknown metric of a round 'cluster_auk'"):

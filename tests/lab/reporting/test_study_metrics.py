@@ -1,5 +1,6 @@
 """Studies that compare further metrics: AUC, MAE, ... in their tables, from the kept results of the clinics."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.batches.study_file import load_study, study_directory
+from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.study_results import read_study
-from tffcl.lab.reporting.study_table import to_csv, to_markdown
+from tffcl.lab.reporting.study_table import compared_cells, to_csv, to_markdown
 from tffcl.lab.tasks.task_file import task_directory
 
 KEPT = task_directory() / "results" / "clinics"
@@ -48,6 +50,17 @@ def test_tables_have_a_column_for_each_metric_that_the_runs_have(study):
     assert "| MAE, cluster | MAE, local | R², cluster | R², local | ARI |" in numbers and "AUC" not in numbers
     assert "FLIS compares the classes that models answer" in numbers
     assert ",cluster_auc,,,0.9" in to_csv(study)
+
+
+def test_a_target_that_a_seed_never_reaches_leaves_no_difference(study):
+    """Neither on the page nor in the table for programs: of the seeds that reach it alone it would be too small."""
+    noted = {**study.results[0].noted, "measure": "rounds_to", "accuracy": "local", "target": 75.0}
+    for values, difference in (([20.0, 30.0], -35.0), ([20.0, np.nan], None)):
+        missed, here = int(np.isnan(values).sum()), Stat.of(values)
+        result = dataclasses.replace(study.results[0], noted=noted, here=here, missed=missed, published=(60, None))
+        assert result.difference == difference
+        shown = compared_cells(noted, here, missed, result.published, result.cut)[3]
+        assert shown == ("–" if difference is None else f"{difference:.0f}")
 
 
 def test_a_study_may_measure_any_metric_of_answers_but_no_unknown_one(tmp_path):

@@ -125,11 +125,13 @@ def test_a_run_without_an_accuracy_reaches_nothing(compared):
 
 
 def test_a_suggested_target_is_of_each_methods_best_seed():
-    seeds = [
-        types.SimpleNamespace(method="fedavg", rounds={"cluster_accuracy": np.array([np.nan, best])})
-        for best in (0.62, 0.31)
+    """The greatest multiple of 5 % that it reaches, and half of several methods."""
+    fedavg, _, pacfl, _ = seeds = [
+        types.SimpleNamespace(method=method, rounds={"cluster_accuracy": np.array([np.nan, best])})
+        for method, best in (("fedavg", 0.64), ("fedavg", 0.31), ("pacfl", 0.84), ("pacfl", 0.84))
     ]
-    assert targets.suggested(seeds) == [targets.Target("cluster", 60)]
+    assert targets.suggested(seeds[:2]) == [targets.Target("cluster", 60)]
+    assert targets.suggested([fedavg, pacfl]) == targets.suggested(seeds) == [targets.Target("cluster", 80)]
 
 
 def test_seeds_that_never_reach_a_local_target_are_told_in_either_count():

@@ -26,11 +26,16 @@ def runs(tmp_path_factory):
 
 def test_the_difference_is_tested_over_pairs_of_client_and_seed_and_over_seeds(runs):
     fedavg, pacfl = runs[:2], runs[2:]
+    fewer = np.where(np.arange(len(pacfl[0].clients)) < 5, np.nan, pacfl[0].clients.cluster_accuracy)  # of one seed
+    pacfl = [
+        dataclasses.replace(pacfl[0], clients=dataclasses.replace(pacfl[0].clients, cluster_accuracy=fewer)),
+        pacfl[1],
+    ]
     found = [100 * (two.clients.cluster_accuracy - one.clients.cluster_accuracy) for one, two in zip(fedavg, pacfl)]
     apart, chance, pairs = verdict.paired_test(pacfl, fedavg, CLUSTER)
     found = [each[~np.isnan(each)] for each in found]
     together, means = np.concatenate(found), [each.mean() for each in found]
-    assert pairs == len(together) and apart == pytest.approx(together.mean())
+    assert pairs == len(together) and apart == pytest.approx(together.mean()) != pytest.approx(np.mean(means))
     expected = [scipy.stats.ttest_1samp(each, 0).pvalue for each in (together, means)]
     assert chance == pytest.approx(max(expected)) and expected[0] != pytest.approx(expected[1])
     assert verdict.paired_test(pacfl[:1], fedavg, CLUSTER)[1] == pytest.approx(scipy.stats.ttest_1samp(found[0], 0)[1])
@@ -164,6 +169,8 @@ def test_the_best_of_three_is_tested_for_two_comparisons(runs, monkeypatch):
     monkeypatch.setattr(verdict, "paired_test", lambda *_: (1.0, 0.03, 9))
     _, best, _ = verdict.verdict([*runs, *third])
     assert "not beyond chance (p = 0.06)" in best and ", for the best of 3" in best
+    monkeypatch.setattr(verdict, "paired_test", lambda *_: (1.0, 0.7, 9))
+    assert "not beyond chance (p = 1)" in verdict.verdict([*runs, *third])[1]
 
 
 def test_the_cost_is_of_both_ways_and_beside_fedavg(runs):
@@ -207,17 +214,31 @@ def test_no_groups_and_no_difference_are_answers(runs):
     assert "0.0 points above" in best and "not beyond chance (p = 1)" in best
 
 
-def test_clusters_that_nobody_gains_by_are_no_groups(runs):
-    """Three clusters whose agreement with true groups is not known, with the accuracies of one model for all."""
+def of_agreement(runs, ari, method="pacfl"):
+    """Three clusters with the accuracies of one model for all."""
     fake = []
     for plain, clustered in zip(runs[:2], runs[2:]):
         same = dataclasses.replace(clustered.clients, cluster_accuracy=plain.clients.cluster_accuracy)
-        summary = clustered.summary | {"clusters": clustered.summary["clusters"] | {"ari": None}}
-        fake.append(dataclasses.replace(clustered, clients=same, summary=summary))
-    assert verdict.verdict([*runs[:2], *fake])[0] == (
+        summary = clustered.summary | {"clusters": clustered.summary["clusters"] | {"ari": ari}}
+        fake.append(dataclasses.replace(clustered, method=method, clients=same, summary=summary))
+    return fake
+
+
+def test_clusters_that_nobody_gains_by_are_no_groups(runs):
+    """Three clusters whose agreement with true groups is not known; half of an agreement is one."""
+    assert verdict.verdict([*runs[:2], *of_agreement(runs, None)])[0] == (
         "Nothing shows that there are groups: pacfl finds 3 clusters; no model of a cluster is better than fedavg's "
         "beyond chance; fedavg has one model for all."
     )
+    assert verdict.verdict([*runs[:2], *of_agreement(runs, 0.49)])[0].startswith("Nothing shows that there are groups")
+    assert verdict.verdict([*runs[:2], *of_agreement(runs, 0.5)])[0].startswith("There are groups: pacfl finds 3")
+
+
+def test_a_gain_of_one_of_two_clusterings_is_tested_for_two_comparisons(runs, monkeypatch):
+    monkeypatch.setattr(verdict, "paired_test", lambda *_: (1.0, 0.03, 9))
+    one, two = (of_agreement(runs, None, method) for method in ("pacfl", "other"))
+    assert verdict.verdict([*runs[:2], *one])[0].startswith("There are groups by which models gain")
+    assert verdict.verdict([*runs[:2], *one, *two])[0].startswith("Nothing shows that there are groups")
 
 
 def test_a_single_run_says_what_would_tell_more(runs):

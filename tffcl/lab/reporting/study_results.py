@@ -69,11 +69,10 @@ class Result:
 
     @property
     def difference(self) -> float | None:
-        """Here minus paper; None where one of them is not there, or what was run is not what the paper's
-        number is of."""
-        return (
-            None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
-        )
+        """Here minus paper; None where one of them is not there, what was run is not what the paper's number is of, or
+        a seed never reached the target: of those that did alone it would be too small."""
+        known = self.published[0] is not None and self.here.count
+        return self.here.mean - self.published[0] if known and not self.cut and not self.missed else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
