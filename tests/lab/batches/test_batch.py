@@ -3,6 +3,7 @@
 import pathlib
 
 import pytest
+import tomli_w
 
 from tffcl.errors import UserError
 from tffcl.lab.batches import batch, compare
@@ -125,6 +126,16 @@ def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
     capsys.readouterr()
     compare.compare_runs(configs([0, 1]), tmp_path)
     assert capsys.readouterr().err.startswith("4 runs, 2 to do: about 4 s, going by earlier runs\n")
+
+
+def test_a_damaged_run_elsewhere_tells_nothing(tmp_path):
+    asked = [each.as_dict() for each in configs([0], ["solo"])]
+    place = tmp_path / "old" / "seed-0"
+    place.mkdir(parents=True)
+    (place / "summary.json").touch()
+    named = tomli_w.dumps({key: asked[0][key] for key in ("task", "algorithm")})
+    (place / "config.toml").write_text(f"{named}train = 3\n")
+    assert batch.earlier_runs([tmp_path], asked) == {}
 
 
 def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(

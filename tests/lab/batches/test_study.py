@@ -649,6 +649,26 @@ def test_trials_of_another_grid_are_not_scored_as_those_of_this_one(tmp_path, qu
     assert study.run_study(longer, out) == 0 and quick[3:] == [0.15]  # what has been tried is not tried again
 
 
+def test_a_trial_that_fails_for_a_passing_reason_is_tried_again_before_anything_is_chosen(tmp_path, quick, monkeypatch):
+    out, run = tmp_path / "out", batch.run
+
+    def on_a_full_disk(config, place, **how):
+        if config.train.learning_rate == 0.2:
+            raise UserError("No space left on device")
+        run(config, place, **how)
+
+    with monkeypatch.context() as full:
+        full.setattr(batch, "run", on_a_full_disk)
+        assert study.run_study(tuned(tmp_path), out) == 1 and quick == [0.1]
+    assert study.run_study(tuned(tmp_path), out) == 0 and quick == [0.1, 0.2, 0.2]
+
+
+def test_a_check_computes_what_was_taken_from_the_kept_results(tmp_path, quick):
+    planned = study.plan(study_file.load_study("demo_digits"), only=["digits/FedAvg"], seeds=[0])
+    assert study.run_study(planned, tmp_path) == 0 and not quick
+    assert study.run_study(planned, tmp_path, all_here=True) == 0 and len(quick) == 1
+
+
 def test_what_is_set_later_wins_over_a_methods_own_of_before(tmp_path, quick):
     """Of a column, then of trials, then of the command."""
     text = TUNED.replace('task = "demo_digits"', 'task = "demo_digits"\nset.algorithms.fedavg.learning_rate = 0.3')

@@ -30,6 +30,14 @@ def replace(path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
+def test_a_copied_run_is_no_further_seed(comparison_path, tmp_path):
+    for name in ("seed-1", "seed-00"):
+        there = tmp_path / name / "pacfl"
+        for place in ("seed-0", name):
+            shutil.copytree(comparison_path / "pacfl" / "seed-0", there / place)
+        assert message(there.parent).startswith(f"{there / name} holds a run with seed 0; rename it, or move it out of")
+
+
 def test_a_run_is_read_into_columns(run_path, population):
     run = run_files.read_run(run_path)
     assert (run.task, run.algorithm, run.method, run.seed) == ("digits", "pacfl", "pacfl", 0)

@@ -399,6 +399,6 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
                 if key in wanted:
                     summary = json.loads(read_text(file))
                     found[key] = summary["seconds"]["total"] / max(summary["rounds"], 1)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a run of another version tells nothing
-                continue
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue  # a run of another version, or a damaged one, tells nothing
     return found

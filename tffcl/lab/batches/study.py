@@ -94,7 +94,7 @@ def run_study(
                 cleared |= {job.place for job in chosen.jobs}
             elif not all_here:
                 _take_over(chosen.jobs, known, batch)
-            failed = _run_all(chosen, batch, keep_checkpoints)
+            failed = _run_all(chosen, batch, keep_checkpoints, all_here)
             if all_here or not _lower(chosen, batch):
                 return failed
 
@@ -197,15 +197,16 @@ def _placed(job: Job, batch: Batch) -> Job:
     )
 
 
-def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool) -> int:
-    """Runs what is lacking; returns how many runs have no result."""
+def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here: bool) -> int:
+    """Runs what is lacking; returns how many runs, and cells whose settings wait for a trial, have no result."""
     for reason, names in planned.missing.items():
         batch.say(f"not available: {', '.join(names)}: {reason}")
-    jobs = [_placed(job, batch) for job in planned.jobs]
+    jobs = [_below(RUNS, job) if all_here else _placed(job, batch) for job in planned.jobs]
     for job in jobs:  # one that was ended before its results were copied
         _keep(job, batch, keep_checkpoints)
     batch.run(jobs, each=lambda job: _run(job, batch, keep_checkpoints), cheapest_first=True)
-    return sum(not (batch.place(_below(RESULTS, job)) / "summary.json").is_file() for job in planned.jobs)
+    lacking = sum(not (batch.place(_below(RESULTS, job)) / "summary.json").is_file() for job in planned.jobs)
+    return lacking + len(planned.missing.get(study_plan.TRIAL_FAILED, ()))
 
 
 def _run(job: Job, batch: Batch, keep_checkpoints: bool):

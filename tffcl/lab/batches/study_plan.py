@@ -23,6 +23,8 @@ from tffcl.lab.tasks.resolve import RunConfig, method_key
 from tffcl.runs.metrics import on_validation
 from tffcl.validation import each_once
 
+TRIAL_FAILED = "a trial failed, and the same command tries it again"
+
 
 @dataclasses.dataclass(frozen=True)
 class StudyPlan:
@@ -162,7 +164,8 @@ def tuned(
       run_trial: Runs a trial, and notes why it failed if it does.
 
     Returns:
-      The study with the chosen values among the cells' own. A cell all of whose points diverge is missing, and says so.
+      The study with the chosen values among the cells' own. A cell all of whose points diverge is missing, and says so;
+      so is one of which a trial failed otherwise, until the same command has made it.
 
     Raises:
       UserError: If a cell's runs hold no validation examples out, or a value is wrong.
@@ -185,6 +188,9 @@ def tuned(
     to_do = [job for job in trials if not batch.done(job)]
     if to_do:
         batch.run(to_do, each=run_trial)
+    # Of a trial that failed otherwise than by diverging, as on a full disk, nothing is known.
+    waiting = {cell.name for cell in wanted if not all(map(batch.done, jobs[cell.name]))}
+    wanted = [cell for cell in wanted if cell.name not in waiting]
     for cell in wanted:
         scores = [search.validation(batch.place(job), cell.tuning.select) for job in jobs[cell.name]]
         tried = [
@@ -194,7 +200,12 @@ def tuned(
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
     # The index says what a reader wants to know of them.
     shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
-    chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
+    chosen = {
+        cell.name: dataclasses.replace(cell, tune={}, missing=TRIAL_FAILED)
+        if cell.name in waiting
+        else _with_best(cell, known[cell.name]["points"])
+        for cell in cells
+    }
     changed = dataclasses.replace(
         planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells)
     )

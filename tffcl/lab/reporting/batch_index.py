@@ -254,7 +254,11 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
         raise UserError(
             f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; {RESUME} goes on with it"
         )
-    return [read_run(each, method=method) for method, each in finished]
+    runs = [read_run(each, method=method) for method, each in finished]
+    for run in runs:
+        if run.path.name != f"seed-{run.seed}":
+            raise UserError(f"{run.path} holds a run with seed {run.seed}; rename it, or move it out of {path}")
+    return runs
 
 
 def runs_below(path: pathlib.Path) -> str:
