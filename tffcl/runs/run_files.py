@@ -250,7 +250,9 @@ class RunNumbers(_Numbers):
     @functools.cached_property
     def rounds(self) -> Mapping[str, np.ndarray]:
         """The columns of `rounds.csv` that the table of metrics knows."""
-        return known_rounds(files.RunDirectory(self.path).rounds())
+        found = known_rounds(files.RunDirectory(self.path).rounds())
+        _check_rounds(self.path / files.ROUNDS, self.summary, found)
+        return found
 
 
 def by_method(runs: Iterable[RunFiles]) -> dict[str, list[RunFiles]]:
@@ -274,6 +276,9 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     directory = files.RunDirectory(path)
     config, summary = _read_config(directory / files.CONFIG), _read_summary(directory)
     rounds, clients = _read_rounds(directory), _read_clients(directory / files.CLIENTS)
+    _check_rounds(directory / files.ROUNDS, summary, rounds)
+    if len(np.unique(clients.client_id)) < len(clients):
+        raise damaged(directory / files.CLIENTS, "a client stands twice in it")
     return RunFiles(
         path=directory.path, method=printable(method or summary["algorithm"]), config=config, summary=summary,
         rounds=rounds, clients=clients, clustering=read_arrays(directory / files.CLUSTERING, clustering_of),
@@ -283,6 +288,13 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         samples=read_arrays(directory / files.SAMPLES, samples_of),
         confusion=read_arrays(directory / files.CONFUSION, confusion_of),
     )  # fmt: skip
+
+
+def _check_rounds(path: pathlib.Path, summary: Mapping, rounds: Mapping):
+    """Raises UserError if rounds.csv does not end with the last round of the result, or a round stands twice in it."""
+    numbers = rounds[metrics.ROUND]
+    if numbers.size and (np.any(np.diff(numbers) <= 0) or numbers[-1] != summary["rounds"]):
+        raise damaged(path, f"its rounds are not those of {files.SUMMARY}")
 
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:

@@ -540,6 +540,8 @@ def test_seeds_that_ended_early_leave_no_difference(done, tmp_path):
     assert solo().difference is not None and solo().rounds == 2
     summary = results / "digits" / "solo" / "seed-4" / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "rounds": 1}))
+    rounds = summary.with_name("rounds.csv")
+    rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:2]))
     assert solo().difference is None and solo().rounds == 1
 
 

@@ -38,6 +38,18 @@ def test_a_copied_run_is_no_further_seed(comparison_path, tmp_path):
         assert message(there.parent).startswith(f"{there / name} holds a run with seed 0; rename it, or move it out of")
 
 
+def test_lines_that_are_lost_or_doubled_are_told(run_path):
+    for name, wrong, why in (
+        ("rounds.csv", lambda lines: lines[:-1], "its rounds are not those of summary.json"),
+        ("rounds.csv", lambda lines: [*lines[:3], *lines[2:]], "its rounds are not those of summary.json"),
+        ("clients.csv", lambda lines: [*lines[:3], *lines[2:]], "a client stands twice in it"),
+    ):
+        before = (run_path / name).read_text()
+        (run_path / name).write_text("".join(wrong(before.splitlines(keepends=True))))
+        assert message(run_path).startswith(f"{run_path / name} is damaged: {why}")
+        (run_path / name).write_text(before)
+
+
 def test_a_run_is_read_into_columns(run_path, population):
     run = run_files.read_run(run_path)
     assert (run.task, run.algorithm, run.method, run.seed) == ("digits", "pacfl", "pacfl", 0)
