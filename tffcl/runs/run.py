@@ -107,7 +107,8 @@ def shown_views(method: Method, state, population: Population, asked: np.ndarray
     cluster.
     """
     views = method.views(state).of(population.client_ids)
-    if not chooses_at_evaluations(method) or (known := np.isin(views.client_ids, asked)).all():
+    known = np.isin(views.client_ids, asked)
+    if known.all() or not chooses_at_evaluations(method):
         return views
     known &= views.known_or_all
     mixture = None if views.mixture is None else np.where(known[:, np.newaxis], views.mixture, np.nan)
