@@ -291,9 +291,12 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
 
 
 def _check_rounds(path: pathlib.Path, summary: Mapping, rounds: Mapping):
-    """Raises UserError if rounds.csv does not end with the last round of the result, or a round stands twice in it."""
+    """Raises UserError if rounds.csv ends before the last round of the result, or a round stands twice in it.
+
+    It may have more: of a longer run that was ended before it saved any of them.
+    """
     numbers = rounds[metrics.ROUND]
-    if numbers.size and (np.any(np.diff(numbers) <= 0) or numbers[-1] != summary["rounds"]):
+    if numbers.size and (np.any(np.diff(numbers) <= 0) or numbers[-1] < summary["rounds"]):
         raise damaged(path, f"its rounds are not those of {files.SUMMARY}")
 
 
