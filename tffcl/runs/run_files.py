@@ -250,9 +250,7 @@ class RunNumbers(_Numbers):
     @functools.cached_property
     def rounds(self) -> Mapping[str, np.ndarray]:
         """The columns of `rounds.csv` that the table of metrics knows."""
-        found = known_rounds(files.RunDirectory(self.path).rounds())
-        _check_rounds(self.path / files.ROUNDS, self.summary, found)
-        return found
+        return _known_rounds(files.RunDirectory(self.path).rounds(), self.summary)
 
 
 def by_method(runs: Iterable[RunFiles]) -> dict[str, list[RunFiles]]:
@@ -275,8 +273,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     """
     directory = files.RunDirectory(path)
     config, summary = _read_config(directory / files.CONFIG), _read_summary(directory)
-    rounds, clients = _read_rounds(directory), _read_clients(directory / files.CLIENTS)
-    _check_rounds(directory / files.ROUNDS, summary, rounds)
+    rounds, clients = _read_rounds(directory, summary), _read_clients(directory / files.CLIENTS)
     if len(np.unique(clients.client_id)) < len(clients):
         raise damaged(directory / files.CLIENTS, "a client stands twice in it")
     return RunFiles(
@@ -288,16 +285,6 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         samples=read_arrays(directory / files.SAMPLES, samples_of),
         confusion=read_arrays(directory / files.CONFUSION, confusion_of),
     )  # fmt: skip
-
-
-def _check_rounds(path: pathlib.Path, summary: Mapping, rounds: Mapping):
-    """Raises UserError if rounds.csv ends before the last round of the result, or a round stands twice in it.
-
-    It may have more: of a longer run that was ended before it saved any of them.
-    """
-    numbers = rounds[metrics.ROUND]
-    if numbers.size and (np.any(np.diff(numbers) <= 0) or numbers[-1] < summary["rounds"]):
-        raise damaged(path, f"its rounds are not those of {files.SUMMARY}")
 
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:
@@ -338,16 +325,22 @@ def _read_summary(directory: files.RunDirectory) -> dict:
     return summary
 
 
-def _read_rounds(directory: files.RunDirectory) -> dict[str, np.ndarray]:
+def _read_rounds(directory: files.RunDirectory, summary: Mapping) -> dict[str, np.ndarray]:
     table = directory.rounds(*metrics.COLUMNS)
     if np.any(table.integers(metrics.ROUND, empty=0) < 1):
         raise damaged(table.path, "a row is of no round")
-    return known_rounds(table)
+    return _known_rounds(table, summary)
 
 
-def known_rounds(table: Table) -> dict[str, np.ndarray]:
-    """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric
-    cannot be."""
+def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
+    """Returns the columns of a `rounds.csv` that the table of metrics knows.
+
+    It may have more rounds than the result: those of a longer run that was ended before it saved any of them.
+
+    Raises:
+      UserError: For a number that its metric cannot be, if a round stands twice in it, or if it ends before the last
+        round of the result.
+    """
     known = {name: found for name in table.names if (found := metrics.of_column(name))}
     columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *known)}
     for name, metric in known.items():
@@ -358,6 +351,9 @@ def known_rounds(table: Table) -> dict[str, np.ndarray]:
         wrong = values[(metric.scale * values < least - _ROUNDING) | (metric.scale * values > most + _ROUNDING)]
         if wrong.size:
             raise damaged(table.path, f"{name} is {wrong[0]:g}")
+    numbers = columns[metrics.ROUND]
+    if numbers.size and (np.any(np.diff(numbers) <= 0) or numbers[-1] < summary["rounds"]):
+        raise damaged(table.path, f"its rounds are not those of {files.SUMMARY}")
     return columns
 
 

@@ -69,10 +69,22 @@ class Result:
 
     @property
     def difference(self) -> float | None:
-        """Here minus paper; None where one of them is not there, what was run is not what the paper's number is of, or
-        a seed never reached the target: of those that did alone it would be too small."""
-        known = self.published[0] is not None and self.here.count
-        return self.here.mean - self.published[0] if known and not self.cut and not self.missed else None
+        """As of `difference_of`."""
+        return difference_of(self.here, self.missed, self.published, self.cut)
+
+
+def difference_of(here: Stat, missed: int, published: tuple[float | None, float | None], cut: bool) -> float | None:
+    """Returns here minus paper; None where one of them is not there, what was run is not what the paper's number is of,
+    or a seed never reached the target: of those that did alone it would be too small.
+
+    Args:
+      here: What the runs gave.
+      missed: How many of them never reached the target.
+      published: Mean and spread, each None where the paper has none.
+      cut: Whether the runs had fewer rounds, or other settings, than the published number is of.
+    """
+    mean, _ = published
+    return None if mean is None or not here.count or cut or missed else here.mean - mean
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

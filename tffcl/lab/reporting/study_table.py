@@ -7,7 +7,7 @@ from tffcl import files
 from tffcl.files import read_json, telling_damage
 from tffcl.lab.reporting import league_table, study_results
 from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number
-from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults
+from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults, difference_of
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import BY_MEASURE
 from tffcl.runs.run_files import RunFiles
@@ -47,10 +47,11 @@ def compared_cells(
     if missed:
         shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
     paper = MISSING if mean is None else f"{mean:.{digits}f}{'' if spread is None else f' ± {spread:.{digits}f}'}"
-    if mean is None or not here.count or cut or missed:  # of those that reached a target alone it would be too small
+    apart = difference_of(here, missed, published, cut)
+    if apart is None:
         return compared, shown, paper, MISSING
     # Nothing is neither above nor below.
-    difference = f"{round(here.mean - mean, digits) or 0:+.{digits}f}"
+    difference = f"{round(apart, digits) or 0:+.{digits}f}"
     return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
 
 
