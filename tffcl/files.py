@@ -92,6 +92,14 @@ def check_replaceable(path: pathlib.Path):
         raise UserError(f"{path} is not a file: move it, or give another directory")
 
 
+def nearest_existing(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path, or the closest one above it that is there."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
 def make_directory(path: pathlib.Path):
     """Makes a directory inside of another, if it is not there; UserError if it is a link."""
     check_no_link(path)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tffcl.errors import VALIDATION, UserError, tell, unknown
-from tffcl.runs.metrics import DOWN, OF_ROUNDS, measured, of_column
+from tffcl.runs.metrics import ACCURACIES, DOWN, OF_ROUNDS, measured, of_column
 from tffcl.validation import Count, NonNegative, Parameters
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class Progress(Callback):
         """Moves the bar on; the last accuracies stay until the next evaluation."""
         if run.metrics["train_loss"] is not None:
             self._shown["loss"] = f"{run.metrics['train_loss']:.3f}"
-        for key in ("cluster", "local", "global"):
+        for key in ACCURACIES:
             if run.metrics[f"{key}_accuracy"] is not None:
                 self._shown[key] = f"{100 * run.metrics[f'{key}_accuracy']:.2f}%"
         self.bar.set_postfix(self._shown, refresh=False)

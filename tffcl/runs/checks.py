@@ -18,6 +18,7 @@ from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.errors import Diverged, UserError, short_path, unknown
+from tffcl.files import nearest_existing
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.traffic import Traffic
@@ -289,7 +290,4 @@ def _parameters(count: float) -> str:
 
 
 def _disk_room(out: pathlib.Path) -> int:
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
+    return shutil.disk_usage(nearest_existing(out)).free

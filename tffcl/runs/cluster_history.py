@@ -22,6 +22,17 @@ if TYPE_CHECKING:  # which imports TensorFlow
     from tffcl.runs.run import Run
 
 NO_CLUSTER = -1
+MOST_CLUSTERS = 24  # that tables and pictures of a run show
+
+
+def largest_clusters(clusters: np.ndarray) -> np.ndarray:
+    """Returns the clusters that tables and pictures show: those with most clients, most first.
+
+    Args:
+      clusters: `int [N]`, of each client.
+    """
+    numbers, sizes = np.unique(clusters[clusters != NO_CLUSTER], return_counts=True)
+    return numbers[np.argsort(-sizes, kind="stable")][:MOST_CLUSTERS]
 
 
 class ClusterHistory(Callback):

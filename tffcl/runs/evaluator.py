@@ -24,11 +24,12 @@ from tffcl.models.graph_function import session_function
 from tffcl.models.metrics import METRICS, Answers, compute
 from tffcl.models.model_rows import Assigned, assigned
 from tffcl.models.objectives import CLASSES, NUMBERS
+from tffcl.runs.cluster_history import largest_clusters
 from tffcl.runs.metrics import OF_ROUNDS, rows_of
 from tffcl.trace_cache import built_once
 
 _IMAGES_AT_A_TIME = 5000
-_MOST_CLASSES, _MOST_CLUSTERS = 100, 24  # of confusion matrices
+_MOST_CLASSES = 100  # of confusion matrices
 _DIGESTED = 2**16  # words of a model that are told from others at a time
 
 
@@ -378,9 +379,8 @@ class Evaluator:
         classes = self.model.num_classes
         if classes is None or classes > _MOST_CLASSES:
             return {}
-        found, sizes = np.unique(clusters[self.counts > 0], return_counts=True)
-        largest = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS].tolist()
-        counts = {cluster: np.zeros([classes, classes], np.int64) for cluster in largest}
+        largest = largest_clusters(clusters[self.counts > 0])
+        counts = {cluster: np.zeros([classes, classes], np.int64) for cluster in largest.tolist()}
         own = zip(self._tests.indices, clusters.tolist(), self._own_predictions(models, keys), strict=True)
         for images, cluster, predictions in own:
             if cluster in counts:

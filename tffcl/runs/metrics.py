@@ -271,6 +271,7 @@ COLUMNS = tuple(each.column for each in METRICS if each.in_all)  # of every roun
 
 # The values of a further metric, and where summary.json has them below the metric's name.
 _KINDS = {"cluster": "assigned model before local training", "local": "own model after training", "global": "one model"}
+ACCURACIES = tuple(_KINDS)
 _OF_ANSWERS = re.compile(rf"(validation_)?({'|'.join(_KINDS)})_(\w+)")
 
 
@@ -381,6 +382,11 @@ def on_validation(select: str) -> Metric | None:
     """Returns the metric on validation examples by which a setting is chosen: "cluster" and "global" are accuracies,
     else a column of rounds.csv, e.g. "cluster_auc"; None of a name that can be none."""
     return of_column(f"validation_{select}_accuracy" if select in ("cluster", "global") else f"validation_{select}")
+
+
+def on_test(metric: Metric) -> Metric:
+    """Returns the metric on test examples of one on validation examples."""
+    return of_column(metric.column.removeprefix("validation_"))
 
 
 def of_panel(figure: str) -> tuple[Metric, ...]:

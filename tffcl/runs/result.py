@@ -25,6 +25,7 @@ from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs.evaluator import not_taken
+from tffcl.runs.metrics import ACCURACIES
 from tffcl.runs.population_changes import frame_columns, names_of, taken_by, why_not_after
 from tffcl.runs.run import chooses_at_evaluations, shown_views
 from tffcl.runs.run_directory import CLIENTS, RunDirectory
@@ -273,7 +274,7 @@ class Result(Shown):
     def _means(self, *place: str) -> dict[str, float]:
         """The means over clients that there are below a place of the summary, by `cluster`, `local` and `global`."""
         found = functools.reduce(dict.__getitem__, place, self.summary)
-        means = {kind: found[kind]["mean"] for kind in ("cluster", "local", "global")}
+        means = {kind: found[kind]["mean"] for kind in ACCURACIES}
         return {kind: mean for kind, mean in means.items() if mean is not None}
 
     def __repr__(self) -> str:

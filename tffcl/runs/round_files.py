@@ -17,12 +17,10 @@ from tffcl.display import ranges
 from tffcl.errors import RESUME, UserError, tell
 from tffcl.files import Table, check_replaceable, csv_text, make_directory, nine_digits, read_bytes, write_text
 from tffcl.runs.callbacks import Callback
-from tffcl.runs.cluster_history import NO_CLUSTER
+from tffcl.runs.cluster_history import NO_CLUSTER, largest_clusters
 from tffcl.runs.metrics import COLUMNS
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
-
-_MOST_CLUSTERS = 24  # of which TensorBoard has curves
 
 # In a notebook TensorFlow would tell of every model that it writes, in the middle of the progress bar.
 logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
@@ -35,7 +33,7 @@ class RoundsTable(Callback):
     """
 
     def begin(self, run: Run):
-        """Opens the table; rows that it lacks of the rounds that are done are told on standard error.
+        """Opens the table; rows that it lacks of the rounds that are done are told on standard error, and empty.
 
         Raises:
           UserError: If it is damaged.
@@ -112,7 +110,7 @@ def _by_cluster(run: Run) -> dict[str, dict[str, float]]:
     numbers, sizes = np.unique(clusters[clusters != NO_CLUSTER], return_counts=True)
     if run.evaluation is None or len(numbers) == len(clusters):
         return {}
-    largest = numbers[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
+    largest = largest_clusters(clusters)
     accuracies = {each: run.evaluation["cluster"][clusters == each] for each in largest}
     found = {
         "clients": dict(zip(numbers, sizes, strict=True)),
@@ -133,7 +131,7 @@ def _as_os_error(error: tf.errors.OpError, place: pathlib.Path) -> OSError:
 
 def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
     """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not
-    one.
+    one. Of a round whose row is lost there is one of empty cells.
 
     Returns:
       The names of its columns.
@@ -142,7 +140,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
     if not file.exists():
         if done:
             tell(f"{file} was missing; its rounds 1 to {done} are lost")
-        return _write_rows(file, without_rows, [])
+        return _write_rows(file, without_rows, [_lost(number, without_rows) for number in range(1, done + 1)])
     try:
         text = read_bytes(file).decode("utf-8")
         names, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
@@ -155,14 +153,19 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
         number = row[place] if len(row) == len(names) else ""
         if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
-    kept_rows = [kept[number] for number in sorted(kept)]
-    table = Table(file, names, kept_rows)
+    table = Table(file, names, list(kept.values()))
     for name in names:  # what is no number is told before the run goes on, and not when its report is made
         table.floats(name)
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
         tell(f"{file} has no rows of rounds {ranges(missing, ' to ')}; they are lost")
-    return _write_rows(file, names if kept else without_rows, kept_rows)
+    names = names if kept else without_rows
+    return _write_rows(file, names, [kept.get(number) or _lost(number, names) for number in range(1, done + 1)])
+
+
+def _lost(number: int, names: Sequence[str]) -> list[str]:
+    """The row of a round of which nothing is known."""
+    return [str(number) if name == "round" else "" for name in names]
 
 
 def _write_rows(file: pathlib.Path, names: list[str], rows: Iterable[Sequence]) -> list[str]:

@@ -23,6 +23,7 @@ from tffcl.files import (
     check_no_link,
     check_replaceable,
     damaged,
+    nearest_existing,
     parse_toml,
     read_bytes,
     read_json,
@@ -37,6 +38,7 @@ from tffcl.validation import check_kind
 MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
 CLUSTERING, REPRESENTATIONS, SPLITS = "clustering.npz", "representations.npz", "splits.csv"
+SPLIT_COLUMNS = ("round", "cluster", "founded")
 CONFUSION = "confusion.npz"  # of each cluster, which labels its model takes for which; may be deleted
 SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
 LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
@@ -246,9 +248,7 @@ class RunDirectory(os.PathLike):
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self} is a file; a run needs a directory")
         if not self.path.exists():
-            place = self.path.absolute().parent
-            while not place.exists():
-                place = place.parent
+            place = nearest_existing(self.path)
             if place.is_dir():  # else making the directory will say so
                 pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
         for name in _DIRECTORIES:

@@ -23,7 +23,6 @@ CLIENT_COLUMNS = (
 )  # fmt: skip
 _ROUNDING = 1e-6  # by which a number may be beyond the limits of its metric
 _LARGEST = 2**63  # of numbers in a summary: bytes are the largest
-SPLIT_COLUMNS = ("round", "cluster", "founded")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -288,9 +287,9 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
 
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:
-    table = read_table(path, SPLIT_COLUMNS)
+    table = read_table(path, files.SPLIT_COLUMNS)
     splits = (
-        np.stack([table.integers(name, empty=NO_CLUSTER) for name in SPLIT_COLUMNS], axis=1)
+        np.stack([table.integers(name, empty=NO_CLUSTER) for name in files.SPLIT_COLUMNS], axis=1)
         if table.rows
         else np.zeros([0, 3], int)
     )
@@ -315,7 +314,7 @@ def _read_summary(directory: files.RunDirectory) -> dict:
     if not (isinstance(notes, list) and all(isinstance(each, str) for each in notes)):
         raise damaged(path, f"notes is {notes!r:.100}, not a list of texts")
     accuracy = summary.get("accuracy")  # null where none was measured
-    kinds = () if accuracy is None else ("cluster", "local", "global")
+    kinds = () if accuracy is None else metrics.ACCURACIES
     missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
     if missing:
         raise damaged(path, f"there is no accuracy.{missing[0]}")
@@ -338,8 +337,8 @@ def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
     It may have more rounds than the result: those of a longer run that was ended before it saved any of them.
 
     Raises:
-      UserError: For a number that its metric cannot be, if a round stands twice in it, or if it ends before the last
-        round of the result.
+      UserError: For a number that its metric cannot be, or if it does not have each round once, up to the last one of
+        the result.
     """
     known = {name: found for name in table.names if (found := metrics.of_column(name))}
     columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *known)}
@@ -352,7 +351,8 @@ def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
         if wrong.size:
             raise damaged(table.path, f"{name} is {wrong[0]:g}")
     numbers = columns[metrics.ROUND]
-    if numbers.size and (np.any(np.diff(numbers) <= 0) or numbers[-1] < summary["rounds"]):
+    every = np.arange(1, 1 + max(len(numbers), summary["rounds"]))
+    if numbers.size and not np.array_equal(numbers, every):
         raise damaged(table.path, f"its rounds are not those of {files.SUMMARY}")
     return columns
 

@@ -14,11 +14,11 @@ from tffcl.clients.population import Population
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import fingerprint
-from tffcl.runs.cluster_history import NO_CLUSTER
+from tffcl.runs.cluster_history import NO_CLUSTER, largest_clusters
 from tffcl.runs.run import Totals
 
 _MOST_COMPARED = 5000  # clients of a score that compares all pairs
-_MOST_DESCRIBED, _MOST_FEATURES = 24, 3  # clusters, and features of each
+_MOST_FEATURES = 3  # of each cluster that is described
 
 
 def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
@@ -140,7 +140,7 @@ def features_apart(population: Population, clusters: np.ndarray) -> dict[str, di
     """
     names, clients = population.feature_names, population.client_ids[clusters != NO_CLUSTER]
     clusters = clusters[clusters != NO_CLUSTER]
-    found, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    found, place = np.unique(clusters, return_inverse=True)
     if not isinstance(names, tuple) or not 1 < len(found) < len(clusters):
         return None
     counts, sums, squares = np.zeros([len(found), 1]), *np.zeros([2, len(found), len(names)])
@@ -153,7 +153,7 @@ def features_apart(population: Population, clusters: np.ndarray) -> dict[str, di
     deviation = np.sqrt(np.maximum(squares.sum(axis=0) / counts.sum() - mean**2, 1e-12))
     apart = np.where(counts > 0, (sums / total - mean) / deviation, 0)
     furthest = np.argsort(-np.abs(apart), axis=1)[:, :_MOST_FEATURES]
-    largest = np.argsort(-sizes, kind="stable")[:_MOST_DESCRIBED]
+    largest = np.searchsorted(found, largest_clusters(clusters))
     return {str(found[row]): {names[each]: float(apart[row, each]) for each in furthest[row]} for row in largest}
 
 

@@ -16,14 +16,14 @@ from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
 from tffcl.files import csv_text, nine_digits, replacing, text_cell, write_text
 from tffcl.runs import checks, population_changes, summary
-from tffcl.runs.cluster_history import NO_CLUSTER
+from tffcl.runs.cluster_history import NO_CLUSTER, largest_clusters
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Run
-from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLIT_COLUMNS, SPLITS
 
 _MOST_MAPPED = 2000  # clients on the map of representations
-_MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10  # of samples: clusters, clients of each and images of these
+_MOST_MEMBERS, _IMAGES = 5, 10  # of samples: clients of each cluster, and images of these
 _SIDES = range(4, 129)  # of images
 
 
@@ -151,7 +151,7 @@ def write_confusion(out: pathlib.Path, counts: Mapping[int, np.ndarray]):
 
 def write_splits(out: pathlib.Path, views: Views):
     """Writes splits.csv for methods whose clusters are split, a row for each split."""
-    write_text(out / SPLITS, csv_text([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()]))
+    write_text(out / SPLITS, csv_text([SPLIT_COLUMNS, *np.asarray(views.splits).tolist()]))
 
 
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
@@ -199,12 +199,12 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
       population: Who holds what.
       clusters: `int [N]`, of each client.
     """
-    found, sizes = np.unique(clusters[clusters != NO_CLUSTER], return_counts=True)
+    single = len(np.unique(clusters[clusters != NO_CLUSTER])) == len(clusters) > 1
     first = population.train(population.client_ids[0])
     several = isinstance(first.x, Mapping)  # inputs, of which none is the picture of an example
-    if several or len(found) == len(clusters) > 1 or _as_images(first.x[:1]) is None or first.y.ndim != 1:
+    if several or single or _as_images(first.x[:1]) is None or first.y.ndim != 1:
         return
-    named = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
+    named = largest_clusters(clusters)
     drawn = [_of_members(population, np.flatnonzero(clusters == each)) for each in named]
     images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     counts = [len(own) for _, own in drawn]

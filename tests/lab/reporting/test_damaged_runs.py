@@ -10,6 +10,7 @@ import pytest
 from tffcl.errors import UserError
 from tffcl.lab.reporting import report, study_table, sweeps
 from tffcl.lab.reporting.batch_index import write_index
+from tffcl.lab.reporting.study_results import measured
 from tffcl.runs import run_files
 
 
@@ -90,10 +91,17 @@ def test_values_that_no_run_writes_are_told(run_path, changes):
     assert f"summary.json is damaged: {[*changes][0]}" in refused(report.write_report, run_path)
 
 
-@pytest.mark.parametrize("contents", ["{}", '{"seed": "0"}', '{"seed": 77}'])
-def test_newcomers_of_another_run_are_told(run_path, contents):
-    (run_path / "newcomers.json").write_text(contents)
-    assert "newcomers.json is damaged: its seed is" in refused(report.write_report, run_path)
+@pytest.mark.parametrize(
+    "key, value", [("seed", "0"), ("seed", 77), ("task", "other"), ("algorithm", "fedavg"), ("task", None)]
+)
+def test_newcomers_of_another_run_are_told(run_path, key, value):
+    run = run_files.read_run(run_path)
+    contents = {"task": run.task, "algorithm": run.algorithm, "seed": run.seed, key: value}
+    (run_path / "newcomers.json").write_text(json.dumps(contents))
+    told = f"newcomers.json is damaged: its {key} is {value!r}, the run's is"
+    assert told in refused(report.write_report, run_path)
+    with pytest.raises(UserError, match=told):
+        measured(run, {"measure": "unseen_cluster"})
 
 
 @pytest.mark.parametrize("change", [(0, -7), (2, np.nan), (3, 9), (1, 0.5), (0, 1e300)])

@@ -42,6 +42,7 @@ def test_lines_that_are_lost_or_doubled_are_told(run_path):
     for name, wrong, why in (
         ("rounds.csv", lambda lines: lines[:-1], "its rounds are not those of summary.json"),
         ("rounds.csv", lambda lines: [*lines[:3], *lines[2:]], "its rounds are not those of summary.json"),
+        ("rounds.csv", lambda lines: [*lines[:2], *lines[3:]], "its rounds are not those of summary.json"),
         ("clients.csv", lambda lines: [*lines[:3], *lines[2:]], "a client stands twice in it"),
     ):
         before = (run_path / name).read_text()

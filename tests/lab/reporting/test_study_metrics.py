@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -50,6 +51,17 @@ def test_tables_have_a_column_for_each_metric_that_the_runs_have(study):
     assert "| MAE, cluster | MAE, local | R², cluster | R², local | ARI |" in numbers and "AUC" not in numbers
     assert "FLIS compares the classes that models answer" in numbers
     assert ",cluster_auc,,,0.9" in to_csv(study)
+
+
+def test_a_copied_run_is_no_further_seed(tmp_path):
+    index = json.loads((KEPT / "batch.json").read_text())
+    index["cells"], index["seeds"] = index["cells"][:1], [0, 1]
+    (tmp_path / "batch.json").write_text(json.dumps(index))
+    for name in ("seed-0", "seed-1"):
+        directory = index["cells"][0]["directory"]
+        shutil.copytree(KEPT / directory / "seed-0", tmp_path / directory / name)
+    with pytest.raises(UserError, match="seed-1 holds a run with seed 0; rename it"):
+        read_study(tmp_path)
 
 
 def test_a_target_that_a_seed_never_reaches_leaves_no_difference(study):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -80,6 +81,15 @@ def test_statistics_over_rounds_and_seeds(with_errors):
     assert over.mean == pytest.approx((np.std(first, ddof=1) + np.std(second, ddof=1)) / 2)
     assert point.row.stats["cluster_accuracy_percent"].mean == pytest.approx(20.5)
     assert point.row.stats["cluster_accuracy_percent"].std == pytest.approx(1 / math.sqrt(2))
+
+
+def test_a_copied_run_is_no_further_seed(with_errors, tmp_path):
+    path = tmp_path / "sweep"
+    shutil.copytree(with_errors, path)
+    shutil.rmtree(path / "point-0" / "seed-10")
+    shutil.copytree(path / "point-0" / "seed-0", path / "point-0" / "seed-10")
+    with pytest.raises(UserError, match="seed-10 holds a run with seed 0; rename it"):
+        sweeps.read_sweep(path)
 
 
 def test_the_csv_has_a_column_for_each_key(with_errors):

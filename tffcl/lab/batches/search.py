@@ -17,7 +17,7 @@ from tffcl.lab.batches import sweep
 from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.metrics import DOWN, Metric, check_measured, of_column, on_validation
+from tffcl.runs.metrics import ACCURACIES, DOWN, Metric, check_measured, on_test, on_validation
 from tffcl.runs.run_directory import CONFIG, RunDirectory, State, first_difference
 
 if TYPE_CHECKING:
@@ -270,20 +270,17 @@ def check_select(select: str, run: "RunConfig | ObjectRun", option: str):
     """Raises UserError if a run does not measure the metric by which a setting is chosen; `option` names it."""
     known = run.measured
     named = known and {name.removeprefix("validation_"): known[name] for name in known if "validation_" in name}
-    check_measured(option, on_validation(select).column.removeprefix("validation_"), named)  # type: ignore[union-attr]
+    check_measured(option, on_test(on_validation(select)).column, named)  # type: ignore[union-attr]
 
 
-def scores(
-    batch: "Batch", points: "Sequence[Sequence[Job]]", select: str, until: int | None = None, **how
-) -> list[float]:
+def scores(batch: "Batch", points: "Sequence[Sequence[Job]]", select: str, until: int | None) -> list[float]:
     """Runs what points lack, and takes their accuracies on validation examples.
 
     Args:
       batch: To which they belong.
       points: The jobs of each, one a seed.
       select: Which metric, as `SearchOptions.select`.
-      until: The round after which it is taken; default the end.
-      **how: Further arguments of `Batch.run`.
+      until: The round after which it is taken; None for the end.
 
     Returns:
       The mean over its seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no
@@ -291,7 +288,7 @@ def scores(
     """
     to_do = [job for own in points for job in own if not batch.done(job, until)]
     if to_do:
-        batch.run(to_do, until=until, **how)
+        batch.run(to_do, until=until)
     return [statistics.fmean(validation(batch.place(job), select, until) for job in own) for own in points]
 
 
@@ -359,9 +356,9 @@ def _tested(
     """What the index says of the picked point."""
     test = {
         kind: [each and each["accuracy"][kind]["mean"] for each in summaries]  # None where it diverged
-        for kind in ("cluster", "local", "global")
+        for kind in ACCURACIES
     }
-    own = of_column(metric.column.removeprefix("validation_"))
+    own = on_test(metric)
     if own.source[0] == "metrics":
         test[select] = [each and each["metrics"][own.source[1]][own.source[2]]["mean"] for each in summaries]
     return {"values": list(point.values), "seeds": [job.config.seed for job in jobs], "test": test}

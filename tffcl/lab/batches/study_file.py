@@ -18,12 +18,11 @@ from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.reporting.targets import parse_target
 from tffcl.lab.tasks.task_file import is_file, merged, overridden, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
-from tffcl.runs.metrics import BY_MEASURE, on_validation
+from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, on_validation
 from tffcl.validation import Whole, check_value, types_of
 
 LAYOUTS = ("published", "league")
 _LONGEST_SLUG = 80  # file systems end at 255 bytes
-ACCURACIES = ("cluster", "local", "global")
 _Tables = dict[str, dict]
 _OfAll = {
     "measure": str,

@@ -9,7 +9,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.reporting import batch_index, comparison_table, report, sweeps
 from tffcl.lab.reporting.verdict import verdict
-from tffcl.runs.metrics import BY_KEY, of_column, on_validation
+from tffcl.runs.metrics import BY_KEY, on_test, on_validation
 from tffcl.runs.result import Result
 from tffcl.runs.run_directory import SUMMARY
 from tffcl.runs.run_files import RunFiles
@@ -141,7 +141,7 @@ class Found(Summaries):
         """A row a fresh seed of the picked values: accuracies on test examples in percent, and the metric by which they
         were picked; NaN where there is none."""
         picked, select = self._batch.index["picked"], self._batch.index["select"]
-        own = of_column(on_validation(select).column.removeprefix("validation_"))
+        own = on_test(on_validation(select))
         columns = {
             (metric := own if kind == select else BY_KEY[f"{kind}_accuracy"]).name: [
                 float("nan") if value is None else metric.scale * value for value in values

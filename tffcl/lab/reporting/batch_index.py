@@ -11,7 +11,7 @@ import msgspec
 from tffcl.errors import RESUME, UserError
 from tffcl.files import damaged, opened, read_json, telling_damage, write_json
 from tffcl.runs.run_directory import CONFIG, FAILED, REPORT, SUMMARY, RunDirectory, State
-from tffcl.runs.run_files import RunFiles, read_run
+from tffcl.runs.run_files import RunFiles, RunNumbers, read_run
 
 INDEX = "batch.json"
 
@@ -173,8 +173,8 @@ def in_order(path: pathlib.Path, methods: Sequence[str]) -> list[str]:
     return sorted(set(methods), key=lambda each: (order.index(each) if each in order else len(order), each))
 
 
-def read_failure(path: pathlib.Path, method: str | None = None) -> Failure | None:
-    """Reads why the run in a directory failed; None if it has not, or has finished since.
+def read_failure(path: pathlib.Path, method: str) -> Failure | None:
+    """Reads why the run in a directory failed, of what `method` names; None if it has not, or has finished since.
 
     Raises:
       UserError: If the file is damaged.
@@ -184,7 +184,7 @@ def read_failure(path: pathlib.Path, method: str | None = None) -> Failure | Non
     file = path / FAILED
     noted = read_json(file)
     with telling_damage(file):
-        return Failure(method or str(noted["algorithm"]), int(noted["seed"]), " ".join(str(noted["reason"]).split()))
+        return Failure(method, int(noted["seed"]), " ".join(str(noted["reason"]).split()))
 
 
 def find_failures(path: str | pathlib.Path) -> list[Failure]:
@@ -256,9 +256,15 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
         )
     runs = [read_run(each, method=method) for method, each in finished]
     for run in runs:
-        if run.path.name != f"seed-{run.seed}":
-            raise UserError(f"{run.path} holds a run with seed {run.seed}; rename it, or move it out of {path}")
+        check_seed(run)
     return runs
+
+
+def check_seed(run: RunFiles | RunNumbers):
+    """Raises UserError if a directory `seed-<n>` holds a run with another seed: a copy would count as a further one."""
+    seed = run.summary["seed"]
+    if run.path.name != f"seed-{seed}":
+        raise UserError(f"{run.path} holds a run with seed {seed}; rename it, or move it out of {run.path.parent}")
 
 
 def runs_below(path: pathlib.Path) -> str:

@@ -13,7 +13,7 @@ from tffcl.lab.reporting.comparison_table import Row
 from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.reporting.table import Column, Table, percent
 from tffcl.runs.metrics import BY_KEY
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, RunNumbers
 
 NEWCOMERS = "newcomers.json"
 
@@ -45,15 +45,24 @@ def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
 
 def _rows(runs: Sequence[RunFiles]) -> list[Row]:
     """A row a method that has a run whose newcomers have joined."""
-    joined = [_with_newcomers(run) for run in runs if (run.path / NEWCOMERS).is_file()]
+    joined = [dataclasses.replace(run, summary=found) for run in runs if (found := read_newcomers(run))]
     return comparison_table.comparison_rows(joined, columns=COLUMNS)
 
 
-def _with_newcomers(run: RunFiles) -> RunFiles:
-    found = read_json(run.path / NEWCOMERS)
-    if found.get("seed") != run.seed:
-        raise files.damaged(run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}")
-    return dataclasses.replace(run, summary=found)
+def read_newcomers(run: RunFiles | RunNumbers) -> dict | None:
+    """Reads the newcomers of a run; None where none have joined.
+
+    Raises:
+      UserError: If the file is damaged, or of another run.
+    """
+    path = run.path / NEWCOMERS
+    if not path.is_file():
+        return None
+    found = read_json(path)
+    for key in ("task", "algorithm", "seed"):
+        if found.get(key) != run.summary[key]:
+            raise files.damaged(path, f"its {key} is {found.get(key)!r:.100}, the run's is {run.summary[key]!r}")
+    return found
 
 
 def to_page(runs: Sequence[RunFiles]) -> Table | None:
@@ -64,10 +73,10 @@ def to_page(runs: Sequence[RunFiles]) -> Table | None:
 
 def clients_table(run: RunFiles) -> Table | None:
     """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
-    if not (run.path / NEWCOMERS).is_file():
+    contents = read_newcomers(run)
+    if contents is None:
         return None
     with telling_damage(run.path / NEWCOMERS):
-        contents = _with_newcomers(run).summary
         measured = columns_of(contents)
         heads = ("newcomer", "true group", "cluster", "examples", "test examples", *measured.values())
         rows = [

@@ -11,11 +11,11 @@ import numpy as np
 
 from tffcl import files
 from tffcl.errors import UserError
-from tffcl.files import inside, read_json, telling_damage
-from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
+from tffcl.files import inside, telling_damage
+from tffcl.lab.reporting.batch_index import INDEX, Failure, check_seed, read_failure, read_index
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS, read_newcomers
 from tffcl.lab.reporting.number_format import Stat, human_time, show_settings
-from tffcl.lab.reporting.targets import ACCURACIES
-from tffcl.runs.metrics import BY_MEASURE, ROUND, find, rows_of
+from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, ROUND, find, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
@@ -242,6 +242,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
 def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
     """What one run gives, by name: "here" is what the cell compares."""
     run = RunNumbers(place)
+    check_seed(run)
     with telling_damage(place / SUMMARY):
         return {
             **{kind: BY_MEASURE[kind].of_run(run) for kind in ACCURACIES},
@@ -268,8 +269,9 @@ def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
     if measure in BY_MEASURE:
         return BY_MEASURE[measure].of_run(run)
     if measure.startswith("unseen_"):
-        file, accuracy = run.path / "newcomers.json", measure.removeprefix("unseen_")
-        found = read_json(file)["accuracy"][accuracy]["mean"] if file.is_file() else None
+        newcomers = read_newcomers(run)
+        with telling_damage(run.path / NEWCOMERS):
+            found = newcomers and newcomers["accuracy"][measure.removeprefix("unseen_")]["mean"]
         return math.nan if found is None else 100 * found
     if measure == "benign_worst":
         clusters = run.summary.get("attack", {}).get("benign_accuracy", {}).get("clusters", {})

@@ -9,7 +9,7 @@ from tffcl import files
 from tffcl.errors import RESUME, UserError
 from tffcl.files import inside, telling_damage
 from tffcl.lab.reporting import comparison_table
-from tffcl.lab.reporting.batch_index import INDEX, read_failure, read_index
+from tffcl.lab.reporting.batch_index import INDEX, check_seed, read_failure, read_index
 from tffcl.lab.reporting.comparison_table import LEGEND, Row
 from tffcl.lab.reporting.number_format import Stat, show_number, show_value
 from tffcl.lab.reporting.table import Column, Table
@@ -117,6 +117,8 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
         for place in places
         if RunDirectory(place).state is State.FINISHED
     ]
+    for run in runs:
+        check_seed(run)
     failures = [each for each in (read_failure(place, name) for place in places) if each]
     return Point(values, runs, Row.of(name, runs, SWEEP_COLUMNS, failures))
 

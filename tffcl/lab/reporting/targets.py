@@ -11,14 +11,13 @@ from tffcl.errors import UserError, argument, unknown
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_count, show_number
 from tffcl.lab.reporting.table import Cell, Column, Table
-from tffcl.runs.metrics import BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column, of_panel
+from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column
 from tffcl.runs.run_files import RunFiles, RunNumbers, by_method
 
 NONE_GIVEN = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare "
     "--target local=75” asks for others."
 )
-ACCURACIES = tuple(each.measure for each in of_panel("accuracy"))
 _COSTS = ("bytes", "seconds", "epsilon")  # what rounds take grows from the first on, and is no target
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")
 LEGEND = (

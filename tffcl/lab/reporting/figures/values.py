@@ -13,9 +13,9 @@ from tffcl.lab.reporting.number_format import show_value
 from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.lab.reporting.sweeps import Point, Sweep
-from tffcl.runs.metrics import BY_KEY, Metric
+from tffcl.runs.metrics import ACCURACIES, BY_KEY, Metric
 
-_ACCURACIES = [BY_KEY[f"{kind}_accuracy"] for kind in ("cluster", "local", "global")]
+_ACCURACIES = [BY_KEY[f"{kind}_accuracy"] for kind in ACCURACIES]
 _ERROR, _CLUSTERS = [BY_KEY["clustering_error"]], [BY_KEY["clusters"], BY_KEY["ari"]]
 _BANDS = {"clustering_error": "clustering_error_over_rounds"}  # where it is not over seeds
 _LOGARITHMIC = 50  # from this ratio of the greatest to the least value on

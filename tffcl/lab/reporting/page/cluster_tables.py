@@ -13,11 +13,11 @@ from tffcl.lab.reporting.comparison_table import further_columns
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
 from tffcl.lab.reporting.page.panels import png_address
 from tffcl.lab.reporting.table import Cell, Column, Table, percent
+from tffcl.runs.cluster_history import MOST_CLUSTERS
 from tffcl.runs.metrics import Metric, find, rows_of
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 MOST_CLIENTS = 1000  # of whom the page has a row
-_MOST_CLUSTERS = 24
 _MOST_GROUPS = 4  # that are named
 _MOST_BARS = 100
 _IMAGE = 36  # pixels of an image on the page
@@ -35,7 +35,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
     found = ordering.blocks(clients.cluster[ordering.by_group(clients.cluster)])
     if not found or len(found) == len(clients) > 1:
         return None
-    kept = sorted(sorted(range(len(found)), key=lambda each: -found[each].size)[:_MOST_CLUSTERS])
+    kept = sorted(sorted(range(len(found)), key=lambda each: -found[each].size)[:MOST_CLUSTERS])
     grouped, labelled = bool(np.any(clients.true_cluster != "")), clients.label_counts.shape[1] > 0
     sampled, described = run.samples is not None, isinstance(run.summary["clusters"].get("features"), Mapping)
     heads = ["cluster", "clients", "training examples", "cluster %", "worst client %", "local %"]
@@ -82,7 +82,7 @@ def same_clusters(one: RunFiles, other: RunFiles) -> bool:
 
 def clusters_left_out(run: RunFiles) -> int:
     """Returns how many clusters `clusters_table` leaves out: the smallest ones."""
-    return max(0, len(np.unique(run.clients.cluster)) - _MOST_CLUSTERS)
+    return max(0, len(np.unique(run.clients.cluster)) - MOST_CLUSTERS)
 
 
 def _mean(values: np.ndarray) -> float:
