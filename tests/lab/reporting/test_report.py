@@ -278,7 +278,7 @@ def test_rows_stand_in_the_order_that_was_asked_for(comparison_path, tmp_path):
     shutil.copytree(comparison_path, path)
     write_index(path, "comparison", {"algorithms": ["pacfl", "fedavg"], "targets": ["cluster=50"]})
     (path / "pacfl" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
-    (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps({**NEWCOMERS, "algorithm": "fedavg"}))
     page = page_without_pictures(path)
     tables_of = re.findall(r"<tbody>(.*?)</tbody>", page.source, re.DOTALL)
     orders = [re.findall(r'<th scope="row"[^>]*>(fedavg|pacfl)</th>', body) for body in tables_of]
