@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tffcl.algorithms.given import build_given
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.models.classifiers import build_mlp
+from tffcl.references import load_reference
 from tffcl.runs import fingerprint
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
@@ -213,3 +215,24 @@ def test_an_object_that_remembers_an_answer_is_the_same_and_one_with_another_num
     before = fingerprint.of_function(cost)
     cost(None, None)
     assert fingerprint.of_function(cost) == before != fingerprint.of_function(Cost(3.0))
+
+
+def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path):
+    """But for comments and layout; nothing of modules that are elsewhere."""
+    given = build_given(model(), tffcl.LocalTraining(batch_size=4))
+
+    def noted(text):
+        sys.modules.pop("my_own_part", None)
+        (tmp_path / "my_own_part.py").write_text(text)
+        load_reference("my_own_part:build", tmp_path, "")
+        found = fingerprint.of_own_modules(given, str(tmp_path))
+        (tmp_path / "my_own_part.py").write_text("edited = 'while its code of before runs'")
+        assert fingerprint.of_own_modules(given, str(tmp_path)) == found
+        return found
+
+    first = noted("def build():\n    return 1\n")
+    assert [*first] == ["my_own_part.py"]
+    assert first == noted("def build():  # one\n\n    return 1\n") != noted("def build():\n    return 2\n")
+    assert fingerprint.of_own_modules(given, "") == {}
+    own = type("Own", (type(given),), {"__module__": __name__})
+    assert [*fingerprint.of_own_modules(object.__new__(own), "")] == ["test_fingerprint.py"]

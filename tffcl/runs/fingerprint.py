@@ -1,11 +1,14 @@
 """Fingerprints of a run's data and method: shapes and hashes of the data, and what the method was built from."""
 
+import ast
 import contextlib
 import dataclasses
 import dis
 import functools
 import hashlib
 import numbers
+import pathlib
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 
@@ -150,6 +153,33 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
         return f"{name} are {'new' if before is None else 'gone'}"
     was, are = (str(each).split()[0] for each in (before, now))
     return f"{name} differ ({are}, not {was})" if was != are else f"{name} differ"
+
+
+def of_own_modules(method: Method, directory: str) -> dict[str, str]:
+    """Returns a hash of the code of each of the user's modules that a run is made of, by the name of its file: that of
+    the method's class, and those that have been imported from a directory. Comments and layout do not count.
+
+    Args:
+      method: Of the run.
+      directory: Of the task, where modules of builders are looked for; "" where there are none.
+    """
+    found = {}
+    for name, module in [*sys.modules.items()]:
+        path = pathlib.Path(getattr(module, "__file__", None) or "")
+        asked = name == type(method).__module__ or directory and path.is_relative_to(directory)
+        own = not path.is_relative_to(pathlib.Path(__file__).parents[1]) and "site-packages" not in path.parts
+        if asked and own and name != "__main__" and path.suffix == ".py":
+            found[path.name] = _code_of(module)
+    return dict(sorted(found.items()))
+
+
+@functools.cache  # the file may be edited while its code of before still runs
+def _code_of(module: types.ModuleType) -> str:
+    try:
+        code = ast.dump(ast.parse(pathlib.Path(module.__file__).read_bytes()))
+    except (OSError, SyntaxError, ValueError):  # edited since it was imported, or gone
+        code = ""
+    return hashlib.blake2b(code.encode(), digest_size=6).hexdigest()
 
 
 def of_method(method: Method) -> dict:

@@ -156,6 +156,11 @@ class RunDirectory(os.PathLike):
         settings.pop("versions", None)
         return settings
 
+    def _versions(self) -> dict:
+        """The versions of software in config.toml."""
+        found = parse_toml(read_text(self / CONFIG)).get("versions")
+        return found if isinstance(found, dict) else {}
+
     def summary(self) -> dict | None:
         """Reads the result; None if there is none.
 
@@ -311,13 +316,16 @@ class RunDirectory(os.PathLike):
 
     # Writers
 
-    def claim(self, settings: Mapping, data: Mapping[str, str], *, anew: bool, resume: bool = False) -> str:
+    def claim(
+        self, settings: Mapping, data: Mapping[str, str], code: Mapping[str, str], *, anew: bool, resume: bool = False
+    ) -> str:
         """Makes the directory this run's: the marker first, then the settings and the versions of software in
-        config.toml.
+        config.toml. Where a run goes on with other code of the user's own, standard error says so.
 
         Args:
           settings: Of the run.
           data: The fingerprint of its data.
+          code: Hashes of the user's own modules, by file.
           anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard
             error.
           resume: Whether the run keeps its name, and what was released of the clients stays counted, also where it
@@ -330,7 +338,9 @@ class RunDirectory(os.PathLike):
         if anew:
             self.clear(but=LEDGER if resume else "")
             before = {"tffcl run": before["tffcl run"]} if resume and before else {}
-        elif result is None:
+        elif edited := [name for name, was in self._versions().items() if code.get(name, was) != was]:
+            tell(f"{', '.join(edited)} was edited since the run in {self} began; it goes on with the code of now")
+        if not anew and result is None:
             for name in (FAILED, *_OF_THE_END, *before["files"]):
                 (self / name).unlink(missing_ok=True)
             before["files"] = []
@@ -341,7 +351,7 @@ class RunDirectory(os.PathLike):
             if path.suffix == ".partial" and self._is_ours(path, marker["files"]):
                 path.unlink()  # of a process that was killed while it wrote
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
-        versions = {name: importlib.metadata.version(name) for name in packages}
+        versions = {**{name: importlib.metadata.version(name) for name in packages}, **code}
         config = tomli_w.dumps({**settings, "versions": versions})
         if result is not None and result["rounds"] < _rounds_of(settings):
             self._extended = config

@@ -264,7 +264,8 @@ def _claimed(
         ledger.read_file(marker.get("tffcl run", ""))
     elif ledger.file.exists() or _was_private(directory):
         tell(f"{directory} held a private run; what it has released adds to what this one does, which counts its own")
-    ledger.run = directory.claim(settings, data, anew=anew, resume=resume)
+    code = fingerprint.of_own_modules(run.method, settings.get("directory", ""))
+    ledger.run = directory.claim(settings, data, code, anew=anew, resume=resume)
     return ledger.run
 
 

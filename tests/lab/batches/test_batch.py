@@ -29,7 +29,7 @@ def ran(monkeypatch):
         made.append((asked.algorithm, asked.seed))
         place.mkdir(parents=True, exist_ok=True)
         directory = RunDirectory(place)
-        directory.claim(asked.as_dict(), {}, anew=True)
+        directory.claim(asked.as_dict(), {}, {}, anew=True)
         about = {"task": asked.task, "algorithm": asked.algorithm, "seed": asked.seed, "rounds": asked.train.rounds}
         directory.write_summary({**about, "seconds": {"total": 2.0}})
 
@@ -82,7 +82,7 @@ def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
 def test_a_run_that_was_ended_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch):
     (before,), (now,) = configs([0], ["solo"], rounds=3), configs([0], ["solo"])
     (place := tmp_path / "solo" / "seed-0").mkdir(parents=True)
-    RunDirectory(place).claim(before.as_dict(), {}, anew=True)
+    RunDirectory(place).claim(before.as_dict(), {}, {}, anew=True)
     with pytest.raises(UserError, match="rounds is 3, not 2"):
         compare.compare_runs([now], tmp_path, resume=True)
     assert not (tmp_path / "batch.json").exists()  # what is refused is refused before anything is written

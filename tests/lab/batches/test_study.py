@@ -611,7 +611,7 @@ def quick(monkeypatch):
         directory = RunDirectory(place)
         directory.check_claim(config.as_dict(), resume=resume, overwrite=False)
         place.mkdir(parents=True, exist_ok=True)
-        directory.claim(config.as_dict(), {}, anew=True)
+        directory.claim(config.as_dict(), {}, {}, anew=True)
         about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "rounds": config.train.rounds}
         rate = {"cluster": {"mean": config.train.learning_rate}}
         validation = {**rate, "metrics": {"log_loss": rate}}

@@ -327,6 +327,20 @@ def test_notes_say_of_whom_they_are(comparison_path, tmp_path):
     ]
 
 
+def test_seeds_that_ran_with_different_code_are_told(comparison_path, tmp_path):
+    path = shutil.copytree(comparison_path, tmp_path / "out")
+    runs = batch_index.find_runs(path)
+    same = [dataclasses.replace(run, config={**run.config, "versions": {"mine.py": run.method}}) for run in runs]
+    assert notes_of(same) == notes_of(runs)
+    several = next(each for each in runs if sum(run.method == each.method for run in runs) > 1)
+    edited = [
+        run if run.path != several.path else dataclasses.replace(run, config={"versions": {"mine.py": "b"}})
+        for run in same
+    ]
+    told = f"{several.method}: its seeds ran with different versions of mine.py"
+    assert [note for note in notes_of(edited) if note not in notes_of(runs)] == [told]
+
+
 def test_private_runs_say_what_they_cost_together(comparison_path, tmp_path):
     """By basic composition: whoever is a client of several runs is told of by each."""
     path = shutil.copytree(comparison_path, tmp_path / "out")

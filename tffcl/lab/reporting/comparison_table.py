@@ -231,7 +231,18 @@ def notes_of(runs: Sequence[RunFiles]) -> list[str]:
         for note in run.summary.get("notes", []):
             notes.setdefault(note, []).append(run)
     own_notes = [note if len(own) == len(runs) else f"{_whose(own, runs)}: {note}" for note, own in notes.items()]
-    return own_notes + cost_together(runs)
+    return own_notes + _notes_of_versions(runs) + cost_together(runs)
+
+
+def _notes_of_versions(runs: Sequence[RunFiles]) -> list[str]:
+    """Says which runs of one method were made with different software, or code of the user's own."""
+    notes = []
+    for method in dict.fromkeys(run.method for run in runs):
+        own = versions_of([run for run in runs if run.method == method])
+        differing = [name for name, values in own if " / " in values]
+        if differing:
+            notes.append(f"{method}: its seeds ran with different versions of {', '.join(differing)}")
+    return notes
 
 
 def _whose(noting: Sequence[RunFiles], runs: Sequence[RunFiles]) -> str:
