@@ -100,7 +100,7 @@ def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys)
 def test_a_row_with_what_is_no_number_is_told_before_the_run_goes_on(stopped):
     file = stopped / "rounds.csv"
     names, first, *others = file.read_text().splitlines()
-    file.write_text("\n".join([names, first.replace("0.", "0!", 1), *others[1:]]) + "\n")
+    file.write_text("\n".join([names, first.replace(".", "!", 1), *others[1:]]) + "\n")
     assert "not a number" in refused(stopped, resume=True)
 
 
