@@ -275,7 +275,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     rounds, clients = _read_rounds(directory, summary), _read_clients(directory / files.CLIENTS)
     if len(np.unique(clients.client_id)) < len(clients):
         raise damaged(directory / files.CLIENTS, "a client stands twice in it")
-    return RunFiles(
+    run = RunFiles(
         path=directory.path, method=printable(method or summary["algorithm"]), config=config, summary=summary,
         rounds=rounds, clients=clients, clustering=read_arrays(directory / files.CLUSTERING, clustering_of),
         representations=read_arrays(directory / files.REPRESENTATIONS, representations_of),
@@ -284,6 +284,18 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         samples=read_arrays(directory / files.SAMPLES, samples_of),
         confusion=read_arrays(directory / files.CONFUSION, confusion_of),
     )  # fmt: skip
+    _check_of_one_run(run)
+    return run
+
+
+def _check_of_one_run(run: RunFiles):
+    """Raises UserError if the tables are another run's than the summary, or rows of clients are lost."""
+    told = run.number("accuracy", "cluster", "mean")
+    last = run.rounds["cluster_accuracy"][run.rounds[metrics.ROUND] == run.summary["rounds"]]
+    for name, values in ((files.CLIENTS, run.clients.cluster_accuracy), (files.ROUNDS, last)):
+        known = values[np.isfinite(values)]
+        if known.size and abs(known.mean() - told) > _ROUNDING:
+            raise damaged(run.path / name, f"its cluster_accuracy is not that of {files.SUMMARY}")
 
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:

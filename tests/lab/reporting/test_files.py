@@ -44,6 +44,12 @@ def test_lines_that_are_lost_or_doubled_are_told(run_path):
         ("rounds.csv", lambda lines: [*lines[:3], *lines[2:]], "its rounds are not those of summary.json"),
         ("rounds.csv", lambda lines: [*lines[:2], *lines[3:]], "its rounds are not those of summary.json"),
         ("clients.csv", lambda lines: [*lines[:3], *lines[2:]], "a client stands twice in it"),
+        ("clients.csv", lambda lines: [*lines[:3], *lines[4:]], "its cluster_accuracy is not that of summary.json"),
+        (
+            "rounds.csv",
+            lambda lines: [*lines[:5], lines[5].replace(",0.", ",0.0")],
+            "its cluster_accuracy is not that of summary.json",
+        ),
     ):
         before = (run_path / name).read_text()
         (run_path / name).write_text("".join(wrong(before.splitlines(keepends=True))))
@@ -225,7 +231,9 @@ def test_texts_are_no_formulas_of_a_spreadsheet_and_read_back_as_they_were(run_p
     names = np.array(IDS)
     numbers = np.linspace(-1, 1, len(IDS))
     columns = dict.fromkeys(run_files.CLIENT_COLUMNS, np.arange(len(IDS)))
-    write_clients(run_path, columns | {"client_id": names, "true_cluster": names, "local_accuracy": numbers})
+    accuracies = np.full(len(IDS), run_files.read_run(run_path).number("accuracy", "cluster", "mean"))
+    columns |= {"client_id": names, "true_cluster": names, "cluster_accuracy": accuracies, "local_accuracy": numbers}
+    write_clients(run_path, columns)
     clients = run_files.read_run(run_path).clients
     assert clients.client_id.tolist() == clients.true_cluster.tolist() == IDS
     rows = rows_of(run_path / "clients.csv")

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.lab.reporting.test_report import Page, assert_stands_alone
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
+from tffcl.files import csv_text
 from tffcl.lab.reporting import figures, sweeps
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.report import write_report
@@ -41,6 +43,11 @@ def set_accuracy(out, mean):
     summary = json.loads((out / "summary.json").read_text())
     summary["accuracy"]["cluster"]["mean"] = mean
     (out / "summary.json").write_text(json.dumps(summary))
+    for name, whose in (("clients.csv", slice(None)), ("rounds.csv", slice(-1, None))):
+        rows = rows_of(out / name)
+        for row in rows[whose]:
+            row["cluster_accuracy"] = mean
+        (out / name).write_text(csv_text([rows[0], *(row.values() for row in rows)]))
 
 
 def add_column(path, values):
