@@ -1,9 +1,11 @@
 """Whose a directory is: runs and strangers' files, two runs at a time, data that changed, disks that are full."""
 
+import contextlib
 import dataclasses
 import errno
 import gc
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,27 @@ from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run_directory import RunDirectory, State
 
 # --- Whose the directory is ---
+
+
+def test_what_a_kill_leaves_of_a_run_that_is_removed_is_still_a_runs(finished, tmp_path, monkeypatch):
+    settings, unlink = resolved().as_dict(), pathlib.Path.unlink
+    removed = []
+    for kept in range(100):
+        place = shutil.copytree(finished, tmp_path / f"{kept}")
+
+        def killed(path, kept=kept):
+            removed.append(path)
+            if len(removed) > kept:
+                raise KeyboardInterrupt
+            unlink(path)
+
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(pathlib.Path, "unlink", killed)
+            RunDirectory(place).clear()
+            break
+        removed.clear()
+        RunDirectory(place).check_claim(settings, resume=True, overwrite=False)
+    assert kept > 8 and not [*place.iterdir()]
 
 
 def test_no_old_model_survives_overwriting(stopped):

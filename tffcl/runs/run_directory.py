@@ -371,12 +371,12 @@ class RunDirectory(os.PathLike):
             self._extended = ""
 
     def clear(self, *, but: str = ""):
-        """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has
-        written is named on standard error."""
+        """Removes the run that is there but for one file, its settings and its marker at the end, so that what a kill
+        leaves is still known as its own, and nothing else: what no run has written is named on standard error."""
         marker = self.marker()
         if marker is None:
             return
-        inside = sorted(self._inside(), key=lambda path: path == self / MARKER)
+        inside = sorted(self._inside(), key=lambda path: (path == self / MARKER, path == self / CONFIG))
         left = [path for path in inside if not self._is_ours(path, marker["files"]) and path.name not in (LOCK, but)]
         for path in inside:
             if path not in left and path.name not in (LOCK, but):
