@@ -37,8 +37,15 @@ def features(model, x):
     ],
     ids=["momentum", "weight decay", "full batch", "proximal", "decay and proximal", "everything"],
 )
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["start", "centre"])
-@pytest.mark.parametrize("worth_splitting", [0, 10**9], ids=["tensors", "vector"])
+@pytest.mark.parametrize(
+    "elsewhere, worth_splitting",
+    [
+        pytest.param(False, 0, id="start, tensors"),
+        pytest.param(True, 10**9, id="centre, vector"),
+        pytest.param(False, 10**9, id="start, vector", marks=pytest.mark.slow),
+        pytest.param(True, 0, id="centre, tensors", marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_numpys_sgd(digits, model, training, elsewhere, worth_splitting, monkeypatch):
     monkeypatch.setattr(local_sgd, "_WORTH_SPLITTING", worth_splitting)
     x, y = digits[0][:45], digits[1][:45]
