@@ -62,17 +62,17 @@ def test_a_result_is_not_exported_with_the_settings_of_a_run_in_its_place(tff_wo
 def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, capsys):
     """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
     overrides = {
-        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8},
-        "partition": {"clients": 8},
+        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 4},
+        "partition": {"clients": 4},
         "model": {"hidden": 4},
         "algorithms": {
-            "pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 0.5}
+            "composed": {"num_clusters": 2, "signature": {"name": "label_histogram", "noise_multiplier": 0.5}}
         },
         "aggregation": {"name": "dp", "noise_multiplier": 0.5},
         "attack": {"share": 0.25},
     }
     result = tffcl.run(
-        resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False
+        resolve.resolve("demo_digits", "composed", overrides=overrides), tmp_path / "run", show_progress=False
     )
     assert type(result.trained.method.engine.round_for(2).uploads["update"]).__name__ == "AttackedFactory"
     manifest = tffcl.export_result(result, tmp_path / "to")
