@@ -23,13 +23,13 @@ from tffcl.registry import ALGORITHMS
 # A method of each kind, of which the suite checks all but what follows; of the others it checks `OF_ALL`, and the rest
 # with `-m slow`.
 KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffold", "ditto"}
-OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters, checks.check_newcomers}
+OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
 # Methods whose rounds two workers share in the suite: of two uploads, and of kept values.
 TWO_WORKERS = {"stocfl", "ditto"}
 # The same of rounds whose clients compute in blocks: by the coordinator's mixes, and two uploads.
 IN_BLOCKS = {"flt", "stocfl"}
-# The same of exports: with a signature, a choice, the server's own grouping in each round, and kept values.
-EXPORTED = {"pacfl", "ifca", "stocfl", "ditto"}
+# The same of exports: with a signature, with the server's own grouping in each round, and with kept values.
+EXPORTED = {"pacfl", "stocfl", "ditto"}
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 

@@ -101,7 +101,7 @@ def test_a_strangers_method_conforms(built_by, clients, two_workers):
 @pytest.mark.parametrize(
     "when", [1, *(pytest.param(each, marks=pytest.mark.slow) for each in ("before_training", "as_they_join", "soft"))]
 )
-def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, two_workers, when):
+def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, when):
     signal = {"signal": "signature", "bound": 0.01, "share": 0.1}  # that an export's rehearsal gives no heed to
     how = {"signature": "label_histogram", "when": when, "regroup_every": 1}
     how |= {"regroup_on": signal} if when == 1 else {}  # its flags come from the third round on
@@ -110,8 +110,9 @@ def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, t
     federated = build.load_data(settings, data_dir)
     model = build.build_model(settings, federated)
     built = functools.partial(build.build_method, settings, model, federated, data_dir)
-    passed_over = ["check_missed_clusters: every client takes part in all models"] if when == "soft" else []
-    assert checks.check_method_conforms(built, *clients, two_workers=two_workers) == passed_over
+    passed_over = ["check_two_workers: there are no two workers"]
+    passed_over += ["check_missed_clusters: every client takes part in all models"] if when == "soft" else []
+    assert checks.check_method_conforms(built, *clients) == passed_over
 
 
 def test_a_method_in_a_file_beside_a_task_conforms(built_by, clients, two_workers):

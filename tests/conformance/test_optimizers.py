@@ -37,7 +37,7 @@ def subject(name, data_dir, clients, two_workers, tmp_path_factory):
     [
         checks.check_resume,
         checks.check_states_do_not_change,
-        checks.check_blocks,
+        pytest.param(checks.check_blocks, marks=pytest.mark.slow),
         pytest.param(checks.check_two_workers, marks=pytest.mark.slow),
         pytest.param(checks.check_traffic, marks=pytest.mark.slow),
         checks.check_newcomers,
