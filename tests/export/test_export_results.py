@@ -105,7 +105,7 @@ def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, 
     with np.load(tmp_path / "to" / "clustering" / "state.npz") as saved:
         assert not saved["state.assignment"].any()
     written = (tmp_path / "to" / manifest["computations"]["training"]["file"]).read_bytes()
-    assert b"StatelessRandomNormal" not in written and check_export(tmp_path / "to")
+    assert b"StatelessRandomNormal" not in written
 
 
 @pytest.mark.slow
