@@ -97,7 +97,9 @@ def writers(count=6):
 
 def keras_letters():
     return sequential(
-        layers.Embedding(LETTERS, 4, input_length=LENGTH), layers.GRU(6, return_sequences=True), layers.Dense(LETTERS)
+        layers.Embedding(LETTERS, 4, input_length=LENGTH),
+        layers.SimpleRNN(6, return_sequences=True),
+        layers.Dense(LETTERS),
     )
 
 

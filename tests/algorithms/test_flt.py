@@ -4,8 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import tffcl
 from tests.algorithms.conftest import same_groups
+from tests.models.test_keras_function import of_images
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.each_round_parameters import FedSEMParameters, IFCAParameters
@@ -35,6 +38,24 @@ def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tu
     assert same_groups(state.assignment)
     assert state.centres.shape == (9, 2, 16)
     np.testing.assert_array_equal(np.diag(state.relatedness), np.ones(9))
+
+
+def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(tff_worker):
+    """Centres are those of the images alone; a client with few images is named as thin."""
+    autoencoder = build_autoencoder((8, 8, 1), latent=3)
+    model, clients = of_images("scan")
+    clients["c3"] = tf.nest.map_structure(lambda each: each[:2], clients["c3"])
+    method = flt(model, (autoencoder, autoencoder.initial), num_clusters=2, num_centres=3)
+    state = method.initialize(tffcl.Population.from_arrays(clients, clients))
+    assert state.assignment[0] == state.assignment[2] != state.assignment[1] == state.assignment[3]
+    scans = tf.constant(clients["c0"][0]["scan"])
+    codes = autoencoder.encode(
+        autoencoder.unravel(tf.constant(autoencoder.initial)), autoencoder.preprocess(scans)
+    ).numpy()
+    nearest = np.linalg.norm(codes[:, np.newaxis] - state.centres[0], axis=2).argmin(axis=1)
+    means = [codes[nearest == place].mean(axis=0) for place in range(3)]
+    np.testing.assert_allclose(state.centres[0], means, rtol=1e-4, atol=1e-5)
+    assert any("1 of 4 clients have sent fewer centres than others" in note for note in method.views(state).notes)
 
 
 @pytest.mark.parametrize("clusters", ["joint", "disjoint"])

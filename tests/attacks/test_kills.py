@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,16 +14,19 @@ import time
 
 import pytest
 
+import tffcl
 from tests.oracles.privacy import epsilon_of_rounds
+from tests.short_runs import TRAINING
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.rounds import simulation
 
 BUDGET, DELTA, CLIENTS = 3.0, 1e-3, 4
 
 # For each line of input a process that trains a private FedAvg on a few digits, or goes on with what is there; its
 # number and its end are printed. Before a round is computed, the aggregator, who is outside of the run and forgets
-# nothing, notes that it is about to see one. A number in the line is of the round of the process before which it ends
-# itself as `kill -9` would.
+# nothing, notes that it is about to see one.
 PROCESSES = """
-import os, signal, sys
+import os, sys
 import tffcl
 from tests import digits
 from tffcl.algorithms.fedavg import build_fedavg
@@ -31,16 +35,12 @@ from tffcl.rounds import simulation
 
 out, seen, noise, epsilon, delta, clients, rounds = sys.argv[1:]
 
-def train(last):
-    ran, begun = simulation._run_whole, 0
+def train():
+    ran = simulation._run_whole
 
     def watched(*given):
-        nonlocal begun
-        begun += 1
         with open(seen, "a") as file:
             file.write("a round\\n")
-        if begun == last:
-            os.kill(os.getpid(), signal.SIGKILL)
         return ran(*given)
 
     simulation._run_whole = watched
@@ -56,10 +56,10 @@ def train(last):
         checkpoint_every=10, show_progress=False,
     )
 
-for line in sys.stdin:
+for _ in sys.stdin:
     process = os.fork()  # what has been imported is all that they share
     if not process:
-        train(int(line))
+        train()
         os._exit(0)
     print(process, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
@@ -69,25 +69,9 @@ for line in sys.stdin:
 class Watched:
     """A private run in a directory, and what somebody has seen of it who counts for himself."""
 
-    def __init__(self, place, noise_multiplier: float, rounds: int):
+    def __init__(self, place, noise_multiplier: float):
         self.out, self.seen, self._noise = place / "run", place / "seen", noise_multiplier
         self.seen.touch()
-        numbers = noise_multiplier, BUDGET, DELTA, CLIENTS, rounds
-        command = [sys.executable, "-c", PROCESSES, self.out, self.seen, *map(str, numbers)]
-        with open(place / "said", "w") as said:
-            self.starter = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
-            )
-
-    def start(self, last: int = 0) -> int:
-        """Starts a process of the run; returns its number."""
-        self.starter.stdin.write(f"{last}\n")
-        self.starter.stdin.flush()
-        return int(self.starter.stdout.readline())
-
-    def ended(self) -> int:
-        """Waits for its end; returns its exit code."""
-        return int(self.starter.stdout.readline())
 
     def rounds_seen(self) -> int:
         return len(self.seen.read_text().splitlines())
@@ -107,9 +91,32 @@ class Watched:
         return json.loads((self.out / "summary.json").read_text())
 
 
+class InProcesses(Watched):
+    """The same of a run in processes of its own."""
+
+    def __init__(self, place, noise_multiplier: float, rounds: int):
+        super().__init__(place, noise_multiplier)
+        numbers = noise_multiplier, BUDGET, DELTA, CLIENTS, rounds
+        command = [sys.executable, "-c", PROCESSES, self.out, self.seen, *map(str, numbers)]
+        with open(place / "said", "w") as said:
+            self.starter = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            )
+
+    def start(self) -> int:
+        """Starts a process of the run; returns its number."""
+        self.starter.stdin.write("\n")
+        self.starter.stdin.flush()
+        return int(self.starter.stdout.readline())
+
+    def ended(self) -> int:
+        """Waits for its end; returns its exit code."""
+        return int(self.starter.stdout.readline())
+
+
 @contextlib.contextmanager
 def watched(*how, **more):
-    run = Watched(*how, **more)
+    run = InProcesses(*how, **more)
     try:
         yield run
     finally:
@@ -117,13 +124,36 @@ def watched(*how, **more):
         run.starter.wait()
 
 
-def test_a_killed_run_has_counted_what_it_told(tmp_path):
-    with watched(tmp_path, noise_multiplier=2.2, rounds=8) as run:  # four rounds cost 2.8
-        run.start(last=3)
-        assert run.ended() == -signal.SIGKILL
-        assert run.rounds_seen() == 3 and run.spent() == run.counted()
-        run.start()
-        assert run.ended() == 0, (tmp_path / "said").read_text()[-2000:]
+class Killed(BaseException):
+    """What no part of a run catches."""
+
+
+def test_a_killed_run_has_counted_what_it_told(tff_worker, model, digit_clients, tmp_path, monkeypatch):
+    """By what stands in its directory when a kill would meet it, in the third round."""
+    run, clients, ran = Watched(tmp_path, noise_multiplier=2.2), digit_clients([10] * CLIENTS), simulation._run_whole
+    dp = tffcl.aggregation("dp", clip=0.5, noise_multiplier=2.2)
+
+    def watched(*given):
+        with open(run.seen, "a") as file:
+            file.write("a round\n")
+        if run.rounds_seen() == 3:
+            shutil.copytree(run.out, tmp_path / "left")
+            raise Killed
+        return ran(*given)
+
+    def train():
+        tffcl.train(
+            build_fedavg(model, TRAINING, aggregation=dp), clients, rounds=8, clients_per_round=CLIENTS, out=run.out,
+            resume=True, privacy=tffcl.PrivacySettings(epsilon=BUDGET, delta=DELTA), checkpoint_every=10,
+            show_progress=False,
+        )  # fmt: skip
+
+    monkeypatch.setattr(simulation, "_run_whole", watched)
+    with pytest.raises(Killed):
+        train()
+    run.out = tmp_path / "left"
+    assert run.rounds_seen() == 3 and run.spent() == run.counted()
+    train()  # four rounds cost 2.8
     told = run.summary()
     assert told["rounds"] == 1 and told["privacy"]["releases"] == 4 == run.rounds_seen()
     assert run.spent() == pytest.approx(told["privacy"]["epsilon"], rel=1e-6) and run.spent() <= BUDGET

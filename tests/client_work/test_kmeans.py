@@ -27,8 +27,10 @@ def squared(points, centres):
     return ((np.asarray(points, float)[:, None] - np.asarray(centres, float)) ** 2).sum(axis=2)
 
 
-@pytest.mark.parametrize("num_centres", [2, 5, 10])
-@pytest.mark.parametrize("rows", [slice(0, 1797), slice(100, 400)])
+@pytest.mark.parametrize(
+    "num_centres, rows",
+    [(2, slice(0, 1797)), (10, slice(100, 400)), pytest.param(10, slice(0, 1797), marks=pytest.mark.slow)],
+)
 def test_inertia_is_scikit_learns(digits, num_centres, rows):
     points = digits[0][rows].reshape(-1, 64).astype(np.float32) / 255
     expected = KMeans(num_centres, n_init=10, random_state=0).fit(points)
@@ -127,7 +129,7 @@ def test_the_seed_decides(digits):
 
 def test_more_restarts_are_never_worse(digits):
     points = digits[0][:300].reshape(-1, 64).astype(np.float32)
-    inertia = [run(build_kmeans(10, restarts=restarts), points)["inertia"] for restarts in (1, 3, 10)]
+    inertia = [run(build_kmeans(5, restarts=restarts), points)["inertia"] for restarts in (1, 2, 4)]
     assert inertia == sorted(inertia, reverse=True)
 
 

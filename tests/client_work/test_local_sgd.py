@@ -31,14 +31,27 @@ def features(model, x):
         LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5),
         LocalTraining(epochs=1, batch_size=7, learning_rate=0.05, momentum=0.0, weight_decay=0.01),
         LocalTraining(epochs=4, batch_size=0, learning_rate=0.2, momentum=0.9),
-        LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5, proximal_weight=0.6),
-        LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, weight_decay=0.3, proximal_weight=0.6),
+        pytest.param(
+            LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5, proximal_weight=0.6),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, weight_decay=0.3, proximal_weight=0.6),
+            marks=pytest.mark.slow,
+        ),
         LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.9, weight_decay=0.3, proximal_weight=0.6),
     ],
     ids=["momentum", "weight decay", "full batch", "proximal", "decay and proximal", "everything"],
 )
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["start", "centre"])
-@pytest.mark.parametrize("worth_splitting", [0, 10**9], ids=["tensors", "vector"])
+@pytest.mark.parametrize(
+    "elsewhere, worth_splitting",
+    [
+        pytest.param(False, 0, id="start, tensors"),
+        pytest.param(True, 10**9, id="centre, vector"),
+        pytest.param(False, 10**9, id="start, vector", marks=pytest.mark.slow),
+        pytest.param(True, 0, id="centre, tensors", marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_numpys_sgd(digits, model, training, elsewhere, worth_splitting, monkeypatch):
     monkeypatch.setattr(local_sgd, "_WORTH_SPLITTING", worth_splitting)
     x, y = digits[0][:45], digits[1][:45]

@@ -38,10 +38,10 @@ def data(digits):
 @pytest.mark.parametrize(
     "how",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         {"momentum": 0.5},
         {"momentum": 0.5, "velocity": "shared"},
-        {"gradient": "hessian_free"},
+        pytest.param({"gradient": "hessian_free"}, marks=pytest.mark.slow),
         {"gradient": "hessian_free", "momentum": 0.5},
     ],
     ids=str,
@@ -90,7 +90,11 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss(model, data):
     assert np.abs(errors).max() < 5e-3
 
 
-@pytest.mark.parametrize("n, needed, size", [(3, 2, 1), (9, 2, 4), (2, 3, 1), (1, 2, 1), (5, 3, 1)])
+FEW = [(9, 2, 4), (2, 3, 1), (1, 2, 1)]
+FEW += [pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 2, 1), (5, 3, 1))]
+
+
+@pytest.mark.parametrize("n, needed, size", FEW)
 def test_a_client_of_few_examples_trains_with_smaller_batches(model, data, n, needed, size):
     """With n below what a step needs, batches repeat."""
     x, y = data[0][:n], data[1][:n]

@@ -20,18 +20,16 @@ from tffcl.lab.tasks.exports import check_export, export_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.registry import ALGORITHMS
 
-# Methods whose rounds two workers share in the suite, one of each kind of aggregation; the others do so with `-m slow`.
-TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
-# The same of rounds whose clients compute in blocks: by the coordinator's mixes, two uploads, kept values, and choices.
-IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
-# Methods whose exported round, or signature, is nearly that of another here, but for what is checked without an export;
-# their exports are checked with `-m slow`.
-LIKE_OTHERS = set(
-    (
-        "fedprox composed flis_hc pca_km_hc flt fedclust flhc clove flux fednova fedsem per_fedavg lg_fedavg given "
-        "kfed emd_cfl fedgroup rr_cluster r_dpcfl fedrc"
-    ).split()
-)
+# A method of each kind, of which the suite checks all but what follows; of the others it checks `OF_ALL`, and the rest
+# with `-m slow`.
+KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffold", "ditto"}
+OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
+# Methods whose rounds two workers share in the suite: of two uploads, and of kept values.
+TWO_WORKERS = {"stocfl", "ditto"}
+# The same of rounds whose clients compute in blocks: by the coordinator's mixes, and two uploads.
+IN_BLOCKS = {"flt", "stocfl"}
+# The same of exports: with a signature, with the server's own grouping in each round, and with kept values.
+EXPORTED = {"pacfl", "stocfl", "ditto"}
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
@@ -58,14 +56,10 @@ def configured(name: str, **overrides) -> resolve.RunConfig:
 
 
 def pytest_collection_modifyitems(items):
+    few = {checks.check_two_workers: TWO_WORKERS, checks.check_blocks: IN_BLOCKS, **dict.fromkeys(OF_EXPORTS, EXPORTED)}
     for item in items:
-        given = item.callspec.params if hasattr(item, "callspec") else {}
-        if given.get("check") is checks.check_two_workers and given["name"] not in TWO_WORKERS:
-            item.add_marker(pytest.mark.slow)
-        if given.get("check") is checks.check_blocks and given["name"] not in IN_BLOCKS:
-            item.add_marker(pytest.mark.slow)
-        of_exports = given.get("check") in OF_EXPORTS or ("subject" in item.fixturenames and "check" not in given)
-        if given.get("name") in LIKE_OTHERS and of_exports:
+        given = item.callspec.params if "subject" in getattr(item, "fixturenames", ()) else {}
+        if "check" in given and given["check"] not in OF_ALL and given["name"] not in few.get(given["check"], KINDS):
             item.add_marker(pytest.mark.slow)
 
 

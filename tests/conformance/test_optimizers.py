@@ -11,10 +11,13 @@ from tests.conformance.conftest import configured, conforming
 from tests.conformance.subject import DoesNotApply
 
 TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
-# One model, a choice, mixes, two models a client; each client's upload, own models, own layers and joint clusters in
-# every round take their states from the same parts, and are looked at in the slow tests.
-KINDS = ["fedavg", "ifca", "flt", "ditto", "stocfl"]
-KINDS += [pytest.param(name, marks=pytest.mark.slow) for name in ("cfl", "fedsem", "solo", "lg_fedavg", "flis_dc")]
+# One model, two models a client, and joint clusters of two uploads; the others take their states from the same parts,
+# and are looked at in the slow tests.
+KINDS = ["fedavg", "ditto", "stocfl"]
+KINDS += [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("ifca", "flt", "cfl", "fedsem", "solo", "lg_fedavg", "flis_dc")
+]
 EXPORTED = {"fedavg", "ditto"}
 
 
@@ -34,8 +37,8 @@ def subject(name, data_dir, clients, two_workers, tmp_path_factory):
     [
         checks.check_resume,
         checks.check_states_do_not_change,
-        checks.check_blocks,
-        checks.check_two_workers,
+        pytest.param(checks.check_blocks, marks=pytest.mark.slow),
+        pytest.param(checks.check_two_workers, marks=pytest.mark.slow),
         pytest.param(checks.check_traffic, marks=pytest.mark.slow),
         checks.check_newcomers,
         checks.check_device_operations,

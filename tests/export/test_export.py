@@ -14,7 +14,11 @@ from tffcl.export import deployment_forms, manifest
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import exports, resolve
 
-SHORT = {"train": {"rounds": 2}, "dataset": {"server_examples": 60}}
+SHORT = {
+    "train": {"rounds": 2, "clients_per_round": 8, "local_epochs": 1},
+    "model": {"hidden": 16},
+    "dataset": {"server_examples": 60},
+}
 
 
 def exported(directory, algorithm, **method):

@@ -26,10 +26,14 @@ def trained(method, population, out):
 
 
 def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
+    """Clients are called in the table as their owner calls them."""
+    population = dataclasses.replace(population, names=np.array(["ann", "bob", "cy", "dee", "=eve"]))
     result = trained(Histograms(build_clustered_training(model, TRAINING), 2, seed=0), population, tmp_path / "run")
     manifest = tffcl.export_result(result, tmp_path / "to")
     assert manifest["algorithm"] == "histograms" and manifest["rounds"] == 2 and manifest["seed"] == 3
     np.testing.assert_array_equal(np.load(tmp_path / "to" / "state" / "models.npy"), result.trained.state.models)
+    rows = (tmp_path / "to" / "clustering" / "assignments.csv").read_text().split()
+    assert [row.split(",")[0] for row in rows] == ["client_id", "ann", "bob", "cy", "dee", "'=eve"]
     *checked, told, last = check_export(tmp_path / "to")
     assert len(checked) >= 2 and told.startswith(
         "it is of tffcl.train, whose method and data no file holds: not compared"
@@ -62,17 +66,17 @@ def test_a_result_is_not_exported_with_the_settings_of_a_run_in_its_place(tff_wo
 def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, capsys):
     """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
     overrides = {
-        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8},
-        "partition": {"clients": 8},
+        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 4},
+        "partition": {"clients": 4},
         "model": {"hidden": 4},
         "algorithms": {
-            "pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 0.5}
+            "composed": {"num_clusters": 2, "signature": {"name": "label_histogram", "noise_multiplier": 0.5}}
         },
         "aggregation": {"name": "dp", "noise_multiplier": 0.5},
         "attack": {"share": 0.25},
     }
     result = tffcl.run(
-        resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False
+        resolve.resolve("demo_digits", "composed", overrides=overrides), tmp_path / "run", show_progress=False
     )
     assert type(result.trained.method.engine.round_for(2).uploads["update"]).__name__ == "AttackedFactory"
     manifest = tffcl.export_result(result, tmp_path / "to")
@@ -101,15 +105,7 @@ def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, 
     with np.load(tmp_path / "to" / "clustering" / "state.npz") as saved:
         assert not saved["state.assignment"].any()
     written = (tmp_path / "to" / manifest["computations"]["training"]["file"]).read_bytes()
-    assert b"StatelessRandomNormal" not in written and check_export(tmp_path / "to")
-
-
-def test_clients_are_called_in_the_table_as_their_owner_calls_them(tff_worker, model, population, tmp_path):
-    names = np.array(["ann", "bob", "cy", "dee", "=eve"])
-    result = trained(build_fedavg(model, TRAINING), dataclasses.replace(population, names=names), tmp_path / "run")
-    tffcl.export_result(result, tmp_path / "to")
-    rows = (tmp_path / "to" / "clustering" / "assignments.csv").read_text().split()
-    assert rows == ["client_id,cluster,model", "ann,0,0", "bob,0,0", "cy,0,0", "dee,0,0", "'=eve,0,0"]
+    assert b"StatelessRandomNormal" not in written
 
 
 @pytest.mark.slow

@@ -11,7 +11,10 @@ from tffcl.models import autoencoder as autoencoders
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)
 
 
-@pytest.fixture(scope="module", params=[GREY, COLOUR], ids=["grey", "colour"])
+SHAPES = [pytest.param(GREY, id="grey"), pytest.param(COLOUR, id="colour")]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
 def autoencoder(request):
     return autoencoders.build_autoencoder(request.param, seed=1)
 
@@ -64,6 +67,9 @@ def test_an_image_has_its_code_whatever_is_encoded_beside_it(autoencoder):
     np.testing.assert_allclose(autoencoder.encode(tensors, features[2:3]), together[2:3], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "autoencoder", [SHAPES[0], pytest.param(COLOUR, id="colour", marks=pytest.mark.slow)], indirect=True
+)
 def test_thirty_steps_of_adam_reduce_the_error(digits, autoencoder):
     count = 64 if autoencoder.input_shape == GREY else 4
     features = autoencoder.preprocess(images.resized(digits[0][:count], autoencoder.input_shape))

@@ -65,10 +65,10 @@ class Branching(layers.Layer):
 
 
 def constrained():
-    """Constraints that the steps meet, of which one is in double precision."""
+    """Constraints that the steps meet, of which one is in double precision, and statistics."""
     return sequential(
-        layers.Dense(6, "relu", kernel_constraint="non_neg", input_shape=(30,)), Branching(),
-        layers.Dense(2, dtype="float64", kernel_constraint=tf.keras.constraints.MaxNorm(0.5)),
+        layers.BatchNormalization(input_shape=(30,)), layers.Dense(6, "relu", kernel_constraint="non_neg"),
+        Branching(), Scaled(), layers.Dense(2, dtype="float64", kernel_constraint=tf.keras.constraints.MaxNorm(0.5)),
     )  # fmt: skip
 
 
@@ -89,18 +89,12 @@ def own_class():
 
 
 @pytest.mark.parametrize(
-    "build",
-    [
-        pytest.param(frozen_base, marks=pytest.mark.slow),
-        lambda: sequential(layers.BatchNormalization(input_shape=(30,)), Scaled(), layers.Dense(2)),
-        own_class,
-        constrained,
-    ],
+    "build", [*(pytest.param(each, marks=pytest.mark.slow) for each in (frozen_base, own_class)), constrained]
 )
 def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker, build):
     """The trained weights, the mean statistics, and the frozen weights, which do not travel."""
     population = tffcl.Population.from_arrays(*own_data.clinics())
-    cohorts, keras = ((0, 1, 2, 5), (1, 3, 4)), build()
+    cohorts, keras = ((0, 1, 5), (1, 3, 4)), build()
     keras(np.zeros([1, 30], "f4"))
     model = made_of(own_class if build is own_class else keras)
     first = keras.get_weights()
@@ -116,7 +110,7 @@ def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker, build):
 
 def test_a_part_of_a_layer_may_be_frozen():
     """Keras lists the trained weights of a layer first, so that freezing a part changes their order."""
-    keras = sequential(layers.Bidirectional(layers.LSTM(3), input_shape=(5, 4)), layers.Dense(2))
+    keras = sequential(layers.Bidirectional(layers.SimpleRNN(3), input_shape=(5, 4)), layers.Dense(2))
     keras.layers[0].forward_layer.trainable = False
     model = made_of(keras, spec([5, 4], tf.float32))
     x = np.random.default_rng(0).normal(size=(6, 5, 4)).astype("f4")
@@ -225,7 +219,9 @@ def test_statistics_that_are_reset_do_not_travel():
     np.testing.assert_array_equal(answers.layers[3].moving_mean, keras.layers[3].moving_mean)
 
 
-@pytest.mark.parametrize("name, is_noted", [("secure_sum", True), ("uniform_mean", False)])
+@pytest.mark.parametrize(
+    "name, is_noted", [("secure_sum", True), pytest.param("uniform_mean", False, marks=pytest.mark.slow)]
+)
 def test_a_run_notes_that_statistics_are_clipped_with_the_updates(tff_worker, tmp_path, name, is_noted):
     train, test = own_data.clinics()
     far = tffcl.Population.from_arrays({client: (1000 * x, y) for client, (x, y) in train.items()}, test)
@@ -265,8 +261,8 @@ def test_dropout_follows_from_the_seed_also_across_resume(tff_worker, tmp_path):
         )
         return result.model_of("clinic_0")
 
-    whole, again, other = run("whole", 3), run("again", 2), run("other", 3, seed=2)
-    again = run("again", 3, resume=True)
+    whole, again, other = run("whole", 2), run("again", 1), run("other", 2, seed=2)
+    again = run("again", 2, resume=True)
     np.testing.assert_array_equal(whole, again)
     assert np.any(whole != other)
 
@@ -331,9 +327,17 @@ SERVER = {"server_images": {"numbers": OF_WARDS["numbers"].astype("f8"), "codes"
         pytest.param(
             "pca_km_hc", {"parameters": tffcl.algorithms.PCAKMHCParameters(num_clusters=2)}, marks=pytest.mark.slow
         ),
-        ("flis_hc", SERVER | {"parameters": tffcl.algorithms.FLISHCParameters(num_clusters=2, threshold=None)}),
+        pytest.param(
+            "flis_hc",
+            SERVER | {"parameters": tffcl.algorithms.FLISHCParameters(num_clusters=2, threshold=None)},
+            marks=pytest.mark.slow,
+        ),
         ("flis_dc", SERVER),
-        ("flis_dc", SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")}),
+        pytest.param(
+            "flis_dc",
+            SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_methods_group_clients_of_two_inputs(tff_worker, tmp_path, method, more):
@@ -379,25 +383,6 @@ def of_images(*names):
         x = {name: rng.integers(0, 60, (14, 8, 8, 1), "u1") + np.uint8(120 * (client % 2)) for name in names}
         clients[f"c{client}"] = {**x, "number": rng.normal(size=(14, 1)).astype("f4")}, rng.integers(0, 2, 14)
     return made_of(keras, {"x": x_spec, "y": tf.TensorSpec([None], tf.int32)}), clients
-
-
-def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(tff_worker, tmp_path):
-    """Centres are those of the images alone; a client with few images is named as thin."""
-    encoder = build_conv_autoencoder((8, 8, 1), latent=3)
-    how = tffcl.algorithms.FLTParameters(num_clusters=2, num_centres=3, fine_tune_epochs=0)
-    model, clients = of_images("scan")
-    clients["c3"] = tf.nest.map_structure(lambda each: each[:2], clients["c3"])
-    method = tffcl.algorithms.build_flt(model, TRAINING, how, encoder=(encoder, encoder.initial))
-    population = tffcl.Population.from_arrays(clients, clients)
-    result = tffcl.train(method, population, rounds=1, clients_per_round=4, out=tmp_path / "run")
-    state = result.trained.state
-    assert state.assignment[0] == state.assignment[2] != state.assignment[1] == state.assignment[3]
-    scans = tf.constant(clients["c0"][0]["scan"])
-    codes = encoder.encode(encoder.unravel(tf.constant(encoder.initial)), encoder.preprocess(scans)).numpy()
-    nearest = np.linalg.norm(codes[:, np.newaxis] - state.centres[0], axis=2).argmin(axis=1)
-    means = [codes[nearest == place].mean(axis=0) for place in range(3)]
-    np.testing.assert_allclose(state.centres[0], means, rtol=1e-4, atol=1e-5)
-    assert any("1 of 4 clients have sent fewer centres than others" in note for note in result.summary["notes"])
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.predictions import build_descriptors
 
 losses = tf.keras.losses
+# A class, and what is none; 255, as in pictures, is none either.
+IGNORED = [0, -1, pytest.param(255, marks=pytest.mark.slow)]
 
 
 @functools.cache
@@ -57,7 +59,13 @@ def examples(model):
     return rng.integers(0, 7, [4, 5]).astype(np.int32), y
 
 
-@pytest.mark.parametrize("build", [lambda: of_classes(0), of_sequences], ids=["labels", "sequences"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda: of_classes(0), id="labels", marks=pytest.mark.slow),
+        pytest.param(of_sequences, id="sequences"),
+    ],
+)
 def test_examples_without_a_label_that_counts_do_not_count(build):
     """Their loss is 0, the mean is that of the others; a batch of them alone has the loss 0 and no gradient."""
     model = build()
@@ -167,7 +175,7 @@ def test_examples_without_a_label_that_counts_are_nearest_to_no_model():
     np.testing.assert_allclose(shares, [0.5, 0.5])
 
 
-@pytest.mark.parametrize("ignored", [0, -1, 255])
+@pytest.mark.parametrize("ignored", IGNORED)
 def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored):
     """What a mixture of models makes of a client with them is what it makes of the client without."""
     model, (x, y) = of_classes(ignored), examples(of_classes(0))
@@ -189,7 +197,7 @@ def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored
     np.testing.assert_allclose(mixture, 1 / 3, rtol=1e-5)  # as without examples
 
 
-@pytest.mark.parametrize("ignored", [0, -1, 255])
+@pytest.mark.parametrize("ignored", IGNORED)
 def test_a_confusion_has_the_labels_that_count(ignored):
     model, (x, y) = of_classes(ignored), examples(of_classes(0))
     y[0] = ignored
@@ -230,7 +238,7 @@ class Weighted(losses.Loss):
 def test_a_mask_of_the_outputs_needs_labels_that_are_left_out(loss):
     """Keras leaves padding out of the loss by it."""
     tagger = tf.keras.Sequential(
-        [layers.Embedding(7, 4, mask_zero=True), layers.GRU(4, return_sequences=True), layers.Dense(7)]
+        [layers.Embedding(7, 4, mask_zero=True), layers.SimpleRNN(4, return_sequences=True), layers.Dense(7)]
     )
     tagger.build([None, 6])
     spec = (tf.TensorSpec([None, 6], tf.int32), tf.TensorSpec([None, 6], tf.int32))

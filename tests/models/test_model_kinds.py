@@ -2,6 +2,7 @@
 in shards too."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -80,7 +81,6 @@ METHODS = {
     "fedavg": {},
     "ditto": {},
 }
-CHEAP = {("batch norm", "ditto")}  # without the two workers, which stand in conformance
 
 
 @functools.cache
@@ -95,13 +95,8 @@ def two_workers():
         yield processes
 
 
-def cases():
-    for kind in KINDS:
-        for method in METHODS:
-            yield pytest.param(kind, method, marks=() if (kind, method) in CHEAP else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("kind, method", cases())
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, method", itertools.product(KINDS, METHODS))
 def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path, capsys, kind, method):
     model, clients = model_of(kind), KINDS[kind][2]()
     options = METHODS[method] | ({"server_images": clients["c0"][0][:6]} if method == "flis_dc" else {})
@@ -123,8 +118,6 @@ def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path
     tffcl.export_result(result, tmp_path / "export")
     saved = np.load(tmp_path / "export" / "state" / "models.npy")
     assert np.abs(saved - result.model_of("c1")).max(axis=1).min() == 0
-    if (kind, method) in CHEAP:
-        return
     targets = ",".join(each.target for each in request.getfixturevalue("two_workers").started)
     try:
         again = run("again", workers=tffcl.RemoteWorkers.parse(targets, SILENCE), shards=2)
@@ -146,7 +139,7 @@ def steady(dropout=0.0):
 @pytest.mark.parametrize(
     "build, input_spec, data",
     [
-        (normalized, *KINDS["batch norm"][1:]),
+        pytest.param(normalized, *KINDS["batch norm"][1:], marks=pytest.mark.slow),
         (frozen_base, *KINDS["batch norm"][1:]),
         pytest.param(lstm, *KINDS["lstm"][1:], marks=pytest.mark.slow),
         pytest.param(steady, *KINDS["transferred"][1:], marks=pytest.mark.slow),

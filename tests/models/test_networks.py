@@ -132,7 +132,9 @@ def test_rate_0_drops_nothing():
     "build, shape, count, training",
     [
         (functools.partial(build_mlp, dropout=0.5), GREY, 60, LocalTraining(epochs=3, learning_rate=0.05)),
-        (build_leaf_cnn, GREY, 30, LocalTraining(epochs=4, learning_rate=0.02, momentum=0.9)),
+        pytest.param(
+            build_leaf_cnn, GREY, 30, LocalTraining(epochs=4, learning_rate=0.02, momentum=0.9), marks=pytest.mark.slow
+        ),
         (build_stocfl_femnist_cnn, GREY, 60, LocalTraining(epochs=2, learning_rate=0.05)),
         (build_stocfl_cifar_cnn, COLOUR, 100, LocalTraining(epochs=3, learning_rate=0.05, momentum=0.9)),
         pytest.param(build_resnet9, COLOUR, 10, LocalTraining(epochs=3, learning_rate=0.001), marks=pytest.mark.slow),
@@ -170,15 +172,15 @@ def test_without_classes_a_network_predicts_a_number_by_squared_error():
 
 
 def test_the_network_for_characters_answers_at_each_place_and_follows_its_seed():
-    model = build_char_lstm((6,), 11, embedding=3, units=4, layers=2, seed=2**62 + 3)
-    tokens = tf.constant(np.arange(12).reshape(2, 6) % 11, tf.int32)
+    model = build_char_lstm((3,), 11, embedding=3, units=4, layers=2, seed=2**62 + 3)
+    tokens = tf.constant(np.arange(6).reshape(2, 3), tf.int32)
     answers = model.logits(model.unravel(tf.constant(model.initial)), tokens, None)
-    assert answers.shape == (2, 6, 11) and model.label_shape == (6,) and model.num_classes == 11
+    assert answers.shape == (2, 3, 11) and model.label_shape == (3,) and model.num_classes == 11
     assert model.size == 11 * 3 + 4 * 4 * (3 + 4 + 1) + 4 * 4 * (4 + 4 + 1) + 5 * 11
-    later = tf.concat([tokens[:, :3], (tokens[:, 3:] + 1) % 11], axis=1)
+    later = tf.concat([tokens[:, :2], tokens[:, 2:] + 1], axis=1)
     changed = model.logits(model.unravel(tf.constant(model.initial)), later, None)
-    np.testing.assert_allclose(changed[:, :3], answers[:, :3], atol=1e-6)  # a place sees what stands before it
-    same, other = (build_char_lstm((6,), 11, embedding=3, units=4, layers=2, seed=2**62 + n) for n in (3, 4))
+    np.testing.assert_allclose(changed[:, :2], answers[:, :2], atol=1e-6)  # a place sees what stands before it
+    same, other = (build_char_lstm((3,), 11, embedding=3, units=4, layers=2, seed=2**62 + n) for n in (3, 4))
     np.testing.assert_array_equal(same.initial, model.initial)
     assert not np.array_equal(other.initial, model.initial)
     for shape, classes, given in (((8, 8, 1), 7, (0.5, 0.5)), ((6,), None, None)):

@@ -48,7 +48,7 @@ def test_a_step_is_that_of_keras(case):
         return tape.gradient(loss, vector), loss
 
     moved, loss = in_graph(gradient, model.initial, x, y)
-    keras.compile(tf.keras.optimizers.SGD(0.5), OBJECTIVES[name][1])
+    keras.compile(tf.keras.optimizers.SGD(0.5), OBJECTIVES[name][1], run_eagerly=True)
     fitted = keras.fit(
         x, theirs, len(x), verbose=0, class_weight=OBJECTIVES[name][3].get("class_weight") and {0: 1.0, 1: 5.0, 2: 1.0}
     )

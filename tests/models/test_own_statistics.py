@@ -44,7 +44,7 @@ def clinics() -> tffcl.Population:
 )
 def test_rounds_are_those_of_a_loop_in_keras_in_which_clients_keep_their_own(tff_worker, statistics, kept):
     """Also of who took part twice; who did not has what the model has at first."""
-    model, cohorts, own, keras = keeping(statistics), ((0, 1, 2), (1, 3)), {}, normalized()
+    model, cohorts, own, keras = keeping(statistics), ((0, 1), (1, 3)), {}, normalized()
     first = keras.get_weights()
     shared = keras_rounds(keras, clinics(), cohorts, kept, own)
     method = tffcl.algorithms.build_fedavg(model, TRAINING)
@@ -57,7 +57,7 @@ def test_rounds_are_those_of_a_loop_in_keras_in_which_clients_keep_their_own(tff
         expected = [own.get(client, first)[at] if at in kept else each for at, each in enumerate(shared)]
         for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=5e-5)
-    assert rows[4] == rows[5] and len(set(rows[:5])) == 5
+    assert rows[2] == rows[4] == rows[5] and len({*rows[:2], *rows[3:5]}) == 4
     assert np.abs(own[1][4] - own[3][4]).max() > 0.01
 
 
@@ -75,7 +75,7 @@ def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, 
     model, (train, test) = keeping("fedbn", ("accuracy", "log_loss")), own_data.clinics(7)
     of_few = ({client: those[client] for client in list(those)[:6]} for those in (train, test))
     population = tffcl.Population.from_arrays(*of_few)
-    later = {3: tffcl.Population.from_arrays(train, test, known=population)}
+    later = {2: tffcl.Population.from_arrays(train, test, known=population)}
     made = getattr(tffcl.algorithms, f"build_{method}")(model, TRAINING, **METHODS.get(method, {}))
 
     def run(place, rounds, **more):
@@ -84,13 +84,13 @@ def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, 
             out=tmp_path / place, **more,
         )  # fmt: skip
 
-    whole = run("whole", 3)
-    run("again", 3, until=2)
-    again = run("again", 3, resume=True)
+    whole = run("whole", 2)
+    run("again", 2, until=1)
+    again = run("again", 2, resume=True)
     assert capsys.readouterr().err.count("4 clients of a round compute in 2 shards of 2") == (3 if shards else 0)
     np.testing.assert_array_equal(whole.clients["local_log_loss"], again.clients["local_log_loss"])
     x = test["clinic_1"][0]
-    for client in ("clinic_0", "clinic_1", "clinic_6"):
+    for client in ("clinic_1", "clinic_6"):
         np.testing.assert_array_equal(whole.model_of(client), again.model_of(client))
         outputs = whole.keras_model_of(client).predict(x, verbose=0)
         np.testing.assert_allclose(whole.predict(client, x, probabilities=True), tf.nn.softmax(outputs), atol=1e-5)

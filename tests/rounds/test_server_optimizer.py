@@ -34,10 +34,10 @@ def test_fedavg_is_tff_learnings_with_the_same_server_optimizer(tff_worker, mode
         server_optimizer_fn=optimizer,
     )
     method = build_fedavg(model, TRAINING, optimizer=optimizer)
-    for rounds in (1, len(COHORTS)):
-        found = train(method, population, COHORTS[:rounds]).models[0]
-        assert_close(found, learned_by_tff(process, model, population, COHORTS[:rounds]))
-    plain = train(build_fedavg(model, TRAINING), population).models[0]
+    cohorts = COHORTS[1:]
+    found = train(method, population, cohorts).models[0]
+    assert_close(found, learned_by_tff(process, model, population, cohorts))
+    plain = train(build_fedavg(model, TRAINING), population, cohorts).models[0]
     assert np.abs(found - plain).max() > 1e-2
 
 

@@ -21,6 +21,7 @@ from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 
 IDS = [0, 2, 4]
+SIMPLER = ("clustered", "normalized")  # without a second upload, a kept value or a choice
 
 
 def rounds(model):
@@ -49,7 +50,9 @@ def rounds(model):
     }
 
 
-@pytest.mark.parametrize("name", ["clustered", "normalized", "controlled", "bilevel", "choosing"])
+@pytest.mark.parametrize(
+    "name", ["controlled", "bilevel", "choosing", *(pytest.param(each, marks=pytest.mark.slow) for each in SIMPLER)]
+)
 def test_both_forms_of_a_round_give_the_same(tff_worker, model, population, name):
     composed, values, fields = rounds(model)[name]
     cohort = cohort_of(population, IDS, 1)
