@@ -51,7 +51,7 @@ def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(
     assert_close(models_of(joint, state, population), models_of(solo, train(solo, population, everyone), population))
 
 
-@pytest.mark.parametrize("num_clusters, limit", [(1, "fedavg"), (5, "solo")])
+@pytest.mark.parametrize("num_clusters, limit", [pytest.param(1, "fedavg", marks=pytest.mark.slow), (5, "solo")])
 def test_flis_hc_with_one_cluster_is_fedavg_and_with_n_solo(
     tff_worker, model, population, images, reference, num_clusters, limit
 ):
@@ -59,7 +59,10 @@ def test_flis_hc_with_one_cluster_is_fedavg_and_with_n_solo(
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])
 
 
-@pytest.mark.parametrize("start", ["independent", "attracting", "warm_up", "fedavg"])
+@pytest.mark.parametrize(
+    "start",
+    ["independent", "warm_up", *(pytest.param(each, marks=pytest.mark.slow) for each in ("attracting", "fedavg"))],
+)
 def test_ifca_with_one_model_is_fedavg(tff_worker, model, population, reference, start):
     one = train(build_ifca(model, TRAINING, IFCAParameters(num_clusters=1, start=start)), population)
     assert len(one.models) == 1

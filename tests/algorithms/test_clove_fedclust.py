@@ -57,7 +57,7 @@ class Stops(tffcl.Callback):
         return "enough" if run.round_number == 2 else None
 
 
-@pytest.mark.parametrize("build", [build_clove, build_ifca])
+@pytest.mark.parametrize("build", [build_clove, pytest.param(build_ifca, marks=pytest.mark.slow)])
 def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_worker, model, turned, tmp_path, build):
     """All clients are grouped anew at an evaluation; between two the labels that are known are of different rounds."""
     method, found = build(model, TRAINING), {}
@@ -95,7 +95,7 @@ def test_clove_compares_roots_of_losses_where_it_is_told(tff_worker, model, popu
         assert len(set(found)) == 2 and all(found[one] == found[other] for one, other in pairs), root
 
 
-@pytest.mark.parametrize(("clusters", "limit"), [(1, "fedavg"), (5, "solo")])
+@pytest.mark.parametrize(("clusters", "limit"), [pytest.param(1, "fedavg", marks=pytest.mark.slow), (5, "solo")])
 def test_fedclust_with_one_cluster_is_fedavg_and_with_n_solo(tff_worker, model, population, reference, clusters, limit):
     method = build_fedclust(model, TRAINING, FedClustParameters(num_clusters=clusters))
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])

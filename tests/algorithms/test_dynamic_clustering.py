@@ -37,7 +37,7 @@ def round_of(method, state, population, clients, number):
     return method.next(state, cohort_of(population, clients, number))
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_a_client_whose_data_change_is_clustered_anew_after_its_flag(tff_worker, model, encoder, grouped, clusters):
     method = flt(model, encoder, clusters=clusters, change_flags=1)
     state = method.initialize(grouped)

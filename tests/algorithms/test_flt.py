@@ -27,7 +27,7 @@ def flt(model, encoder, seed=4, **how):
     )
 
 
-@pytest.mark.parametrize("fine_tune_epochs, seed", [(0, 4), (2, 1)])
+@pytest.mark.parametrize("fine_tune_epochs, seed", [pytest.param(0, 4, marks=pytest.mark.slow), (2, 1)])
 def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tune_epochs, seed):
     tuned = {"fine_tune_epochs": fine_tune_epochs, "fine_tune_optimizer": "adam"}
     method = flt(model, encoder, seed, threshold=1.5, metric="matching", num_centres=2, **tuned)
@@ -91,7 +91,7 @@ def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, enc
     assert same_groups(state.assignment)
 
 
-@pytest.mark.parametrize("triggers", [{}, {"period": 5}], ids=["once", "anew"])
+@pytest.mark.parametrize("triggers", [{}, pytest.param({"period": 5}, marks=pytest.mark.slow)], ids=["once", "anew"])
 def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
     method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encod
         method.initialize(grouped)
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_uniform_weights_do_not_ask_for_sizes(tff_worker, model, encoder, population, clusters):
     """The 1/|Ã_m| and 1/|C_c| of Alg. 3 lines 17 and 19, everyone related: the plain mean of the trained models."""
     assert len(set(population.sizes.tolist())) > 1
@@ -172,7 +172,7 @@ def test_an_encoder_of_other_images(model):
         build_flt(model, TRAINING, encoder=(other, other.initial))
 
 
-@pytest.mark.parametrize("num_clusters, limit", [(1, "fedavg"), (5, "solo")])
+@pytest.mark.parametrize("num_clusters, limit", [pytest.param(1, "fedavg", marks=pytest.mark.slow), (5, "solo")])
 def test_pca_km_hc_at_its_limits(tff_worker, model, population, reference, num_clusters, limit):
     method = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_components=8, num_clusters=num_clusters))
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])

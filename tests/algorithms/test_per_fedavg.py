@@ -53,7 +53,7 @@ def test_the_steps_are_of_the_rate_that_was_set_for_all(tff_worker, model, popul
         np.testing.assert_array_equal(states[0].models, other.models)
 
 
-@pytest.mark.parametrize("gradient", ["first_order", "hessian_free"])
+@pytest.mark.parametrize("gradient", [pytest.param("first_order", marks=pytest.mark.slow), "hessian_free"])
 def test_rounds_are_those_of_numpy(tff_worker, model, population, gradient):
     """The paper's mean, the same for all clients whatever they have."""
     needed = 2 if gradient == "first_order" else 3

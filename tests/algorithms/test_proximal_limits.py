@@ -23,6 +23,7 @@ def test_fedprox_without_its_term_is_fedavg(tff_worker, model, population, refer
     assert_close(models_of(fedprox, train(fedprox, population), population), reference("fedavg")[1])
 
 
+@pytest.mark.slow  # FedAvg is held against TFF's
 def test_fedprox_is_tff_learnings_fedprox_but_for_its_sign(tff_worker, model, population):
     """The same batches in the same order give the same model as `build_weighted_fed_prox` with our term reversed.
 
@@ -87,6 +88,7 @@ def test_a_client_without_a_personal_model_has_the_global_one(tff_worker, model,
     assert len(np.unique(ditto.views(admitted).clusters)) == 5
 
 
+@pytest.mark.slow  # traffic is in the conformance checks
 def test_ditto_sends_what_fedavg_sends(tff_worker, model, population):
     ditto, fedavg = build_ditto(model, TRAINING, DittoParameters(PULL)), build_fedavg(model, TRAINING)
     cohort = cohort_of(population, [1, 4], 1)

@@ -26,7 +26,7 @@ from tffcl.models.flat import FlatModel
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 
 
-@pytest.mark.parametrize("by", ["choices", "counts"])
+@pytest.mark.parametrize("by", ["choices", pytest.param("counts", marks=pytest.mark.slow)])
 def test_without_a_least_size_it_is_ifca(tff_worker, model, population, by):
     method = build_rr_cluster(model, TRAINING, RRClusterParameters(least_clients=0, rebalance_by=by), seed=3)
     state, plain = train(method, population), train(build_ifca(model, TRAINING, seed=3), population)

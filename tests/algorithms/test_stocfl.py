@@ -166,7 +166,14 @@ def test_a_rounds_scalars_are_of_the_clusters_after_it(tff_worker, model, turned
 
 
 @pytest.mark.parametrize(
-    "how", [HOW, dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single")]
+    "how",
+    [
+        HOW,
+        pytest.param(
+            dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single"),
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     method = stocfl(model, how)
@@ -281,6 +288,7 @@ def test_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, t
     assert state.assignment[2] == state.assignment[5] != state.assignment[0]
 
 
+@pytest.mark.slow  # every method's is in the conformance checks
 def test_traffic_is_that_of_the_map_reduce_forms(tff_worker, model, turned):
     method = stocfl(model)
     made = method.exports().build()

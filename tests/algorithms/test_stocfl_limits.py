@@ -13,9 +13,12 @@ from tffcl.algorithms.stocfl import build_stocfl
 
 # Clients come in two rounds: limits must hold whoever has taken part.
 PARTIAL = ((0, 1, 2), (1, 3), (0, 2, 3), (2, 3))
+FIRST = pytest.mark.parametrize(
+    "cohorts", [pytest.param(COHORTS, marks=pytest.mark.slow), PARTIAL], ids=["everyone first", "partial"]
+)
 
 
-@pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
+@FIRST
 def test_one_cluster_without_the_term_is_fedavg(tff_worker, model, population, reference, cohorts):
     stocfl = build_stocfl(model, TRAINING, StoCFLParameters(threshold=-1, proximal_weight=0.0))
     clustered = train(stocfl, population, cohorts)
@@ -25,7 +28,7 @@ def test_one_cluster_without_the_term_is_fedavg(tff_worker, model, population, r
     assert_close(stocfl.views(clustered).global_model, averaged[0])
 
 
-@pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
+@FIRST
 def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, model, population, reference, cohorts):
     """Both models then start alike and are held near the same broadcast: they stay equal to each other and
     to FedProx.
@@ -37,6 +40,7 @@ def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, mod
     assert_close(stocfl.views(clustered).global_model, averaged[0])
 
 
+@pytest.mark.slow
 def test_one_cluster_as_the_paper_trains_it_is_fedprox_in_the_first_round(tff_worker, model, population, reference):
     """Then the centre is FedAvg's model, which is not the cluster's own last state: section 2.4 speaks of the
     objective.
@@ -49,7 +53,7 @@ def test_one_cluster_as_the_paper_trains_it_is_fedprox_in_the_first_round(tff_wo
     assert np.abs(third.models[1] - reference("fedprox")[1][0]).max() > 1e-3
 
 
-@pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
+@FIRST
 def test_as_many_clusters_as_clients_is_ditto(tff_worker, model, population, reference, cohorts):
     stocfl = build_stocfl(model, TRAINING, StoCFLParameters(threshold=1, proximal_weight=PULL))
     clustered, (views, personal) = train(stocfl, population, cohorts), reference("ditto", cohorts)

@@ -221,7 +221,7 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
 
 
 def test_confusions_are_of_the_clusters_with_most_clients(monkeypatch):
-    monkeypatch.setattr("tffcl.runs.evaluator._MOST_CLUSTERS", 2)
+    monkeypatch.setattr("tffcl.runs.cluster_history.MOST_CLUSTERS", 2)
     model, rng = own_data.perceptron(), np.random.default_rng(0)
     tests = {c: (rng.normal(size=(3, 30)).astype(np.float32), rng.integers(0, 2, 3)) for c in range(7)}
     population, clusters = tffcl.Population.from_arrays(tests, tests), np.array([0, 1, 1, 1, 2, 3, 3])

@@ -67,7 +67,10 @@ def test_a_resumed_run_calls_from_where_it_goes_on(go):
     same(result, go("whole", rounds=4))
 
 
-@pytest.mark.parametrize("act", [lambda run: 1 / 0, lambda run: True, lambda run: open("/nowhere/at/all")])
+@pytest.mark.parametrize(
+    "act",
+    [lambda run: 1 / 0, lambda run: True, pytest.param(lambda run: open("/nowhere/at/all"), marks=pytest.mark.slow)],
+)
 def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
     mine, other = Mine(2, act), Mine()
     with pytest.raises(
@@ -152,7 +155,8 @@ def stops_at(values, patience, min_delta=0.0, sign=1):
 
 
 @pytest.mark.parametrize(
-    "metric, every, min_delta, sign", [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)]
+    "metric, every, min_delta, sign",
+    [("cluster_accuracy", 2, 0.04, 1), pytest.param("train_loss", 7, 0.3, -1, marks=pytest.mark.slow)],
 )
 def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(
     go, capsys, metric, every, min_delta, sign

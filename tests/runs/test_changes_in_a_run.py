@@ -69,7 +69,7 @@ def test_a_report_is_made_of_it(finished):
 
 
 @pytest.mark.parametrize(
-    "name, picture", [("flt", "relatedness"), pytest.param("stocfl", "merging", marks=pytest.mark.slow)]
+    "name, picture", [pytest.param("flt", "relatedness", marks=pytest.mark.slow), ("stocfl", "merging")]
 )
 def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, picture):
     """They are in the report's pictures, and what they sent of their data is in the traffic."""
@@ -154,7 +154,7 @@ def test_the_data_of_a_run_go_with_it():
     assert examples() is None
 
 
-@pytest.mark.parametrize("saved", [3, 6])
+@pytest.mark.parametrize("saved", [pytest.param(3, marks=pytest.mark.slow), 6])
 def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path, saved):
     name, out, whole = finished
     again = tmp_path / "again"

@@ -15,8 +15,8 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.runs.summary import clustering_error, truly_related
 
-# FLIS (HC) clusters once, as PACFL does, whose runs are in test_run.
-METHODS = ("flis_dc", pytest.param("flis_hc", marks=pytest.mark.slow), "ifca")
+# FLIS (HC) clusters once, as PACFL does, whose runs are in test_run; runs of IFCA are in test_own_data.
+METHODS = ("flis_dc", *(pytest.param(name, marks=pytest.mark.slow) for name in ("flis_hc", "ifca")))
 SHORT = {
     "dataset": {"server_examples": 200},
     "train": {"rounds": 5},
@@ -43,7 +43,7 @@ def test_a_run_says_all_that_every_method_says(finished_run, algorithm):
     assert (summary["traffic"]["signature_bytes"] > 0) == algorithm.startswith("flis")
 
 
-@pytest.mark.parametrize("algorithm", ["flis_dc", "ifca"])
+@pytest.mark.parametrize("algorithm", ["flis_dc", pytest.param("ifca", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_as_the_whole_one(finished_run, tmp_path, algorithm):
     """From round 3, which has no evaluation: what clients chose before does not matter."""
     _, out, whole = finished_run(algorithm)

@@ -22,19 +22,21 @@ METHODS = {
 }
 
 
+# One kind of label, several, numbers that are told, and examples that are; the others are slow.
+QUICK = [("binary", "ifca"), ("labels", "fedavg"), ("numbers", "pacfl"), ("reconstruction", "fedavg")]
+OTHERS = [
+    *((name, method) for name in ("binary", "numbers") for method in METHODS if (name, method) not in QUICK),
+    *((name, "ifca") for name in OBJECTIVES if name not in ("binary", "binary logits", "numbers")),
+]
+
+
 def run(name, method, out, *, model=None, **options):
     population = tffcl.Population.from_arrays(*own_objectives.examples(name))
     how = {"rounds": 2, "clients_per_round": 4, "show_progress": False} | options
     return tffcl.train(METHODS[method](model or own_objectives.model(name)), population, out=out, **how)
 
 
-@pytest.mark.parametrize(
-    "name, method",
-    [
-        *((name, method) for name in ("binary", "numbers") for method in METHODS),
-        *((name, "ifca") for name in OBJECTIVES if name not in ("binary", "binary logits", "numbers")),
-    ],
-)
+@pytest.mark.parametrize("name, method", [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)])
 def test_a_run_of_an_objective_reports_what_its_models_predict(tff_worker, name, method, tmp_path):
     result = run(name, method, tmp_path)
     tests, summary = own_objectives.examples(name)[1], result.summary
@@ -72,7 +74,9 @@ def test_labels_that_are_not_the_models_are_told_in_one_line(name, labels, messa
         tffcl.train(method, population, rounds=1, clients_per_round=1, out=tmp_path, show_progress=False)
 
 
-@pytest.mark.parametrize("name", ["binary", "numbers", "reconstruction"])
+@pytest.mark.parametrize(
+    "name", ["binary", *(pytest.param(name, marks=pytest.mark.slow) for name in ("numbers", "reconstruction"))]
+)
 def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_path):
     whole = run(name, "ifca", tmp_path / "whole")
     assert run(name, "ifca", tmp_path / "parts", until=1) is None
@@ -99,7 +103,9 @@ def test_a_reconstruction_needs_no_test_examples(tff_worker, tmp_path):
         assert np.isfinite(result.clients["cluster_mse"]).sum() == (tests is not None)
 
 
-@pytest.mark.parametrize("name", ["binary", "labels", "several numbers"])
+@pytest.mark.parametrize(
+    "name", ["labels", *(pytest.param(name, marks=pytest.mark.slow) for name in ("binary", "several numbers"))]
+)
 def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
     result = run(name, "fedavg", tmp_path / "run")
     tffcl.export_result(result, tmp_path / "export")
@@ -115,6 +121,7 @@ def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
     np.testing.assert_allclose(keras(x), found, atol=1e-6)
 
 
+@pytest.mark.slow  # of classes it is so always
 def test_fedavg_of_numbers_is_that_of_tff_learning(tff_worker, tmp_path):
     """On full batches of one step, so that the order of examples plays no part."""
     keras, examples = own_objectives.keras(1), own_objectives.examples("numbers")[0]

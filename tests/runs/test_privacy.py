@@ -49,7 +49,9 @@ def ledger_of(releases, **settings):
     return ledger
 
 
-@pytest.mark.parametrize("noise, expected", [(1, 7.10), (2, 2.30), (4, 0.93)])
+@pytest.mark.parametrize(
+    "noise, expected", [(1, 7.10), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 2.30), (4, 0.93)))]
+)
 def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     ledger = ledger_of(200 * [Release("a round", noise, 10, 100, 0.1)])
     event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(noise))
@@ -59,7 +61,7 @@ def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     assert ledger.summary()["neighbours"] == "add or remove a client"
 
 
-@pytest.mark.parametrize("noise", [2, 8])
+@pytest.mark.parametrize("noise", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_fixed_cohorts_count_half_of_the_noise(noise):
     """Replacing a client changes a sum by up to twice the clip."""
     ledger = ledger_of(50 * [Release("a round", noise, 10, 100)])
@@ -79,7 +81,9 @@ def test_sampling_without_replacement_never_costs_more_than_it_would_without_amp
     assert ledger.epsilon == pytest.approx(epsilon_of_gaussian(10.0, DELTA))
 
 
-@pytest.mark.parametrize("noise", [0.03, 0.1, 0.199, 0.2, 0.201, 1, 3])
+@pytest.mark.parametrize(
+    "noise", [*(pytest.param(noise, marks=pytest.mark.slow) for noise in (0.03, 0.1, 0.199, 0.201, 1)), 0.2, 3]
+)
 def test_everyone_taking_part_is_one_gaussian_mechanism_exactly(noise):
     """Also where there is little noise: ε has no jump."""
     everyone = Release("a round", noise, 100, 100), Release("a round", noise, 100, 100, 1.0)  # also drawn at rate 1

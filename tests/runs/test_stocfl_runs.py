@@ -29,8 +29,9 @@ def resolved(name):
     return resolve.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-# A run of FedProx is one of FedAvg, which is in test_run, but for the clients' loss.
-@pytest.fixture(params=["stocfl", pytest.param("fedprox", marks=pytest.mark.slow), "ditto"])
+# A run of FedProx is one of FedAvg, which is in test_run, but for the clients' loss; one of Ditto is in
+# test_clients_who_left.
+@pytest.fixture(params=["stocfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "ditto"))])
 def finished(request, finished_run):
     return finished_run(request.param)
 
