@@ -28,9 +28,10 @@ def images(digits):
     return digits[0][600:700]
 
 
-# That answers at the server give the same models is held in test_flis.
-@pytest.mark.parametrize("answered_by", ["clients", pytest.param("server", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("metric", ["agreement", pytest.param("frobenius", marks=pytest.mark.slow)])
+# That answers at the server give the same models is held in test_flis, and there is a round by hand.
+@pytest.mark.slow
+@pytest.mark.parametrize("answered_by", ["clients", "server"])
+@pytest.mark.parametrize("metric", ["agreement", "frobenius"])
 def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, images, reference, answered_by, metric):
     how = FLISDCParameters(threshold=0.0, answered_by=answered_by, metric=metric)
     joint = train(build_flis_dc(model, TRAINING, how, server_images=images), population)
@@ -38,6 +39,7 @@ def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, image
     assert_close(joint.models[0], reference("fedavg")[1][0])
 
 
+@pytest.mark.slow
 def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(
     tff_worker, model, digit_clients, images
 ):

@@ -16,7 +16,6 @@ from tffcl.algorithms.presets import build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.models.classifiers import build_mlp
 from tffcl.runs.run_files import read_run
 from tffcl.signatures.partial_weights import build_partial_weights, layer_places
 
@@ -35,11 +34,10 @@ def test_clove_with_one_model_is_fedavg(tff_worker, model, population, reference
     assert one.joining.up == one.joining.down == 0
 
 
-def test_clove_finds_who_holds_like_images(tff_worker, turned):
-    model = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=3)
+def test_clove_finds_who_holds_like_images(tff_worker, model, turned):
     clove = build_clove(model, EAGER, CLoVEParameters(2), seed=1)
     state = clove.initialize(turned)
-    for number in range(1, 6):
+    for number in range(1, 4):
         state, metrics = clove.next(state, cohort_of(turned, turned.client_ids, number))
     assert len(set(zip(state.assignment.tolist(), [0, 1] * 3))) == len(set(state.assignment.tolist())) == 2
     vectors = 2 * 4 * model.size
@@ -115,8 +113,7 @@ def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, p
     assert lengths[1] == pytest.approx(np.linalg.norm(found - start), rel=0.1) and lengths[1] > 1.5 * lengths[0]
 
 
-def test_fedclust_finds_who_holds_like_labels(tff_worker, grouped):
-    model = build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+def test_fedclust_finds_who_holds_like_labels(tff_worker, model, grouped):
     method = build_fedclust(model, EAGER)
     assert same_groups(method.initialize(grouped).assignment)  # by the largest gap, without a number
 

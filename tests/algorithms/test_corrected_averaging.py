@@ -142,6 +142,7 @@ def test_scaffolds_options_of_the_server(tff_worker, model, population, by_hand)
     np.testing.assert_allclose(state.server["control_sums"][0] / 5, control, rtol=0, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_scaffold_whose_control_variates_stay_zero_is_fedavg(tff_worker, model, population, reference):
     method = build_scaffold(model, TRAINING, ScaffoldParameters(weighting="examples"))
     state = method.initialize(population)

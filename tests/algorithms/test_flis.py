@@ -200,6 +200,7 @@ def test_dc_newcomers_take_the_best_model(tff_worker, model, images, population)
     assert admitted.clusters([4])[0] == state.clusters([5])[0]
 
 
+@pytest.mark.slow  # every method's is in the conformance checks
 def test_traffic(tff_worker, model, images, population, hc):
     method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=1.0), server_images=images)
     state = method.initialize(population)

@@ -63,7 +63,7 @@ def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, grouped):
     assert len(np.unique(state.models, axis=0)) == 3
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, encoder, grouped, clusters):
     known, newcomers = split(grouped, [4, 8])
     method = flt(model, encoder, threshold=1.5, metric="matching", clusters=clusters, num_centres=2)
@@ -119,6 +119,7 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     assert plain.up == tuned.up == 5 * (4 * autoencoder.latent + 1)
 
 
+@pytest.mark.slow  # every method's is in the conformance checks
 def test_the_traffic_is_that_of_table_vi(tff_worker, model, encoder, population):
     """M W_enc + k M e once, then 2 ρ M W T, as FedSEM without the first; IFCA (C + 1) ρ M W T; in numbers of four
     bytes.

@@ -236,6 +236,7 @@ def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
         np.testing.assert_array_equal(models_of(method, resumed, clients), models_of(method, state, clients))
 
 
+@pytest.mark.slow  # as in test_repeated_releases
 def test_signatures_of_a_round_that_the_budget_refuses_are_counted(tff_worker, pacfl, clients, tmp_path):
     """They were released before it, as what ends the run says."""
     noisy = tffcl.aggregation("dp", noise_multiplier=2.0, seed=1)

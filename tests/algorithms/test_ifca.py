@@ -62,6 +62,7 @@ def test_a_model_that_nobody_chose_stays(tff_worker, convex, digit_clients):
     assert not method.views(dataclasses.replace(after, assignment=np.array([0, 2, 1], np.int32))).notes
 
 
+@pytest.mark.slow
 def test_groups_of_turned_digits_are_found(tff_worker, model, digit_clients):
     turns = [0, 1, 0, 1, 1, 0, 0, 1]
     population = digit_clients([150] * 8, turns=turns)
@@ -174,6 +175,7 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
     np.testing.assert_array_equal(metrics.clusters, expected)
 
 
+@pytest.mark.slow  # every method's traffic is in the conformance checks
 def test_all_models_are_charged(tff_worker, convex, digit_clients):
     population = digit_clients([30] * 4)
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))

@@ -5,9 +5,9 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tffcl
+from tests import own_data
 from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -300,11 +300,8 @@ def test_newcomers_join_a_single_client(tff_worker, model, digit_clients, how):
 
 
 def test_odd_examples_are_noted(tff_worker):
-    rng, scales = np.random.default_rng(0), np.array([1000.0, *[0.1] * 19])
-    clients = {f"c{client}": (rng.normal(1, 1, (50, 20)) * scales, rng.integers(0, 2, 50)) for client in range(6)}
-    keras = tf.keras.Sequential([tf.keras.Input([20]), tf.keras.layers.Dense(2)])
-    spec = tf.TensorSpec([None, 20]), tf.TensorSpec([None], tf.int32)
-    flat = tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
+    rng, scales, flat = np.random.default_rng(0), np.array([1000.0, *[0.1] * 29]), own_data.perceptron()
+    clients = {f"c{client}": (rng.normal(1, 1, (50, 30)) * scales, rng.integers(0, 2, 50)) for client in range(6)}
     raw = build_pacfl(flat, TRAINING).initialize(population_of_arrays(clients))
     assert "columns hide the others" in raw.notes[-1] and 'preprocess = "centred"' in raw.notes[-1]
     even = {name: (x / scales, y) for name, (x, y) in clients.items()}

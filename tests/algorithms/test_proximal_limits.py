@@ -42,6 +42,7 @@ def test_fedprox_is_tff_learnings_fedprox_but_for_its_sign(tff_worker, model, po
     assert_close(ours.models[0], learned_by_tff(process, model, population))
 
 
+@pytest.mark.slow  # FedSoft is held against NumPy with it
 def test_the_term_holds_clients_near_the_global_model(tff_worker, model, population, reference):
     def moved(models):
         return np.linalg.norm(models[0] - model.initial)
@@ -52,6 +53,7 @@ def test_the_term_holds_clients_near_the_global_model(tff_worker, model, populat
     assert distances[0] > 1.1 * distances[1] > 1.1 * 1.1 * distances[2] > 0
 
 
+@pytest.mark.slow
 def test_ditto_without_its_term_is_solo_and_its_global_model_is_fedavgs(tff_worker, model, population, reference):
     ditto = build_ditto(model, TRAINING, DittoParameters(0.0))
     personal = train(ditto, population)

@@ -262,6 +262,7 @@ def test_newcomers_of_a_soft_composition_get_weights_and_change_nobodys(tff_work
     np.testing.assert_array_equal(other.mixture[[0, 1, 2, 4]], one.mixture)
 
 
+@pytest.mark.slow
 def test_newcomers_of_a_soft_composition_found_clusters_of_which_all_keep_an_optimizer(tff_worker, model, population):
     known, newcomers = split(population, [1, 3])
     adam = dataclasses.replace(TRAINING, optimizer="adam", optimizer_state="kept", learning_rate=0.003, momentum=0)

@@ -66,7 +66,7 @@ def test_as_many_clusters_as_clients_is_ditto(tff_worker, model, population, ref
 
 
 def test_everyone_in_the_first_round_is_agglomerative_clustering(tff_worker, model, digit_clients):
-    """SciPy's single linkage of the signatures, cut at the cosine τ, for every number of clusters that there can be."""
+    """SciPy's single linkage of the signatures, cut at the cosine τ, for some numbers of clusters."""
     population = digit_clients([60] * 8, turns=[0, 1, 2, 0, 1, 2, 3, 3])
     quick = dataclasses.replace(TRAINING, epochs=1, batch_size=0)
 
@@ -77,10 +77,10 @@ def test_everyone_in_the_first_round_is_agglomerative_clustering(tff_worker, mod
     merges = hierarchy.linkage(after_one_round(1).known.signatures.astype(float), "single", "cosine")
     heights = np.concatenate([[0], merges[:, 2], [2]])
     counts = []
-    for cut in (heights[:-1] + heights[1:]) / 2:
+    for cut in ((heights[:-1] + heights[1:]) / 2)[1::3]:
         state = after_one_round(1 - cut)
         expected = hierarchy.fcluster(merges, cut, "distance")
         pairs = set(zip(state.assignment.tolist(), expected.tolist()))
         assert len(pairs) == len(set(state.assignment)) == len(set(expected))
         counts.append(len(pairs))
-    assert counts == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert counts == [7, 4, 1]

@@ -85,7 +85,11 @@ def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
 @pytest.mark.parametrize(
     "leave, why",
     [
-        (lambda run: run.callback_states.update(mine=np.zeros(2)), "Object of type ndarray is not JSON serializable"),
+        pytest.param(
+            lambda run: run.callback_states.update(mine=np.zeros(2)),
+            "Object of type ndarray is not JSON serializable",
+            marks=pytest.mark.slow,
+        ),
         (lambda run: setattr(run, "callback_states", None), "NoneType in place of a dict"),
     ],
 )
@@ -101,7 +105,9 @@ def test_a_state_that_no_checkpoint_holds_is_one_line_and_the_round_stays(go, le
     same(go("run", resume=True, rounds=4), go("whole", rounds=4))
 
 
-@pytest.mark.parametrize("number", [2, 4], ids=["in the middle", "in the last round"])
+@pytest.mark.parametrize(
+    "number", [pytest.param(2, marks=pytest.mark.slow), 4], ids=["in the middle", "in the last round"]
+)
 def test_ctrl_c_in_a_callback_ends_the_run_with_its_round(go, number):
     def interrupt(run):
         raise KeyboardInterrupt

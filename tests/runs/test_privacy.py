@@ -185,7 +185,7 @@ def private(model, clusters, **options):
 
 @pytest.mark.parametrize("clusters", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
-    """Of Poisson cohorts and of those of a fixed size, by the files that a run writes."""
+    """By the files that a run of Poisson cohorts writes."""
     rate, method = 3 / len(population), private(model, clusters)
     result = tffcl.train(
         method, population, rounds=2, clients_per_round=3, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS,
@@ -200,9 +200,14 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     assert told["privacy"]["epsilon"] == pytest.approx(by_hand[1], rel=1e-3) and told["privacy"]["budget"] is None
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
     assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
+
+
+@pytest.mark.slow
+def test_a_round_of_a_fixed_cohort_is_one_release(model, population, tmp_path):
     fixed = tffcl.train(
-        method, population, rounds=2, clients_per_round=3, out=tmp_path / "fixed", privacy=SETTINGS, show_progress=False
-    )
+        private(model, 4), population, rounds=2, clients_per_round=3, out=tmp_path, privacy=SETTINGS,
+        show_progress=False,
+    )  # fmt: skip
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     halved = dp_accounting.GaussianDpEvent(0.5)
     drawn = dp_accounting.SampledWithoutReplacementDpEvent(len(population), 3, halved)
@@ -625,7 +630,7 @@ def test_who_the_clients_are_and_how_much_they_hold_counts_as_no_reading(labelle
     assert not len(ledger.as_array())
 
 
-@pytest.mark.parametrize("choose_by", ["validation_loss", "test_accuracy"])
+@pytest.mark.parametrize("choose_by", ["validation_loss", pytest.param("test_accuracy", marks=pytest.mark.slow)])
 def test_what_clients_choose_on_stays_on_their_devices(tff_worker, model, labelled, choose_by):
     ledger = ledger_of([])
     method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, choose_by=choose_by), seed=0)
