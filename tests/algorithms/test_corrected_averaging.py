@@ -184,6 +184,7 @@ def test_control_variates_of_who_has_left_count_again_when_it_is_back(tff_worker
     assert apart(after) < 1e-6 and len(after.client_ids) == len(population)
 
 
+@pytest.mark.slow  # as where c is averaged anew
 def test_under_noise_c_stays_where_clients_leave(tff_worker, model, population):
     noisy = tffcl.aggregation("dp", noise_multiplier=0.1, clip=1.0, min_cluster_size=0.1, seed=1)
     method, left = build_scaffold(model, PLAIN, aggregation=noisy), population.restricted([0, 1, 3])

@@ -124,6 +124,7 @@ def test_hc_newcomers_join_by_their_answers(tff_worker, population, hc):
     np.testing.assert_array_equal(admitted.clusters(known.client_ids), state.assignment)
 
 
+@pytest.mark.slow  # a round by hand is below
 def test_dc_finds_the_rotations_in_every_round(tff_worker, model, images, population, hc):
     beta = 1 - float(hc.initialize(population).threshold)
     method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=beta), server_images=images)

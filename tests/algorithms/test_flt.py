@@ -37,7 +37,7 @@ def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tu
     np.testing.assert_array_equal(np.diag(state.relatedness), np.ones(9))
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_with_everyone_related_it_is_fedavg(tff_worker, model, encoder, population, reference, clusters):
     method = flt(model, encoder, threshold=1e9, clusters=clusters)
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])

@@ -359,6 +359,7 @@ def test_after_a_sudden_swap_who_groups_again_recovers_and_pacfl_without_does_no
 WARM_LAYERS = {"name": "lg_fedavg", "fedavg_rounds": 1, "local_layers": 1}
 
 
+@pytest.mark.slow
 def test_clusters_after_rounds_of_fedavg_start_from_its_local_layers_too(tff_worker, model, clients):
     method = composed(model, "centres", when=2, training=WARM_LAYERS)
     state = train(method, clients, ((0, 1, 2, 3), (0, 1)))

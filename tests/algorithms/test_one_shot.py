@@ -15,9 +15,9 @@ from tffcl.clients.population import Population
 from tffcl.clustering.groupings import Grouping
 from tffcl.errors import UserError
 
-# Of answers, which a warm-up comes before, and of centres, which k-means finds; the others are slow.
-LIKE_THEM = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedclust", "label_histogram", "descriptors")]
-METHODS = ["flis_hc", "pca_km_hc", *LIKE_THEM]
+# Of answers, which a warm-up comes before, and of labels; the others are slow.
+LIKE_THEM = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedclust", "pca_km_hc", "descriptors")]
+METHODS = ["flis_hc", "label_histogram", *LIKE_THEM]
 
 
 @pytest.fixture(scope="module")

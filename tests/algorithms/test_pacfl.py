@@ -180,7 +180,13 @@ def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digi
 
 
 @pytest.mark.parametrize(
-    "how, enough", [({}, 4), ({"threshold": "gap"}, 3), ({"num_clusters": 2}, 2), ({"threshold": 5.0}, 1)], ids=str
+    "how, enough",
+    [
+        ({}, 4),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (({"threshold": "gap"}, 3), ({"threshold": 5.0}, 1))),
+        ({"num_clusters": 2}, 2),
+    ],
+    ids=str,
 )
 def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(
     tff_worker, model, digit_clients, how, enough

@@ -150,11 +150,13 @@ def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
     is the same.
     """
     groups = {"stocfl": {"threshold": 0.3, "form": "displacement"}}
-    plain = tffcl.run(resolved("stocfl", algorithms=groups), tmp_path / "plain", show_progress=False)
-    placed = tffcl.run(
-        resolved("stocfl", algorithms=groups, evaluation={"place_unseen": True}),
-        tmp_path / "placed",
-        show_progress=False,
+    plain, placed = (
+        tffcl.run(
+            resolved("stocfl", algorithms=groups, evaluation={"every": 3, "place_unseen": place}),
+            tmp_path / str(place),
+            show_progress=False,
+        )
+        for place in (False, True)
     )
     for one, two in zip(rows_of(plain.out / "rounds.csv"), rows_of(placed.out / "rounds.csv"), strict=True):
         assert (

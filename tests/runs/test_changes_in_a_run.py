@@ -68,9 +68,8 @@ def test_a_report_is_made_of_it(finished):
     assert (out / "figures" / f"{grouped}.png").is_file()
 
 
-@pytest.mark.parametrize(
-    "name, picture", [pytest.param("flt", "relatedness", marks=pytest.mark.slow), ("stocfl", "merging")]
-)
+@pytest.mark.slow  # newcomers of a later round are in test_own_data
+@pytest.mark.parametrize("name, picture", [("flt", "relatedness"), ("stocfl", "merging")])
 def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, picture):
     """They are in the report's pictures, and what they sent of their data is in the traffic."""
     overrides = {

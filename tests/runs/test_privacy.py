@@ -50,7 +50,7 @@ def ledger_of(releases, **settings):
 
 
 @pytest.mark.parametrize(
-    "noise, expected", [(1, 7.10), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 2.30), (4, 0.93)))]
+    "noise, expected", [(4, 0.93), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 7.10), (2, 2.30)))]
 )
 def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     ledger = ledger_of(200 * [Release("a round", noise, 10, 100, 0.1)])
@@ -132,7 +132,7 @@ def test_beside_open_rounds_of_drawn_cohorts_signatures_cost_what_they_cost_alon
 
 
 def test_little_noise_of_cohorts_that_are_drawn_makes_no_jump():
-    less, more = (ledger_of(10 * [Release("a round", noise, 10, 100, 0.1)]).epsilon for noise in (0.1999, 0.2001))
+    less, more = (ledger_of(3 * [Release("a round", noise, 10, 100, 0.1)]).epsilon for noise in (0.1999, 0.2001))
     assert 1 < less / more < 1.01
 
 
@@ -306,14 +306,14 @@ def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker
     """PACFL as its clients join: who signs is seen to take part, once."""
     clients = digit_clients([40] * 8)
     how = PACFLParameters(num_vectors=3, num_clusters=1, when="as_they_join", signature_noise_multiplier=4.0)
-    method = build_pacfl(model, TRAINING, how, aggregation=tffcl.aggregation("dp", noise_multiplier=3.0, seed=1))
+    method = build_pacfl(model, TRAINING, how, aggregation=private_mean(noise_multiplier=2.0))
     ledger, state = ledger_of([]), method.initialize(clients)
     with simulating(ledger=ledger):
         for number, drawn in enumerate([(0, 1, 2), (3, 4), (1, 2)], 1):
             state, _ = method.next(state, Cohort(clients, np.array(drawn), (7, number), rate=0.4))
-    round_of = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0))
+    round_of = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(2.0))
     seen = dp_accounting.GaussianDpEvent
-    accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(3.0)).compose(round_of, 3)
+    accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(2.0)).compose(round_of, 3)
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
 

@@ -164,7 +164,7 @@ def test_damage_is_told_with_what_mends_it_in_python(finished, method, populatio
         train(method, population, out, resume=True)
 
 
-@pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])
+@pytest.mark.parametrize("until", [None, pytest.param(1, marks=pytest.mark.slow)], ids=["finished", "interrupted"])
 def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, method, population, tmp_path, until):
     """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must
     not notice.
@@ -528,7 +528,7 @@ def test_the_training_loss_of_a_round_is_a_mean_over_examples(digits, model, tmp
     x, y = digits
     sizes = {0: 5, 1: 80, 2: 20}
     population = Population.from_arrays({client: (x[:size], y[:size]) for client, size in sizes.items()})
-    method, told = build_pacfl(model, LocalTraining(epochs=1), PACFLParameters(num_clusters=1)), []
+    method, told = built(model, clusters=1), []
     trained = method.next
 
     def noted(state, cohort):
