@@ -70,6 +70,7 @@ def test_what_has_rates_of_its_own_is_refused(model):
         build_fednova(model, decaying, FedNovaParameters(proximal_weight=0.1))
 
 
+@pytest.mark.slow  # FedNova's and StoCFL's are below
 def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population):
     method = build_fedavg(model, PLAIN, aggregation=UniformClusteredMeanFactory())
     clients = [1, 4]  # of 40 and 12 examples

@@ -174,6 +174,10 @@ def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encode
             [float(autoencoder.loss(autoencoder.unravel(v), autoencoder.preprocess(x))) for v, x in zip(own, images)]
         )
     assert (np.diff(errors, axis=0) < 0).all()
+
+
+@pytest.mark.slow
+def test_newcomers_go_on_from_the_encoder_that_they_made(tff_worker, model, encoder, grouped):
     known, newcomers = split(grouped, [4, 8])
     dynamic = flt(model, encoder, period=1, fine_tune_epochs=1, refine_epochs=1)
     admitted = dynamic.admit(dynamic.initialize(known), newcomers)

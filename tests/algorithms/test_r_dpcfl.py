@@ -44,6 +44,7 @@ def test_clusters_are_drawn_by_the_updates_and_then_clients_choose(tff_worker, m
     assert method.views(after).notes[0].endswith("drawn for 0 more rounds")
 
 
+@pytest.mark.slow  # as that of FedGroup
 def test_its_pre_training_has_epochs_of_its_own(tff_worker, model, grouped):
     how, few = RDPCFLParameters(num_clusters=2, pre_training_epochs=3), grouped.restricted([0, 1, 2, 3])
     overlaps = [

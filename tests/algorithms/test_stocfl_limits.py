@@ -28,6 +28,7 @@ def test_one_cluster_without_the_term_is_fedavg(tff_worker, model, population, r
     assert_close(stocfl.views(clustered).global_model, averaged[0])
 
 
+@pytest.mark.slow
 @FIRST
 def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, model, population, reference, cohorts):
     """Both models then start alike and are held near the same broadcast: they stay equal to each other and

@@ -12,6 +12,7 @@ import tffcl
 from tests import own_objectives
 from tests.own_objectives import OBJECTIVES, X, labels_of
 from tests.runs.finished_runs import without_times
+from tffcl.export.writer import save_models
 
 A = tffcl.algorithms
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
@@ -74,9 +75,8 @@ def test_labels_that_are_not_the_models_are_told_in_one_line(name, labels, messa
         tffcl.train(method, population, rounds=1, clients_per_round=1, out=tmp_path, show_progress=False)
 
 
-@pytest.mark.parametrize(
-    "name", ["binary", *(pytest.param(name, marks=pytest.mark.slow) for name in ("numbers", "reconstruction"))]
-)
+@pytest.mark.slow  # a run on own data goes on in test_own_data
+@pytest.mark.parametrize("name", ["binary", "numbers", "reconstruction"])
 def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_path):
     whole = run(name, "ifca", tmp_path / "whole")
     assert run(name, "ifca", tmp_path / "parts", until=1) is None
@@ -106,11 +106,11 @@ def test_a_reconstruction_needs_no_test_examples(tff_worker, tmp_path):
 @pytest.mark.parametrize(
     "name", ["labels", *(pytest.param(name, marks=pytest.mark.slow) for name in ("binary", "several numbers"))]
 )
-def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
+def test_a_saved_model_answers_as_the_result(tff_worker, name, tmp_path):
     result = run(name, "fedavg", tmp_path / "run")
-    tffcl.export_result(result, tmp_path / "export")
+    save_models(tmp_path / "saved", own_objectives.model(name), result.model_of("c0")[np.newaxis])
     x = own_objectives.examples(name)[1]["c0"][0]
-    serve = tf.saved_model.load(str(tmp_path / "export" / "saved_model")).signatures["serving_default"]
+    serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
     served = serve(images=tf.constant(x), cluster=tf.constant(0))
     key = "numbers" if "numbers" in name else "labels"
     np.testing.assert_allclose(served[key], result.predict("c0", x), atol=1e-6)

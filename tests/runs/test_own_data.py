@@ -68,7 +68,7 @@ QUICK = {
 }  # fmt: skip
 # Tests in which each kind of data trains anew.
 FEW = {
-    "test_computations_on_own_data_are_deployed": set(),  # one is exported in test_objectives
+    "test_computations_on_own_data_are_deployed": set(),  # a Keras model is exported in test_mixtures
     "test_newcomers_with_text_ids_take_part_from_a_round_on": {"perceptron"},
 }
 
