@@ -175,6 +175,7 @@ def test_impossible_changes(values, message):
         resolve.resolve("demo_digits", "fedavg", overrides=values)
 
 
+@pytest.mark.slow  # a rehearsed round is in test_feddrift, too
 def test_a_run_that_asks_for_flags_is_exported(finished_run, kept, tmp_path):
     """Clients whose data changed have told already: the rehearsed round of an export forms no clusters anew."""
     _, out, _ = finished_run("flt")

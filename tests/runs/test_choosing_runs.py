@@ -108,6 +108,7 @@ def test_one_line_for_a_mistake(capsys, tmp_path, arguments, message):
     assert error.startswith("tffcl: ") and message in error
 
 
+@pytest.mark.slow  # other signatures are shown in test_similarity
 def test_similarity_by_inference(capsys, tmp_path):
     out = tmp_path / "similarity"
     arguments = [

@@ -150,7 +150,7 @@ def test_the_report_shows_how_clusters_merged(finished):
     assert own <= shown if name == "stocfl" else not own & shown
 
 
-@pytest.mark.slow  # one is shown in test_choosing_runs
+@pytest.mark.slow  # other signatures are shown in test_similarity
 def test_similarity_is_what_everyone_in_the_first_round_gives(tmp_path):
     everyone = {**SHORT, "train": {"rounds": 1, "clients_per_round": 40}, "algorithms": {"stocfl": {"threshold": 0.3}}}
     del everyone["newcomers"]
