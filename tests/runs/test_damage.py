@@ -106,6 +106,7 @@ def test_a_row_with_what_is_no_number_is_told_before_the_run_goes_on(stopped):
     assert "not a number" in refused(stopped, resume=True)
 
 
+@pytest.mark.slow  # as in test_train
 @pytest.mark.parametrize("until", [5, None])
 def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finished, tmp_path, until):
     """Else a comparison, which runs what has no result, would take the shorter run's for its own."""
