@@ -183,7 +183,7 @@ def private(model, clusters, **options):
     return build_ifca(model, TRAINING, IFCAParameters(num_clusters=clusters), seed=0, aggregation=aggregation)
 
 
-@pytest.mark.parametrize("clusters", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("clusters", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
     """By the files that a run of Poisson cohorts writes."""
     rate, method = 3 / len(population), private(model, clusters)
@@ -200,6 +200,16 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     assert told["privacy"]["epsilon"] == pytest.approx(by_hand[1], rel=1e-3) and told["privacy"]["budget"] is None
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
     assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
+
+
+def test_all_clusters_of_a_round_are_one_release_together(model, population):
+    """What a round of four releases is what that of one does: each client is in one of them."""
+    of_one, of_four = (private(model, clusters) for clusters in (1, 4))
+    ledgers_of = [ledger_of([]) for _ in range(2)]
+    for ledger, uploads in zip(ledgers_of, (of_one.engine.round_for(1).uploads, of_four._round.uploads)):
+        with simulating(ledger=ledger):
+            releases.release_round(uploads, Cohort(population, population.client_ids[:3], (1, 1)))
+    assert ledgers_of[0].epsilon == ledgers_of[1].epsilon == ledger_of([Release("a round", 1.0, 3, 5)]).epsilon
 
 
 @pytest.mark.slow
