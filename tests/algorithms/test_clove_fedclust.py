@@ -28,6 +28,7 @@ def turned(digit_clients):
     return digit_clients([120] * 6, turns=[0, 2, 0, 2, 0, 2])
 
 
+@pytest.mark.slow  # as IFCA, whose rounds it has
 def test_clove_with_one_model_is_fedavg(tff_worker, model, population, reference):
     one = build_clove(model, TRAINING, CLoVEParameters(num_clusters=1))
     assert_close(models_of(one, train(one, population), population), reference("fedavg")[1])

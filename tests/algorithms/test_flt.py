@@ -43,6 +43,7 @@ def test_with_everyone_related_it_is_fedavg(tff_worker, model, encoder, populati
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
 
 
+@pytest.mark.slow  # as the identity in test_related_training
 def test_with_nobody_related_it_is_solo(tff_worker, model, encoder, population, reference):
     method = flt(model, encoder, threshold=1e-9)
     assert_close(models_of(method, train(method, population), population), reference("solo")[1])

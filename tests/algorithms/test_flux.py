@@ -90,6 +90,7 @@ def test_newcomers_send_what_their_labels_do_not_change(flux, found, digits, tff
     assert metric.proximity.shape == (10, 10) and metric.merges is None and metric.unit == "scaled descriptors of P(X)"
 
 
+@pytest.mark.slow
 def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):
     method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=9))
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])

@@ -33,6 +33,7 @@ def test_it_finds_who_sees_digits_on_the_side(tff_worker, model, digit_clients):
     np.testing.assert_array_equal(state.models, [model.initial] * 2)
 
 
+@pytest.mark.slow  # as those of FLIS (HC)
 def test_a_threshold_and_its_count_give_the_same_clusters(tff_worker, model, digit_clients):
     population = digit_clients([60] * 6, turns=[0, 1, 0, 1, 1, 0])
     by_count = pacfl(model).initialize(population)
