@@ -78,15 +78,13 @@ def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, p
     assert "loss" not in str(exported.type_signature.result)  # no report of a client beside the sums
 
 
+@pytest.mark.slow  # PACFL has it above, and in a run in test_own_parts
 @pytest.mark.parametrize(
     "build",
     [
         lambda model, factory: build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), aggregation=factory),
-        pytest.param(
-            lambda model, factory: build_composed(
-                model, TRAINING, ComposedParameters(signature="label_histogram", num_clusters=2), aggregation=factory
-            ),
-            marks=pytest.mark.slow,  # a run of PACFL in test_own_parts has one too
+        lambda model, factory: build_composed(
+            model, TRAINING, ComposedParameters(signature="label_histogram", num_clusters=2), aggregation=factory
         ),
     ],
     ids=["ifca", "composed"],
@@ -125,14 +123,8 @@ def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, pop
         np.testing.assert_allclose(found.server[name], rows, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        build_per_fedavg,
-        pytest.param(build_scaffold, marks=pytest.mark.slow),
-        pytest.param(build_fednova, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # those of an early round are above, and what a bound cuts off in test_secure_sums
+@pytest.mark.parametrize("build", [build_per_fedavg, build_scaffold, build_fednova])
 def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, population, build):
     """The small updates of a trained model, where each client counts the same or has many steps: within a
     thousandth.
@@ -162,11 +154,9 @@ def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     with pytest.raises(UserError, match="upload 'steps' beside 'update'"):
         build_composed(model, ONCE, fednova, aggregation=registry.aggregation("dp"))
     tffs_own = tff.learning.secure_aggregator(zeroing=False, clipping=False)
-    for build, name in ((build_fednova, "steps"), (build_scaffold, "control")):
-        with pytest.raises(UserError, match=f"upload '{name}' beside 'update'"):
-            build(model, ONCE, aggregation=tffs_own).engine.round_for(
-                1
-            ).members_needed  # as a run asks before its first round
+    with pytest.raises(UserError, match="upload 'steps' beside 'update'"):
+        # As a run asks before its first round.
+        build_fednova(model, ONCE, aggregation=tffs_own).engine.round_for(1).members_needed
     for name in ("dp", "secure_sum"):
         with pytest.raises(UserError, match="StoCFL's clusters come and go"):
             build_stocfl(model, ONCE, aggregation=registry.aggregation(name))

@@ -53,6 +53,7 @@ def recording(method):
     return seen
 
 
+@pytest.mark.slow  # a plain server has it round by round
 def test_without_splits_it_is_fedavg(tff_worker, model, population):
     never = build_cfl(model, TRAINING, CFLParameters(stationary_norm=1e-6, progress_norm=1e3, first_rounds=0))
     ours, theirs = train(never, population, 3), train(build_fedavg(model, TRAINING), population, 3)

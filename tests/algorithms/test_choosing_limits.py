@@ -28,9 +28,10 @@ def images(digits):
     return digits[0][600:700]
 
 
-# That answers at the server give the same models is held in test_flis.
-@pytest.mark.parametrize("answered_by", ["clients", pytest.param("server", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("metric", ["agreement", pytest.param("frobenius", marks=pytest.mark.slow)])
+# That answers at the server give the same models is held in test_flis, and there is a round by hand.
+@pytest.mark.slow
+@pytest.mark.parametrize("answered_by", ["clients", "server"])
+@pytest.mark.parametrize("metric", ["agreement", "frobenius"])
 def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, images, reference, answered_by, metric):
     how = FLISDCParameters(threshold=0.0, answered_by=answered_by, metric=metric)
     joint = train(build_flis_dc(model, TRAINING, how, server_images=images), population)
@@ -38,6 +39,7 @@ def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, image
     assert_close(joint.models[0], reference("fedavg")[1][0])
 
 
+@pytest.mark.slow
 def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(
     tff_worker, model, digit_clients, images
 ):
@@ -51,7 +53,7 @@ def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(
     assert_close(models_of(joint, state, population), models_of(solo, train(solo, population, everyone), population))
 
 
-@pytest.mark.parametrize("num_clusters, limit", [(1, "fedavg"), (5, "solo")])
+@pytest.mark.parametrize("num_clusters, limit", [pytest.param(1, "fedavg", marks=pytest.mark.slow), (5, "solo")])
 def test_flis_hc_with_one_cluster_is_fedavg_and_with_n_solo(
     tff_worker, model, population, images, reference, num_clusters, limit
 ):
@@ -59,6 +61,7 @@ def test_flis_hc_with_one_cluster_is_fedavg_and_with_n_solo(
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])
 
 
+@pytest.mark.slow  # NumPy has rounds of more models
 @pytest.mark.parametrize("start", ["independent", "attracting", "warm_up", "fedavg"])
 def test_ifca_with_one_model_is_fedavg(tff_worker, model, population, reference, start):
     one = train(build_ifca(model, TRAINING, IFCAParameters(num_clusters=1, start=start)), population)

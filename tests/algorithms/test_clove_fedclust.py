@@ -16,7 +16,6 @@ from tffcl.algorithms.presets import build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.models.classifiers import build_mlp
 from tffcl.runs.run_files import read_run
 from tffcl.signatures.partial_weights import build_partial_weights, layer_places
 
@@ -29,17 +28,17 @@ def turned(digit_clients):
     return digit_clients([120] * 6, turns=[0, 2, 0, 2, 0, 2])
 
 
+@pytest.mark.slow  # as IFCA, whose rounds it has
 def test_clove_with_one_model_is_fedavg(tff_worker, model, population, reference):
     one = build_clove(model, TRAINING, CLoVEParameters(num_clusters=1))
     assert_close(models_of(one, train(one, population), population), reference("fedavg")[1])
     assert one.joining.up == one.joining.down == 0
 
 
-def test_clove_finds_who_holds_like_images(tff_worker, turned):
-    model = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=3)
+def test_clove_finds_who_holds_like_images(tff_worker, model, turned):
     clove = build_clove(model, EAGER, CLoVEParameters(2), seed=1)
     state = clove.initialize(turned)
-    for number in range(1, 6):
+    for number in range(1, 4):
         state, metrics = clove.next(state, cohort_of(turned, turned.client_ids, number))
     assert len(set(zip(state.assignment.tolist(), [0, 1] * 3))) == len(set(state.assignment.tolist())) == 2
     vectors = 2 * 4 * model.size
@@ -57,7 +56,7 @@ class Stops(tffcl.Callback):
         return "enough" if run.round_number == 2 else None
 
 
-@pytest.mark.parametrize("build", [build_clove, build_ifca])
+@pytest.mark.parametrize("build", [build_clove, pytest.param(build_ifca, marks=pytest.mark.slow)])
 def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_worker, model, turned, tmp_path, build):
     """All clients are grouped anew at an evaluation; between two the labels that are known are of different rounds."""
     method, found = build(model, TRAINING), {}
@@ -95,7 +94,7 @@ def test_clove_compares_roots_of_losses_where_it_is_told(tff_worker, model, popu
         assert len(set(found)) == 2 and all(found[one] == found[other] for one, other in pairs), root
 
 
-@pytest.mark.parametrize(("clusters", "limit"), [(1, "fedavg"), (5, "solo")])
+@pytest.mark.parametrize(("clusters", "limit"), [pytest.param(1, "fedavg", marks=pytest.mark.slow), (5, "solo")])
 def test_fedclust_with_one_cluster_is_fedavg_and_with_n_solo(tff_worker, model, population, reference, clusters, limit):
     method = build_fedclust(model, TRAINING, FedClustParameters(num_clusters=clusters))
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])
@@ -115,8 +114,7 @@ def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, p
     assert lengths[1] == pytest.approx(np.linalg.norm(found - start), rel=0.1) and lengths[1] > 1.5 * lengths[0]
 
 
-def test_fedclust_finds_who_holds_like_labels(tff_worker, grouped):
-    model = build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+def test_fedclust_finds_who_holds_like_labels(tff_worker, model, grouped):
     method = build_fedclust(model, EAGER)
     assert same_groups(method.initialize(grouped).assignment)  # by the largest gap, without a number
 

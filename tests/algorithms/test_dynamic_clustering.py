@@ -37,7 +37,7 @@ def round_of(method, state, population, clients, number):
     return method.next(state, cohort_of(population, clients, number))
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_a_client_whose_data_change_is_clustered_anew_after_its_flag(tff_worker, model, encoder, grouped, clusters):
     method = flt(model, encoder, clusters=clusters, change_flags=1)
     state = method.initialize(grouped)
@@ -69,17 +69,15 @@ def test_a_client_whose_data_change_is_clustered_anew_after_its_flag(tff_worker,
     assert metrics.traffic.up == plain_bytes and np.isfinite(models).all()
 
 
-def test_clusters_formed_anew_of_unchanged_clients_change_nothing(tff_worker, model, encoder, grouped):
-    for clusters in ("joint", "disjoint"):
-        plain, dynamic = flt(model, encoder, clusters=clusters), flt(model, encoder, clusters=clusters, period=2)
-        states = [each.initialize(grouped) for each in (plain, dynamic)]
-        for number in (1, 2, 3):
-            states = [
-                round_of(each, state, grouped, [0, 4, 5, 8], number)[0] for each, state in zip((plain, dynamic), states)
-            ]
-        np.testing.assert_array_equal(states[0].assignment, states[1].assignment)
-        models = [each.models_for(state, EVERYONE) for each, state in zip((plain, dynamic), states)]
-        np.testing.assert_allclose(models[0][0][models[0][1]], models[1][0][models[1][1]], rtol=1e-5, atol=1e-7)
+@pytest.mark.parametrize("clusters", ["disjoint", pytest.param("joint", marks=pytest.mark.slow)])
+def test_clusters_formed_anew_of_unchanged_clients_change_nothing(tff_worker, model, encoder, grouped, clusters):
+    methods = flt(model, encoder, clusters=clusters), flt(model, encoder, clusters=clusters, period=2)
+    states = [each.initialize(grouped) for each in methods]
+    for number in (1, 2, 3):
+        states = [round_of(each, state, grouped, [0, 4, 5, 8], number)[0] for each, state in zip(methods, states)]
+    np.testing.assert_array_equal(states[0].assignment, states[1].assignment)
+    models = [each.models_for(state, EVERYONE) for each, state in zip(methods, states)]
+    np.testing.assert_allclose(models[0][0][models[0][1]], models[1][0][models[1][1]], rtol=1e-5, atol=1e-7)
 
 
 def test_new_clusters_start_from_the_means_of_their_members_models(tff_worker, model, encoder, grouped):
@@ -176,6 +174,10 @@ def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encode
             [float(autoencoder.loss(autoencoder.unravel(v), autoencoder.preprocess(x))) for v, x in zip(own, images)]
         )
     assert (np.diff(errors, axis=0) < 0).all()
+
+
+@pytest.mark.slow
+def test_newcomers_go_on_from_the_encoder_that_they_made(tff_worker, model, encoder, grouped):
     known, newcomers = split(grouped, [4, 8])
     dynamic = flt(model, encoder, period=1, fine_tune_epochs=1, refine_epochs=1)
     admitted = dynamic.admit(dynamic.initialize(known), newcomers)

@@ -1,7 +1,5 @@
 """EMD-CFL: groups after a warm-up, by what its model makes of the clients' examples."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy.spatial import distance
@@ -22,9 +20,8 @@ def test_it_groups_after_a_warm_up_by_what_its_model_makes_of_the_data(tff_worke
     turned = Population.from_arrays(
         {c: (np.rot90(x[rows[c]], turn, axes=(1, 2)), y[rows[c]]) for c, turn in enumerate(TURNS)}
     )
-    training = dataclasses.replace(TRAINING, epochs=4)
-    method = build_emd_cfl(model, training, EMDCFLParameters(num_clusters=3))
-    state, plain = method.initialize(turned), build_fedavg(model, training)
+    method = build_emd_cfl(model, TRAINING, EMDCFLParameters(num_clusters=3))
+    state, plain = method.initialize(turned), build_fedavg(model, TRAINING)
     warm, _ = plain.next(plain.initialize(turned), cohort_of(turned, turned.client_ids, 1))
     for number in (1, 2):
         state, metrics = method.next(state, cohort_of(turned, turned.client_ids, number))

@@ -37,7 +37,9 @@ def swapped(population, clients):
     )
 
 
-@pytest.mark.parametrize(("start", "eager"), [("one", False), ("one", True), ("each", False)])
+@pytest.mark.parametrize(
+    ("start", "eager"), [pytest.param("one", False, marks=pytest.mark.slow), ("one", True), ("each", False)]
+)
 def test_it_is_plain_feddrift(tff_worker, convex, digit_clients, start, eager):
     """Six rounds of some clients each, with a drift in the middle, against NumPy in float64."""
     before = digit_clients([31, 40, 25, 50, 12, 33])
@@ -92,6 +94,7 @@ def test_a_model_is_untrained_until_somebody_trains_it(tff_worker, model, popula
     assert all(row in (0, 1, client) for client, row in enumerate(placed.assignment.tolist()))
 
 
+@pytest.mark.slow  # NumPy's rounds have a drift, too
 def test_it_recovers_after_labels_are_swapped(tff_worker, model, digit_clients, tmp_path):
     """Half of the clients hold other labels from round 5 on: FedDrift comes back, PACFL does not."""
     before = digit_clients([120] * 6)

@@ -8,7 +8,7 @@ import pytest
 import tffcl
 from tests.algorithms.conftest import as_arrays
 from tests.oracles import fedgwc as oracle
-from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
+from tests.short_runs import TRAINING, cohort_of, split, train
 from tffcl.algorithms import fedgwc
 from tffcl.algorithms.each_round_parameters import FedGWCParameters
 from tffcl.algorithms.fedavg import build_fedavg
@@ -44,6 +44,7 @@ def test_interactions_are_the_plain_ones(tff_worker, convex, digit_clients):
         np.testing.assert_allclose(metrics.losses, [each[1][-1] for each in told], rtol=1e-4)
     found = fedgwc.affinity_of_perceptions(state.interactions, 2.0)
     np.testing.assert_allclose(found, oracle.affinity(state.interactions, 2.0), rtol=1e-9)
+    assert method.views(state).notes[0].startswith("no cluster has split: interactions change by ")
 
 
 def test_who_has_left_is_no_part_of_the_share_that_takes_part(tff_worker, convex, digit_clients):
@@ -53,13 +54,6 @@ def test_who_has_left_is_no_part_of_the_share_that_takes_part(tff_worker, convex
     state, alone = (method.initialize(each) for each in (population, population.restricted(here)))
     state, expected = (method.next(each, cohort_of(population.restricted(here), here, 1))[0] for each in (state, alone))
     np.testing.assert_allclose(state.interactions[np.ix_(here, here)], expected.interactions, rtol=1e-6)
-
-
-def test_without_splits_it_is_fedavg(tff_worker, model, population, reference):
-    method = build_fedgwc(model, TRAINING, NEVER)
-    state = train(method, population)
-    assert_close(models_of(method, state, population), reference("fedavg")[1])
-    assert method.views(state).notes[0].startswith("no cluster has split: interactions change by ")
 
 
 def test_groups_are_found_by_their_losses():

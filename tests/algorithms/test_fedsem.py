@@ -20,6 +20,7 @@ from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
 
 
+@pytest.mark.slow  # as the means of those who end near a centre
 def test_fedsem_with_one_centre_is_fedavg(tff_worker, model, population, reference):
     one = train(build_fedsem(model, TRAINING, FedSEMParameters(1)), population)
     assert len(one.models) == 1
@@ -115,6 +116,7 @@ def test_fedsem_places_late_clients_by_the_first_rounds_centres(tff_worker, mode
     assert same_groups(method.admit(gone, newcomers).assignment)
 
 
+@pytest.mark.slow  # that of a warm-up is another
 def test_fedsem_places_late_clients_at_the_first_rounds_learning_rate(tff_worker, model, grouped):
     """Steps of the present rate, ten thousandths of the first one, would leave everybody at the centre nearest to the
     initial model.

@@ -30,7 +30,7 @@ def flt(model, encoder, seed=4, **how):
     )
 
 
-@pytest.mark.parametrize("fine_tune_epochs, seed", [(0, 4), (2, 1)])
+@pytest.mark.parametrize("fine_tune_epochs, seed", [pytest.param(0, 4, marks=pytest.mark.slow), (2, 1)])
 def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tune_epochs, seed):
     tuned = {"fine_tune_epochs": fine_tune_epochs, "fine_tune_optimizer": "adam"}
     method = flt(model, encoder, seed, threshold=1.5, metric="matching", num_centres=2, **tuned)
@@ -58,12 +58,13 @@ def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(t
     assert any("1 of 4 clients have sent fewer centres than others" in note for note in method.views(state).notes)
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_with_everyone_related_it_is_fedavg(tff_worker, model, encoder, population, reference, clusters):
     method = flt(model, encoder, threshold=1e9, clusters=clusters)
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
 
 
+@pytest.mark.slow  # as the identity in test_related_training
 def test_with_nobody_related_it_is_solo(tff_worker, model, encoder, population, reference):
     method = flt(model, encoder, threshold=1e-9)
     assert_close(models_of(method, train(method, population), population), reference("solo")[1])
@@ -84,7 +85,7 @@ def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, grouped):
     assert len(np.unique(state.models, axis=0)) == 3
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, encoder, grouped, clusters):
     known, newcomers = split(grouped, [4, 8])
     method = flt(model, encoder, threshold=1.5, metric="matching", clusters=clusters, num_centres=2)
@@ -112,7 +113,7 @@ def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, enc
     assert same_groups(state.assignment)
 
 
-@pytest.mark.parametrize("triggers", [{}, {"period": 5}], ids=["once", "anew"])
+@pytest.mark.parametrize("triggers", [{}, pytest.param({"period": 5}, marks=pytest.mark.slow)], ids=["once", "anew"])
 def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
     method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)
     with pytest.raises(
@@ -121,7 +122,7 @@ def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encod
         method.initialize(grouped)
 
 
-@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
 def test_uniform_weights_do_not_ask_for_sizes(tff_worker, model, encoder, population, clusters):
     """The 1/|Ã_m| and 1/|C_c| of Alg. 3 lines 17 and 19, everyone related: the plain mean of the trained models."""
     assert len(set(population.sizes.tolist())) > 1
@@ -140,6 +141,7 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     assert plain.up == tuned.up == 5 * (4 * autoencoder.latent + 1)
 
 
+@pytest.mark.slow  # every method's is in the conformance checks
 def test_the_traffic_is_that_of_table_vi(tff_worker, model, encoder, population):
     """M W_enc + k M e once, then 2 ρ M W T, as FedSEM without the first; IFCA (C + 1) ρ M W T; in numbers of four
     bytes.
@@ -193,7 +195,7 @@ def test_an_encoder_of_other_images(model):
         build_flt(model, TRAINING, encoder=(other, other.initial))
 
 
-@pytest.mark.parametrize("num_clusters, limit", [(1, "fedavg"), (5, "solo")])
+@pytest.mark.parametrize("num_clusters, limit", [pytest.param(1, "fedavg", marks=pytest.mark.slow), (5, "solo")])
 def test_pca_km_hc_at_its_limits(tff_worker, model, population, reference, num_clusters, limit):
     method = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_components=8, num_clusters=num_clusters))
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])

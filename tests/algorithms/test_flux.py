@@ -7,19 +7,14 @@ from tests.algorithms.conftest import PAIRS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.each_round_parameters import FLUXParameters
 from tffcl.algorithms.flux import build_flux
-from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.models.classifiers import build_mlp
 from tffcl.signatures.predictions import build_descriptors
-
-WARM = LocalTraining(epochs=3, batch_size=10, learning_rate=0.1)
 
 
 @pytest.fixture(scope="module")
-def flux():
-    wide = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=3)
-    return build_flux(wide, WARM, FLUXParameters(warm_up_rounds=2, neighbourhood="gap"))
+def flux(model):
+    return build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=2, neighbourhood="gap"))
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +90,7 @@ def test_newcomers_send_what_their_labels_do_not_change(flux, found, digits, tff
     assert metric.proximity.shape == (10, 10) and metric.merges is None and metric.unit == "scaled descriptors of P(X)"
 
 
+@pytest.mark.slow
 def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):
     method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=9))
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])

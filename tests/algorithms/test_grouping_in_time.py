@@ -74,9 +74,15 @@ WITHOUT_A_TREE = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", ["pacfl", "last layer", "displacement after a warm-up", "as they join", *WITHOUT_A_TREE]
-)
+# One that groups before training, one after a warm-up and one without a tree; the others are slow.
+QUICK = ["pacfl", "displacement after a warm-up", "k-means"]
+OTHERS = [
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("last layer", "as they join", "decomposed", "mixture", "spectral")
+]
+
+
+@pytest.mark.parametrize("kind", [*QUICK, *OTHERS])
 def test_grouping_unchanged_clients_again_changes_nothing(tff_worker, model, pacfl, clients, kind):
     """To the last bit, whatever the signature depends on."""
     again = {"regroup_every": 1, "regroup_on": {"signal": "signature", "bound": 1e-3}}
@@ -132,7 +138,7 @@ def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
     tff_worker, pacfl, clients, signal, bound
 ):
     method = pacfl(regroup_on={"signal": signal, "bound": bound, "share": 0.3})
-    state, anew = through(method, method.initialize(clients), clients, range(1, 9))
+    state, anew = through(method, method.initialize(clients), clients, range(5, 9))
     assert not any(anew)
     after = with_data_of(clients, [1, 0, 2, 3, 4, 5])  # two of six are a third
     before = state.met
@@ -213,7 +219,13 @@ def test_who_has_left_counts_nowhere_for_a_signal(tff_worker, pacfl, clients):
     assert dict(metrics.scalars) == {"change_flags": 2, "formed_anew": 1}  # two of three
 
 
-@pytest.mark.parametrize("how", [{"when": 1}, {"regroup_on": {"signal": "loss", "bound": 0.1}, "when": "as_they_join"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"when": 1}, marks=pytest.mark.slow),
+        {"regroup_on": {"signal": "loss", "bound": 0.1}, "when": "as_they_join"},
+    ],
+)
 def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
     method = pacfl(regroup_every=2, **how)
     state = method.initialize(clients)
@@ -224,6 +236,7 @@ def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
         np.testing.assert_array_equal(models_of(method, resumed, clients), models_of(method, state, clients))
 
 
+@pytest.mark.slow  # as in test_repeated_releases
 def test_signatures_of_a_round_that_the_budget_refuses_are_counted(tff_worker, pacfl, clients, tmp_path):
     """They were released before it, as what ends the run says."""
     noisy = tffcl.aggregation("dp", noise_multiplier=2.0, seed=1)
@@ -346,6 +359,7 @@ def test_after_a_sudden_swap_who_groups_again_recovers_and_pacfl_without_does_no
 WARM_LAYERS = {"name": "lg_fedavg", "fedavg_rounds": 1, "local_layers": 1}
 
 
+@pytest.mark.slow
 def test_clusters_after_rounds_of_fedavg_start_from_its_local_layers_too(tff_worker, model, clients):
     method = composed(model, "centres", when=2, training=WARM_LAYERS)
     state = train(method, clients, ((0, 1, 2, 3), (0, 1)))
@@ -368,7 +382,7 @@ def test_clusters_that_go_on_from_none_start_from_their_members_local_layers_too
     np.testing.assert_allclose(models_of(method, state, changed)[[2, 3]], before[[2, 3]], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("signature", ["anchor_gradient", LAST_LAYER, "outputs"])
+@pytest.mark.parametrize("signature", ["anchor_gradient", LAST_LAYER, pytest.param("outputs", marks=pytest.mark.slow)])
 def test_clients_sign_with_the_whole_model_where_a_part_of_it_is_shared(tff_worker, model, clients, signature):
     """With the shared part as it was learned, and the local layers that all start from."""
     method = composed(model, signature, when=1, training="lg_fedavg")
@@ -378,7 +392,7 @@ def test_clients_sign_with_the_whole_model_where_a_part_of_it_is_shared(tff_work
     np.testing.assert_array_equal(state.met.signed_with, start)
 
 
-@pytest.mark.parametrize("training", ["sgd", "lg_fedavg"])
+@pytest.mark.parametrize("training", [pytest.param("sgd", marks=pytest.mark.slow), "lg_fedavg"])
 def test_who_comes_after_the_rounds_of_one_model_starts_from_it(tff_worker, model, digit_clients, training):
     """Who was away when clients were grouped, and the clusters of newcomers."""
     clients = digit_clients([60] * 6, turns=[0, 1, 0, 1, 0, 2])

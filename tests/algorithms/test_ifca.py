@@ -17,7 +17,6 @@ from tffcl.algorithms.ifca import build_ifca, build_ifca_round, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import type_bytes
@@ -62,6 +61,7 @@ def test_a_model_that_nobody_chose_stays(tff_worker, convex, digit_clients):
     assert not method.views(dataclasses.replace(after, assignment=np.array([0, 2, 1], np.int32))).notes
 
 
+@pytest.mark.slow
 def test_groups_of_turned_digits_are_found(tff_worker, model, digit_clients):
     turns = [0, 1, 0, 1, 1, 0, 0, 1]
     population = digit_clients([150] * 8, turns=turns)
@@ -127,6 +127,7 @@ def test_a_finder_that_finds_nothing_says_so(tff_worker, convex, digit_clients, 
         method.initialize(population)
 
 
+@pytest.mark.slow  # as that of FLIS
 def test_the_authors_way_chooses_by_test_accuracy(tff_worker, convex, digit_clients):
     population = digit_clients([40, 40])
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="test_accuracy"))
@@ -174,6 +175,7 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
     np.testing.assert_array_equal(metrics.clusters, expected)
 
 
+@pytest.mark.slow  # every method's traffic is in the conformance checks
 def test_all_models_are_charged(tff_worker, convex, digit_clients):
     population = digit_clients([30] * 4)
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))
@@ -272,25 +274,17 @@ def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
         build_ifca(model, SHORT, how, aggregation=tff.aggregators.MeanFactory())
 
 
-def test_after_rounds_of_fedavg_weights_that_were_given_differ_by_their_noise_alone(tff_worker):
+def test_after_rounds_of_fedavg_weights_that_were_given_differ_by_their_noise_alone():
     """What those rounds have learned of the last layer stays, too."""
     keras, rng = own_data.keras_perceptron(), np.random.default_rng(0)
     keras.set_weights([weight + 0.01 * np.arange(weight.size).reshape(weight.shape) for weight in keras.get_weights()])
     model = FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, own_data.spec([30], tf.float32))
-    population = Population.from_arrays(
-        {client: (rng.normal(size=(20, 30)).astype(np.float32), rng.integers(0, 2, 20)) for client in range(4)}
-    )
     how = IFCAParameters(num_clusters=2, start="fedavg", fedavg_rounds=1)
-    method, plain = build_ifca(model, SHORT, how, seed=5), build_fedavg(model, SHORT)
-    first, second = (Cohort(population, np.arange(4), (7, number)) for number in (1, 2))
-    state, one = (each.next(each.initialize(population), first)[0] for each in (method, plain))
-    last = list(model.layer_slices().values())[-1]
-    starts = np.repeat(one.models, 2, axis=0)
-    starts[:, last] += (draw_models(model, how, 5) - model.initial)[:, last]
-    independent = build_ifca(model, SHORT, IFCAParameters(num_clusters=2), seed=5)
-    given = dataclasses.replace(independent.initialize(population), models=starts)
-    (after, _), (expected, _) = method.next(state, second), independent.next(given, second)
-    np.testing.assert_allclose(after.models, expected.models, rtol=0, atol=1e-6)
+    learned = np.repeat(rng.normal(size=[1, model.size]).astype(np.float32), 2, axis=0)
+    last, expected = list(model.layer_slices().values())[-1], learned.copy()
+    expected[:, last] += (draw_models(model, how, 5) - model.initial)[:, last]
+    np.testing.assert_allclose(build_ifca(model, SHORT, how, seed=5)._apart(learned), expected, rtol=0, atol=1e-6)
+    assert np.abs(expected[0] - expected[1]).max() > 0
 
 
 def test_sharing_needs_weights(convex):

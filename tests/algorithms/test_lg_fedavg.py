@@ -27,6 +27,7 @@ from tffcl.rounds.traffic import Traffic
 HIDDEN = slice(0, 64 * 16 + 16)  # the first layer of the fixture `model`
 
 
+@pytest.mark.slow
 def test_with_every_layer_global_it_is_fedavg(tff_worker, model, population, reference):
     shared = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(local_layers=0))
     state = train(shared, population)

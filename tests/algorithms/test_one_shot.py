@@ -15,7 +15,9 @@ from tffcl.clients.population import Population
 from tffcl.clustering.groupings import Grouping
 from tffcl.errors import UserError
 
-METHODS = ["flis_hc", "fedclust", "pca_km_hc", "label_histogram", "descriptors"]
+# Of answers, which a warm-up comes before, and of labels; the others are slow.
+LIKE_THEM = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedclust", "pca_km_hc", "descriptors")]
+METHODS = ["flis_hc", "label_histogram", *LIKE_THEM]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def test_groups_of_labels_are_found_by_any_signature_that_sees_them(tff_worker, 
     assert state.assignment.tolist() == [0, 1, 2] * 3 and state.notes[0].startswith("3 groups:")
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "cosine", "decomposed_cosine"])
+@pytest.mark.parametrize("metric", ["euclidean", pytest.param("cosine", marks=pytest.mark.slow), "decomposed_cosine"])
 @pytest.mark.parametrize("grouping", ["kmeans", "gaussian_mixture", "spectral"])
 def test_groups_are_found_without_a_tree_and_newcomers_join_them(tff_worker, build, by_labels, grouping, metric):
     known, newcomers = split(by_labels, [1, 5, 6])

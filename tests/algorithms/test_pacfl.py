@@ -5,9 +5,9 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tffcl
+from tests import own_data
 from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -33,6 +33,7 @@ def test_it_finds_who_sees_digits_on_the_side(tff_worker, model, digit_clients):
     np.testing.assert_array_equal(state.models, [model.initial] * 2)
 
 
+@pytest.mark.slow  # as those of FLIS (HC)
 def test_a_threshold_and_its_count_give_the_same_clusters(tff_worker, model, digit_clients):
     population = digit_clients([60] * 6, turns=[0, 1, 0, 1, 1, 0])
     by_count = pacfl(model).initialize(population)
@@ -180,7 +181,13 @@ def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digi
 
 
 @pytest.mark.parametrize(
-    "how, enough", [({}, 4), ({"threshold": "gap"}, 3), ({"num_clusters": 2}, 2), ({"threshold": 5.0}, 1)], ids=str
+    "how, enough",
+    [
+        ({}, 4),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (({"threshold": "gap"}, 3), ({"threshold": 5.0}, 1))),
+        ({"num_clusters": 2}, 2),
+    ],
+    ids=str,
 )
 def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(
     tff_worker, model, digit_clients, how, enough
@@ -300,11 +307,8 @@ def test_newcomers_join_a_single_client(tff_worker, model, digit_clients, how):
 
 
 def test_odd_examples_are_noted(tff_worker):
-    rng, scales = np.random.default_rng(0), np.array([1000.0, *[0.1] * 19])
-    clients = {f"c{client}": (rng.normal(1, 1, (50, 20)) * scales, rng.integers(0, 2, 50)) for client in range(6)}
-    keras = tf.keras.Sequential([tf.keras.Input([20]), tf.keras.layers.Dense(2)])
-    spec = tf.TensorSpec([None, 20]), tf.TensorSpec([None], tf.int32)
-    flat = tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
+    rng, scales, flat = np.random.default_rng(0), np.array([1000.0, *[0.1] * 29]), own_data.perceptron()
+    clients = {f"c{client}": (rng.normal(1, 1, (50, 30)) * scales, rng.integers(0, 2, 50)) for client in range(6)}
     raw = build_pacfl(flat, TRAINING).initialize(population_of_arrays(clients))
     assert "columns hide the others" in raw.notes[-1] and 'preprocess = "centred"' in raw.notes[-1]
     even = {name: (x / scales, y) for name, (x, y) in clients.items()}

@@ -23,6 +23,7 @@ def test_fedprox_without_its_term_is_fedavg(tff_worker, model, population, refer
     assert_close(models_of(fedprox, train(fedprox, population), population), reference("fedavg")[1])
 
 
+@pytest.mark.slow  # FedAvg is held against TFF's
 def test_fedprox_is_tff_learnings_fedprox_but_for_its_sign(tff_worker, model, population):
     """The same batches in the same order give the same model as `build_weighted_fed_prox` with our term reversed.
 
@@ -41,6 +42,7 @@ def test_fedprox_is_tff_learnings_fedprox_but_for_its_sign(tff_worker, model, po
     assert_close(ours.models[0], learned_by_tff(process, model, population))
 
 
+@pytest.mark.slow  # FedSoft is held against NumPy with it
 def test_the_term_holds_clients_near_the_global_model(tff_worker, model, population, reference):
     def moved(models):
         return np.linalg.norm(models[0] - model.initial)
@@ -51,6 +53,7 @@ def test_the_term_holds_clients_near_the_global_model(tff_worker, model, populat
     assert distances[0] > 1.1 * distances[1] > 1.1 * 1.1 * distances[2] > 0
 
 
+@pytest.mark.slow
 def test_ditto_without_its_term_is_solo_and_its_global_model_is_fedavgs(tff_worker, model, population, reference):
     ditto = build_ditto(model, TRAINING, DittoParameters(0.0))
     personal = train(ditto, population)
@@ -87,6 +90,7 @@ def test_a_client_without_a_personal_model_has_the_global_one(tff_worker, model,
     assert len(np.unique(ditto.views(admitted).clusters)) == 5
 
 
+@pytest.mark.slow  # traffic is in the conformance checks
 def test_ditto_sends_what_fedavg_sends(tff_worker, model, population):
     ditto, fedavg = build_ditto(model, TRAINING, DittoParameters(PULL)), build_fedavg(model, TRAINING)
     cohort = cohort_of(population, [1, 4], 1)

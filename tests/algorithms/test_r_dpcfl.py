@@ -18,6 +18,7 @@ def built(model, aggregation=None, **how):
     return build_r_dpcfl(model, TRAINING, RDPCFLParameters(**how), seed=3, noise_seed=1, aggregation=aggregation)
 
 
+@pytest.mark.slow  # as IFCA, whose rounds it has
 def test_with_one_cluster_it_is_fedavg(tff_worker, model, population, reference):
     method = built(model, num_clusters=1, soft_rounds=2)
     np.testing.assert_array_equal(models_of(method, train(method, population), population), reference("fedavg")[1])
@@ -43,6 +44,7 @@ def test_clusters_are_drawn_by_the_updates_and_then_clients_choose(tff_worker, m
     assert method.views(after).notes[0].endswith("drawn for 0 more rounds")
 
 
+@pytest.mark.slow  # as that of FedGroup
 def test_its_pre_training_has_epochs_of_its_own(tff_worker, model, grouped):
     how, few = RDPCFLParameters(num_clusters=2, pre_training_epochs=3), grouped.restricted([0, 1, 2, 3])
     overlaps = [
@@ -58,7 +60,7 @@ def test_a_client_is_drawn_as_likely_as_its_update_says(tff_worker, model, group
     likely = np.tile([[0.25, 0.75]], (9, 1))
     likely[0] = [1, 0]
     state, drawn = dataclasses.replace(start, probabilities=likely, soft_rounds=np.int64(30)), []
-    for number in range(1, 21):
+    for number in range(1, 9):
         state, metrics = method.next(state, cohort_of(grouped, range(9), number))
         drawn.append(metrics.clusters)
     assert not np.any(drawn, axis=0)[0]

@@ -49,7 +49,9 @@ def test_all_ones_is_fedavg_when_everyone_takes_part(tff_worker, model, populati
     assert_close(state.models[0], reference("fedavg", cohorts)[1][0])
 
 
-@pytest.mark.parametrize("mixes", ["cohort", "everyone", "stored"])
+@pytest.mark.parametrize(
+    "mixes", ["cohort", *(pytest.param(each, marks=pytest.mark.slow) for each in ("everyone", "stored"))]
+)
 def test_the_identity_is_solo(tff_worker, model, population, reference, mixes):
     method = related(model, np.eye(5), mixes)
     assert_close(models_of(method, train(method, population), population), reference("solo")[1])
@@ -100,7 +102,9 @@ def test_no_model_is_stored_twice(tff_worker, model, digit_clients):
     assert len(np.unique(state.models, axis=0)) == 4
 
 
-@pytest.mark.parametrize("mixes", ["cohort", "everyone", "stored"])
+@pytest.mark.parametrize(
+    "mixes", ["cohort", *(pytest.param(each, marks=pytest.mark.slow) for each in ("everyone", "stored"))]
+)
 def test_models_in_a_file_are_those_in_memory(tff_worker, model, population, monkeypatch, mixes):
     """In blocks and a few at a time too; a round does not touch the models of the state before it."""
     matrix = np.array([[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [1, 1, 1, 1, 0], [0, 0, 0, 1, 0], [0, 1, 0, 0, 1]], np.float32)

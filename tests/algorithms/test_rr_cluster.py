@@ -26,6 +26,7 @@ from tffcl.models.flat import FlatModel
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 
 
+@pytest.mark.slow  # held against NumPy below
 @pytest.mark.parametrize("by", ["choices", "counts"])
 def test_without_a_least_size_it_is_ifca(tff_worker, model, population, by):
     method = build_rr_cluster(model, TRAINING, RRClusterParameters(least_clients=0, rebalance_by=by), seed=3)
@@ -119,7 +120,7 @@ def test_moves_by_counts_cost_what_ifca_costs_and_the_choices_are_open(tff_worke
 
     def privacy(method, name):
         run = tffcl.train(
-            method, population, rounds=3, clients_per_round=6, sampling="poisson", seed=2, out=tmp_path / name,
+            method, population, rounds=2, clients_per_round=6, sampling="poisson", seed=2, out=tmp_path / name,
             show_progress=False,
         )  # fmt: skip
         return run.summary["privacy"]["epsilon"], [note for note in run.summary["notes"] if "not private" in note]
@@ -131,7 +132,7 @@ def test_moves_by_counts_cost_what_ifca_costs_and_the_choices_are_open(tff_worke
     plain = build_ifca(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=2.0, seed=5))
     expected = privacy(plain, "ifca")
     assert privacy(built(rebalance_by="counts", least_clients=3), "counts") == expected and not expected[1]
-    assert privacy(built(least_clients=3), "choices")[1][0].startswith("not private: 3 releases came without noise")
+    assert privacy(built(least_clients=3), "choices")[1][0].startswith("not private: 2 releases came without noise")
 
 
 def test_bad_parameters(tff_worker, model, population):

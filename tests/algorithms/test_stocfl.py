@@ -130,7 +130,7 @@ def test_merging_clusters_average_their_models_by_members_that_trained_them(tff_
     assert_close(after.models[after.known.rows], alone.next(start, cohort_of(population, [3], 3))[0].models)
 
 
-@pytest.mark.parametrize("start", ["initial", "global", "closest"])
+@pytest.mark.parametrize("start", ["initial", pytest.param("global", marks=pytest.mark.slow), "closest"])
 def test_where_a_new_cluster_starts(tff_worker, model, turned, start):
     """A client that stays alone: its model after one round without the proximal term is SGD from its start."""
     how = StoCFLParameters(threshold=1, proximal_weight=0.0, start=start)
@@ -166,7 +166,14 @@ def test_a_rounds_scalars_are_of_the_clusters_after_it(tff_worker, model, turned
 
 
 @pytest.mark.parametrize(
-    "how", [HOW, dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single")]
+    "how",
+    [
+        HOW,
+        pytest.param(
+            dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single"),
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     method = stocfl(model, how)
@@ -212,7 +219,7 @@ def test_admitted_clients_that_have_not_trained_weigh_nothing_when_clusters_merg
     assert_close(merged.models[merged.known.rows], expected.models)
 
 
-@pytest.mark.parametrize("newcomer", [3, 4])
+@pytest.mark.parametrize("newcomer", [pytest.param(3, marks=pytest.mark.slow), 4])
 def test_a_newcomer_weighs_nothing_until_it_trains_itself(tff_worker, model, turned, newcomer):
     """Whether it has joined client 0's cluster, or founded one that has a copy of client 0's model: another's round
     does not make it one that has trained."""
@@ -281,6 +288,7 @@ def test_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, t
     assert state.assignment[2] == state.assignment[5] != state.assignment[0]
 
 
+@pytest.mark.slow  # every method's is in the conformance checks
 def test_traffic_is_that_of_the_map_reduce_forms(tff_worker, model, turned):
     method = stocfl(model)
     made = method.exports().build()

@@ -13,9 +13,12 @@ from tffcl.algorithms.stocfl import build_stocfl
 
 # Clients come in two rounds: limits must hold whoever has taken part.
 PARTIAL = ((0, 1, 2), (1, 3), (0, 2, 3), (2, 3))
+FIRST = pytest.mark.parametrize(
+    "cohorts", [pytest.param(COHORTS, marks=pytest.mark.slow), PARTIAL], ids=["everyone first", "partial"]
+)
 
 
-@pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
+@FIRST
 def test_one_cluster_without_the_term_is_fedavg(tff_worker, model, population, reference, cohorts):
     stocfl = build_stocfl(model, TRAINING, StoCFLParameters(threshold=-1, proximal_weight=0.0))
     clustered = train(stocfl, population, cohorts)
@@ -25,7 +28,8 @@ def test_one_cluster_without_the_term_is_fedavg(tff_worker, model, population, r
     assert_close(stocfl.views(clustered).global_model, averaged[0])
 
 
-@pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
+@pytest.mark.slow
+@FIRST
 def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, model, population, reference, cohorts):
     """Both models then start alike and are held near the same broadcast: they stay equal to each other and
     to FedProx.
@@ -37,6 +41,7 @@ def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, mod
     assert_close(stocfl.views(clustered).global_model, averaged[0])
 
 
+@pytest.mark.slow
 def test_one_cluster_as_the_paper_trains_it_is_fedprox_in_the_first_round(tff_worker, model, population, reference):
     """Then the centre is FedAvg's model, which is not the cluster's own last state: section 2.4 speaks of the
     objective.
@@ -49,7 +54,7 @@ def test_one_cluster_as_the_paper_trains_it_is_fedprox_in_the_first_round(tff_wo
     assert np.abs(third.models[1] - reference("fedprox")[1][0]).max() > 1e-3
 
 
-@pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
+@FIRST
 def test_as_many_clusters_as_clients_is_ditto(tff_worker, model, population, reference, cohorts):
     stocfl = build_stocfl(model, TRAINING, StoCFLParameters(threshold=1, proximal_weight=PULL))
     clustered, (views, personal) = train(stocfl, population, cohorts), reference("ditto", cohorts)
@@ -62,7 +67,7 @@ def test_as_many_clusters_as_clients_is_ditto(tff_worker, model, population, ref
 
 
 def test_everyone_in_the_first_round_is_agglomerative_clustering(tff_worker, model, digit_clients):
-    """SciPy's single linkage of the signatures, cut at the cosine τ, for every number of clusters that there can be."""
+    """SciPy's single linkage of the signatures, cut at the cosine τ, for some numbers of clusters."""
     population = digit_clients([60] * 8, turns=[0, 1, 2, 0, 1, 2, 3, 3])
     quick = dataclasses.replace(TRAINING, epochs=1, batch_size=0)
 
@@ -73,10 +78,10 @@ def test_everyone_in_the_first_round_is_agglomerative_clustering(tff_worker, mod
     merges = hierarchy.linkage(after_one_round(1).known.signatures.astype(float), "single", "cosine")
     heights = np.concatenate([[0], merges[:, 2], [2]])
     counts = []
-    for cut in (heights[:-1] + heights[1:]) / 2:
+    for cut in ((heights[:-1] + heights[1:]) / 2)[1::3]:
         state = after_one_round(1 - cut)
         expected = hierarchy.fcluster(merges, cut, "distance")
         pairs = set(zip(state.assignment.tolist(), expected.tolist()))
         assert len(pairs) == len(set(state.assignment)) == len(set(expected))
         counts.append(len(pairs))
-    assert counts == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert counts == [7, 4, 1]

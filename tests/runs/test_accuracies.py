@@ -150,11 +150,13 @@ def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
     is the same.
     """
     groups = {"stocfl": {"threshold": 0.3, "form": "displacement"}}
-    plain = tffcl.run(resolved("stocfl", algorithms=groups), tmp_path / "plain", show_progress=False)
-    placed = tffcl.run(
-        resolved("stocfl", algorithms=groups, evaluation={"place_unseen": True}),
-        tmp_path / "placed",
-        show_progress=False,
+    plain, placed = (
+        tffcl.run(
+            resolved("stocfl", algorithms=groups, evaluation={"every": 3, "place_unseen": place}),
+            tmp_path / str(place),
+            show_progress=False,
+        )
+        for place in (False, True)
     )
     for one, two in zip(rows_of(plain.out / "rounds.csv"), rows_of(placed.out / "rounds.csv"), strict=True):
         assert (
@@ -221,7 +223,7 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
 
 
 def test_confusions_are_of_the_clusters_with_most_clients(monkeypatch):
-    monkeypatch.setattr("tffcl.runs.evaluator._MOST_CLUSTERS", 2)
+    monkeypatch.setattr("tffcl.runs.cluster_history.MOST_CLUSTERS", 2)
     model, rng = own_data.perceptron(), np.random.default_rng(0)
     tests = {c: (rng.normal(size=(3, 30)).astype(np.float32), rng.integers(0, 2, 3)) for c in range(7)}
     population, clusters = tffcl.Population.from_arrays(tests, tests), np.array([0, 1, 1, 1, 2, 3, 3])

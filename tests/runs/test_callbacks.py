@@ -14,9 +14,8 @@ from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.run import Interrupted
 
 
-@pytest.fixture
-def go(model, population, tmp_path):
-    """Trains for seven rounds, FedAvg unless told otherwise; `(out, *callbacks, ...) -> result or None`."""
+def running(model, population, directory):
+    """What trains for seven rounds, FedAvg unless told otherwise; `(out, *callbacks, ...) -> result or None`."""
 
     def run(out, *callbacks, population=population, build=tffcl.algorithms.build_fedavg, **more):
         how = {
@@ -26,9 +25,20 @@ def go(model, population, tmp_path):
             "checkpoint_every": 3,
             "show_progress": False,
         } | more
-        return tffcl.train(build(model, TRAINING), population, callbacks=callbacks, out=tmp_path / out, **how)
+        return tffcl.train(build(model, TRAINING), population, callbacks=callbacks, out=directory / out, **how)
 
     return run
+
+
+@pytest.fixture
+def go(model, population, tmp_path):
+    return running(model, population, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(model, population, tmp_path_factory):
+    """A run of four rounds, of which no test loses anything."""
+    return running(model, population, tmp_path_factory.mktemp("callbacks"))("whole", rounds=4)
 
 
 def same(first, second):
@@ -58,17 +68,20 @@ class Mine(tffcl.Callback):
         self.seen.append(("end", run.stopped))
 
 
-def test_a_resumed_run_calls_from_where_it_goes_on(go):
+def test_a_resumed_run_calls_from_where_it_goes_on(go, whole):
     first, second = Mine(), Mine()
     assert go("run", first, rounds=4, until=2) is None
     result = go("run", second, resume=True, rounds=4)
     assert first.seen == [("begin", 0), (1, 1), (2, 2), ("end", "")]
     assert second.seen == [("begin", 2), (3, 3), (4, 4), ("end", "")]
-    same(result, go("whole", rounds=4))
+    same(result, whole)
 
 
-@pytest.mark.parametrize("act", [lambda run: 1 / 0, lambda run: True, lambda run: open("/nowhere/at/all")])
-def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
+@pytest.mark.parametrize(
+    "act",
+    [lambda run: 1 / 0, lambda run: True, pytest.param(lambda run: open("/nowhere/at/all"), marks=pytest.mark.slow)],
+)
+def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, whole, act):
     mine, other = Mine(2, act), Mine()
     with pytest.raises(
         UserError,
@@ -76,17 +89,21 @@ def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
     ) as raised:
         go("run", mine, other, rounds=4)
     assert "\n" not in str(raised.value) and mine.seen[-1] == ("end", "") and (2, 4) in other.seen
-    same(go("run", resume=True, rounds=4), go("whole", rounds=4))
+    same(go("run", resume=True, rounds=4), whole)
 
 
 @pytest.mark.parametrize(
     "leave, why",
     [
-        (lambda run: run.callback_states.update(mine=np.zeros(2)), "Object of type ndarray is not JSON serializable"),
+        pytest.param(
+            lambda run: run.callback_states.update(mine=np.zeros(2)),
+            "Object of type ndarray is not JSON serializable",
+            marks=pytest.mark.slow,
+        ),
         (lambda run: setattr(run, "callback_states", None), "NoneType in place of a dict"),
     ],
 )
-def test_a_state_that_no_checkpoint_holds_is_one_line_and_the_round_stays(go, leave, why):
+def test_a_state_that_no_checkpoint_holds_is_one_line_and_the_round_stays(go, whole, leave, why):
     other = Mine()
     with pytest.raises(UserError) as raised:
         go("run", Mine(2, leave), other, rounds=4)
@@ -95,17 +112,19 @@ def test_a_state_that_no_checkpoint_holds_is_one_line_and_the_round_stays(go, le
         "(rounds 1 to 2 are saved)"
     )
     assert (2, 3) in other.seen  # the failed one's count is that of the round before
-    same(go("run", resume=True, rounds=4), go("whole", rounds=4))
+    same(go("run", resume=True, rounds=4), whole)
 
 
-@pytest.mark.parametrize("number", [2, 4], ids=["in the middle", "in the last round"])
-def test_ctrl_c_in_a_callback_ends_the_run_with_its_round(go, number):
+@pytest.mark.parametrize(
+    "number", [pytest.param(2, marks=pytest.mark.slow), 4], ids=["in the middle", "in the last round"]
+)
+def test_ctrl_c_in_a_callback_ends_the_run_with_its_round(go, whole, number):
     def interrupt(run):
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match=f"stopped after round {number};"):
         go("run", Mine(number, interrupt), rounds=4)
-    same(go("run", resume=True, rounds=4), go("whole", rounds=4))
+    same(go("run", resume=True, rounds=4), whole)
 
 
 def test_an_error_at_the_end_is_told_and_the_result_stays(go, capsys):
@@ -152,7 +171,8 @@ def stops_at(values, patience, min_delta=0.0, sign=1):
 
 
 @pytest.mark.parametrize(
-    "metric, every, min_delta, sign", [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)]
+    "metric, every, min_delta, sign",
+    [("cluster_accuracy", 2, 0.04, 1), pytest.param("train_loss", 7, 0.3, -1, marks=pytest.mark.slow)],
 )
 def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(
     go, capsys, metric, every, min_delta, sign

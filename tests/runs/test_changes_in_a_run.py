@@ -68,9 +68,8 @@ def test_a_report_is_made_of_it(finished):
     assert (out / "figures" / f"{grouped}.png").is_file()
 
 
-@pytest.mark.parametrize(
-    "name, picture", [("flt", "relatedness"), pytest.param("stocfl", "merging", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # newcomers of a later round are in test_own_data
+@pytest.mark.parametrize("name, picture", [("flt", "relatedness"), ("stocfl", "merging")])
 def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, picture):
     """They are in the report's pictures, and what they sent of their data is in the traffic."""
     overrides = {
@@ -154,7 +153,7 @@ def test_the_data_of_a_run_go_with_it():
     assert examples() is None
 
 
-@pytest.mark.parametrize("saved", [3, 6])
+@pytest.mark.parametrize("saved", [pytest.param(3, marks=pytest.mark.slow), 6])
 def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path, saved):
     name, out, whole = finished
     again = tmp_path / "again"
@@ -176,6 +175,7 @@ def test_impossible_changes(values, message):
         resolve.resolve("demo_digits", "fedavg", overrides=values)
 
 
+@pytest.mark.slow  # a rehearsed round is in test_feddrift, too
 def test_a_run_that_asks_for_flags_is_exported(finished_run, kept, tmp_path):
     """Clients whose data changed have told already: the rehearsed round of an export forms no clusters anew."""
     _, out, _ = finished_run("flt")

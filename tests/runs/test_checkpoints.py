@@ -280,7 +280,7 @@ def test_a_flipped_bit_is_told_or_harmless(saved):
     models = whole.index(b"state.models.npy")
     described = range(models, models + 200)  # the header of the models: fewer rows would leave the rest unread
     told = 0
-    for place in [*described, *rng.integers(0, len(whole), 200), *range(len(whole) - 300, len(whole))]:
+    for place in [*described[::2], *rng.integers(0, len(whole), 100), *range(len(whole) - 300, len(whole), 2)]:
         content = bytearray(whole)
         content[place] ^= 1 << rng.integers(8)
         file.write_bytes(content)
@@ -292,7 +292,7 @@ def test_a_flipped_bit_is_told_or_harmless(saved):
         else:
             assert_same(found, state)
             assert_same(totals, TOTALS)
-    assert told > 500
+    assert told > 250
 
 
 def test_fewer_rows_in_a_header_are_told(saved):

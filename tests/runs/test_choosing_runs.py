@@ -15,8 +15,7 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.runs.summary import clustering_error, truly_related
 
-# FLIS (HC) clusters once, as PACFL does, whose runs are in test_run.
-METHODS = ("flis_dc", pytest.param("flis_hc", marks=pytest.mark.slow), "ifca")
+METHODS = ("flis_dc", "flis_hc", "ifca")
 SHORT = {
     "dataset": {"server_examples": 200},
     "train": {"rounds": 5},
@@ -30,6 +29,7 @@ def resolved(algorithm, **method):
     return resolve.resolve("demo_digits", algorithm, overrides={**SHORT, "algorithms": {algorithm: method}})
 
 
+@pytest.mark.slow  # of IFCA there is one in test_own_data, of FLIS (DC) one below
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_a_run_says_all_that_every_method_says(finished_run, algorithm):
     _, out, summary = finished_run(algorithm)
@@ -43,6 +43,7 @@ def test_a_run_says_all_that_every_method_says(finished_run, algorithm):
     assert (summary["traffic"]["signature_bytes"] > 0) == algorithm.startswith("flis")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["flis_dc", "ifca"])
 def test_a_resumed_run_ends_as_the_whole_one(finished_run, tmp_path, algorithm):
     """From round 3, which has no evaluation: what clients chose before does not matter."""
@@ -50,6 +51,7 @@ def test_a_resumed_run_ends_as_the_whole_one(finished_run, tmp_path, algorithm):
     check_resume(resolved(algorithm), out, whole, tmp_path / "again", saved=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_newcomers_join(finished_run, algorithm):
     _, out, summary = finished_run(algorithm)
@@ -73,6 +75,8 @@ def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
     notes = json.loads((out / "summary.json").read_text())["notes"]
     assert any("50 images are from the test set that clients are tested on" in note for note in notes)
     assert any("choose_by 'test_accuracy'" in note for note in notes)
+    (row,) = rows_of(out / "rounds.csv")
+    assert row["ari"] and row["clustering_error"]
     page = (out / "report.html").read_text()
     assert "choose_by &#39;test_accuracy&#39;" in page and "from the test set that clients are tested on" in page
 
@@ -104,6 +108,7 @@ def test_one_line_for_a_mistake(capsys, tmp_path, arguments, message):
     assert error.startswith("tffcl: ") and message in error
 
 
+@pytest.mark.slow  # other signatures are shown in test_similarity
 def test_similarity_by_inference(capsys, tmp_path):
     out = tmp_path / "similarity"
     arguments = [

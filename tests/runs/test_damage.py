@@ -40,7 +40,9 @@ def empty(path):
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [truncate, flip, empty])
+@pytest.mark.parametrize(
+    "damage", [truncate, *(pytest.param(damage, marks=pytest.mark.slow) for damage in (flip, empty))]
+)
 def test_a_damaged_checkpoint_the_one_before(stopped, runs, capsys, damage):
     damage(stopped / NEWEST)
     found = go(stopped, resume=True)
@@ -104,6 +106,7 @@ def test_a_row_with_what_is_no_number_is_told_before_the_run_goes_on(stopped):
     assert "not a number" in refused(stopped, resume=True)
 
 
+@pytest.mark.slow  # as in test_train
 @pytest.mark.parametrize("until", [5, None])
 def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finished, tmp_path, until):
     """Else a comparison, which runs what has no result, would take the shorter run's for its own."""

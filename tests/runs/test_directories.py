@@ -342,7 +342,11 @@ def full(*_, **__):
 
 @pytest.mark.parametrize(
     "place, name",
-    [(Checkpoints, "save"), *((each, "after_round") for each in (RoundsTable, TensorBoard, ClusterHistory))],
+    [
+        (Checkpoints, "save"),
+        (RoundsTable, "after_round"),
+        *(pytest.param(each, "after_round", marks=pytest.mark.slow) for each in (TensorBoard, ClusterHistory)),
+    ],
 )
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped, runs, monkeypatch, place, name):
     with monkeypatch.context() as patched:

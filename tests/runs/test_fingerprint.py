@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tffcl
+from tests import own_data
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.given import build_given
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
@@ -19,6 +20,7 @@ from tffcl.models.classifiers import build_mlp
 from tffcl.references import load_reference
 from tffcl.runs import fingerprint
 
+TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
 
 
@@ -43,8 +45,7 @@ def noted(of):
 def test_models_of_equal_shapes_that_compute_something_else_are_others():
     weights = {0: 9.0, 1: 1.0, 2: 1.0}
     others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]
-    others += [{"statistics": each} for each in ("reset", "local", "fedbn")]
-    others += [{"momentum": 0.5}, {"epsilon": 1e-5}, {"most": 2}]
+    others += [{"statistics": "reset"}, {"epsilon": 1e-5}, {"most": 2}]
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)
@@ -102,11 +103,9 @@ def test_a_run_does_not_go_on_from_other_first_weights(tmp_path, tff_worker):
 
 def test_a_run_does_not_go_on_with_other_true_groups(tmp_path, tff_worker):
     """By which it is measured, and which `given` trains by."""
-    rng = np.random.default_rng(0)
-    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(4)}
-    population, shown = tffcl.Population.from_arrays(clients), model(statistics="reset")
+    population = tffcl.Population.from_arrays(*own_data.clinics(4))
     first, other = (dataclasses.replace(population, groups=np.array(groups)) for groups in ([0, 1, 0, 1], [0, 0, 1, 1]))
-    method = build_given(shown, tffcl.LocalTraining(batch_size=4))
+    method = build_given(own_data.perceptron(), TRAINING)
     how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
     tffcl.train(method, first, rounds=1, **how)
     with pytest.raises(tffcl.UserError, match="true groups of clients differ"):
@@ -161,16 +160,14 @@ def test_functions_are_told_apart_by_their_code(monkeypatch):
 
 
 def test_a_run_does_not_go_on_with_another_function_of_one_name(tmp_path, tff_worker):
-    rng = np.random.default_rng(0)
-    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(2)}
-    population, shown = tffcl.Population.from_arrays(clients, clients), model(statistics="reset")
+    population, shown = tffcl.Population.from_arrays(*own_data.clinics(2)), own_data.perceptron()
     own = build_mlp((6, 1, 1), 3, hidden=2)
 
     def with_cost(model, cost):
         def measured(labels, outputs):
             return cost
 
-        return build_fedavg(model.with_metrics(["accuracy", measured]), tffcl.LocalTraining(batch_size=4))
+        return build_fedavg(model.with_metrics(["accuracy", measured]), TRAINING)
 
     how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
     tffcl.train(with_cost(shown, 5.0), population, rounds=2, until=1, **how)
@@ -186,8 +183,7 @@ def test_statistics_do_not_go_through_what_measures_updates():
     for name, options in (("dp", {}), ("robust", {"rule": "clipping"}), ("robust", {"rule": "multi_krum"})):
         with pytest.raises(tffcl.UserError, match='clips or compares .* statistics="reset"'):
             build_fedavg(shown, training, aggregation=tffcl.aggregation(name, **options))
-    for statistics in ("reset", "local", "fedbn"):
-        build_fedavg(model(statistics=statistics), training, aggregation=tffcl.aggregation("dp"))
+    build_fedavg(model(statistics="local"), training, aggregation=tffcl.aggregation("dp"))
     build_fedavg(shown, training, aggregation=tffcl.aggregation("robust", rule="median"))
 
 

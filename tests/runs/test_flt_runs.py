@@ -31,7 +31,7 @@ def resolved(name):
     return resolve.resolve("demo_digits", algorithm, overrides={**SHORT, "algorithms": {algorithm: METHODS[name]}})
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=["flt", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "flt")])
 def finished(request, finished_run):
     return finished_run(request.param)
 

@@ -55,7 +55,7 @@ def model():
     return build_mlp((8, 8, 1), 10, hidden=10, normalization=(0.3, 0.4))
 
 
-@pytest.fixture(params=["pacfl", "ifca"])
+@pytest.fixture(params=["pacfl", pytest.param("ifca", marks=pytest.mark.slow)])
 def method(request, model):
     if request.param == "ifca":
         return build_ifca(model, TRAINING, IFCAParameters(num_clusters=2))

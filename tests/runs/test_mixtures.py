@@ -157,7 +157,7 @@ def test_a_mixture_that_is_none_is_told_in_one_line(model, population, tmp_path,
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("loss", ["logits", "sigmoid", "numbers"])
+@pytest.mark.parametrize("loss", ["logits", pytest.param("sigmoid", marks=pytest.mark.slow), "numbers"])
 def test_mixtures_of_other_outputs(loss, population):
     kinds = {
         "logits": (None, tf.keras.losses.BinaryCrossentropy(from_logits=True), tf.int32),

@@ -10,8 +10,9 @@ from sklearn import metrics as sklearn
 
 import tffcl
 from tests import own_objectives
-from tests.own_objectives import OBJECTIVES, X, labels_of
+from tests.own_objectives import X, labels_of
 from tests.runs.finished_runs import without_times
+from tffcl.export.writer import save_models
 
 A = tffcl.algorithms
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
@@ -22,19 +23,18 @@ METHODS = {
 }
 
 
+# One kind of label, several, numbers that are told, and examples that are; the others are slow.
+QUICK = [("binary", "ifca"), ("labels", "fedavg"), ("numbers", "pacfl"), ("reconstruction", "fedavg")]
+OTHERS = [("binary", "pacfl"), *((name, "ifca") for name in ("numbers", "several numbers", "one-hot", "class weights"))]
+
+
 def run(name, method, out, *, model=None, **options):
     population = tffcl.Population.from_arrays(*own_objectives.examples(name))
     how = {"rounds": 2, "clients_per_round": 4, "show_progress": False} | options
     return tffcl.train(METHODS[method](model or own_objectives.model(name)), population, out=out, **how)
 
 
-@pytest.mark.parametrize(
-    "name, method",
-    [
-        *((name, method) for name in ("binary", "numbers") for method in METHODS),
-        *((name, "ifca") for name in OBJECTIVES if name not in ("binary", "binary logits", "numbers")),
-    ],
-)
+@pytest.mark.parametrize("name, method", [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)])
 def test_a_run_of_an_objective_reports_what_its_models_predict(tff_worker, name, method, tmp_path):
     result = run(name, method, tmp_path)
     tests, summary = own_objectives.examples(name)[1], result.summary
@@ -72,6 +72,7 @@ def test_labels_that_are_not_the_models_are_told_in_one_line(name, labels, messa
         tffcl.train(method, population, rounds=1, clients_per_round=1, out=tmp_path, show_progress=False)
 
 
+@pytest.mark.slow  # a run on own data goes on in test_own_data
 @pytest.mark.parametrize("name", ["binary", "numbers", "reconstruction"])
 def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_path):
     whole = run(name, "ifca", tmp_path / "whole")
@@ -99,12 +100,14 @@ def test_a_reconstruction_needs_no_test_examples(tff_worker, tmp_path):
         assert np.isfinite(result.clients["cluster_mse"]).sum() == (tests is not None)
 
 
-@pytest.mark.parametrize("name", ["binary", "labels", "several numbers"])
-def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["labels", *(pytest.param(name, marks=pytest.mark.slow) for name in ("binary", "several numbers"))]
+)
+def test_a_saved_model_answers_as_the_result(tff_worker, name, tmp_path):
     result = run(name, "fedavg", tmp_path / "run")
-    tffcl.export_result(result, tmp_path / "export")
+    save_models(tmp_path / "saved", own_objectives.model(name), result.model_of("c0")[np.newaxis])
     x = own_objectives.examples(name)[1]["c0"][0]
-    serve = tf.saved_model.load(str(tmp_path / "export" / "saved_model")).signatures["serving_default"]
+    serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
     served = serve(images=tf.constant(x), cluster=tf.constant(0))
     key = "numbers" if "numbers" in name else "labels"
     np.testing.assert_allclose(served[key], result.predict("c0", x), atol=1e-6)
@@ -115,6 +118,7 @@ def test_an_exported_model_answers_as_the_result(tff_worker, name, tmp_path):
     np.testing.assert_allclose(keras(x), found, atol=1e-6)
 
 
+@pytest.mark.slow  # of classes it is so always
 def test_fedavg_of_numbers_is_that_of_tff_learning(tff_worker, tmp_path):
     """On full batches of one step, so that the order of examples plays no part."""
     keras, examples = own_objectives.keras(1), own_objectives.examples("numbers")[0]

@@ -99,7 +99,7 @@ def test_a_run_is_resumed_with_the_same_table_only(method, result, out, tmp_path
         tffcl.train(method, renamed, out=tmp_path / "other", resume=True, show_progress=False, **PROTOCOL)
 
 
-@pytest.mark.parametrize("noise", [None, 2.0])
+@pytest.mark.parametrize("noise", [pytest.param(None, marks=pytest.mark.slow), 2.0])
 def test_what_standardises_features_is_a_release_of_a_private_run(noise, tmp_path):
     """The same run on a table whose means have noise, or none."""
     frame = clinics()

@@ -49,7 +49,9 @@ def ledger_of(releases, **settings):
     return ledger
 
 
-@pytest.mark.parametrize("noise, expected", [(1, 7.10), (2, 2.30), (4, 0.93)])
+@pytest.mark.parametrize(
+    "noise, expected", [(4, 0.93), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 7.10), (2, 2.30)))]
+)
 def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     ledger = ledger_of(200 * [Release("a round", noise, 10, 100, 0.1)])
     event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(noise))
@@ -59,7 +61,7 @@ def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     assert ledger.summary()["neighbours"] == "add or remove a client"
 
 
-@pytest.mark.parametrize("noise", [2, 8])
+@pytest.mark.parametrize("noise", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_fixed_cohorts_count_half_of_the_noise(noise):
     """Replacing a client changes a sum by up to twice the clip."""
     ledger = ledger_of(50 * [Release("a round", noise, 10, 100)])
@@ -79,7 +81,9 @@ def test_sampling_without_replacement_never_costs_more_than_it_would_without_amp
     assert ledger.epsilon == pytest.approx(epsilon_of_gaussian(10.0, DELTA))
 
 
-@pytest.mark.parametrize("noise", [0.03, 0.1, 0.199, 0.2, 0.201, 1, 3])
+@pytest.mark.parametrize(
+    "noise", [*(pytest.param(noise, marks=pytest.mark.slow) for noise in (0.03, 0.1, 0.199, 0.201, 1)), 0.2, 3]
+)
 def test_everyone_taking_part_is_one_gaussian_mechanism_exactly(noise):
     """Also where there is little noise: ε has no jump."""
     everyone = Release("a round", noise, 100, 100), Release("a round", noise, 100, 100, 1.0)  # also drawn at rate 1
@@ -128,7 +132,7 @@ def test_beside_open_rounds_of_drawn_cohorts_signatures_cost_what_they_cost_alon
 
 
 def test_little_noise_of_cohorts_that_are_drawn_makes_no_jump():
-    less, more = (ledger_of(10 * [Release("a round", noise, 10, 100, 0.1)]).epsilon for noise in (0.1999, 0.2001))
+    less, more = (ledger_of(3 * [Release("a round", noise, 10, 100, 0.1)]).epsilon for noise in (0.1999, 0.2001))
     assert 1 < less / more < 1.01
 
 
@@ -179,9 +183,9 @@ def private(model, clusters, **options):
     return build_ifca(model, TRAINING, IFCAParameters(num_clusters=clusters), seed=0, aggregation=aggregation)
 
 
-@pytest.mark.parametrize("clusters", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("clusters", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
-    """Of Poisson cohorts and of those of a fixed size, by the files that a run writes."""
+    """By the files that a run of Poisson cohorts writes."""
     rate, method = 3 / len(population), private(model, clusters)
     result = tffcl.train(
         method, population, rounds=2, clients_per_round=3, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS,
@@ -196,9 +200,24 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     assert told["privacy"]["epsilon"] == pytest.approx(by_hand[1], rel=1e-3) and told["privacy"]["budget"] is None
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
     assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
+
+
+def test_all_clusters_of_a_round_are_one_release_together(model, population):
+    """What a round of four releases is what that of one does: each client is in one of them."""
+    of_one, of_four = (private(model, clusters) for clusters in (1, 4))
+    ledgers_of = [ledger_of([]) for _ in range(2)]
+    for ledger, uploads in zip(ledgers_of, (of_one.engine.round_for(1).uploads, of_four._round.uploads)):
+        with simulating(ledger=ledger):
+            releases.release_round(uploads, Cohort(population, population.client_ids[:3], (1, 1)))
+    assert ledgers_of[0].epsilon == ledgers_of[1].epsilon == ledger_of([Release("a round", 1.0, 3, 5)]).epsilon
+
+
+@pytest.mark.slow
+def test_a_round_of_a_fixed_cohort_is_one_release(model, population, tmp_path):
     fixed = tffcl.train(
-        method, population, rounds=2, clients_per_round=3, out=tmp_path / "fixed", privacy=SETTINGS, show_progress=False
-    )
+        private(model, 4), population, rounds=2, clients_per_round=3, out=tmp_path, privacy=SETTINGS,
+        show_progress=False,
+    )  # fmt: skip
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     halved = dp_accounting.GaussianDpEvent(0.5)
     drawn = dp_accounting.SampledWithoutReplacementDpEvent(len(population), 3, halved)
@@ -297,14 +316,14 @@ def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker
     """PACFL as its clients join: who signs is seen to take part, once."""
     clients = digit_clients([40] * 8)
     how = PACFLParameters(num_vectors=3, num_clusters=1, when="as_they_join", signature_noise_multiplier=4.0)
-    method = build_pacfl(model, TRAINING, how, aggregation=tffcl.aggregation("dp", noise_multiplier=3.0, seed=1))
+    method = build_pacfl(model, TRAINING, how, aggregation=private_mean(noise_multiplier=2.0))
     ledger, state = ledger_of([]), method.initialize(clients)
     with simulating(ledger=ledger):
         for number, drawn in enumerate([(0, 1, 2), (3, 4), (1, 2)], 1):
             state, _ = method.next(state, Cohort(clients, np.array(drawn), (7, number), rate=0.4))
-    round_of = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0))
+    round_of = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(2.0))
     seen = dp_accounting.GaussianDpEvent
-    accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(3.0)).compose(round_of, 3)
+    accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(2.0)).compose(round_of, 3)
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
 
@@ -621,7 +640,7 @@ def test_who_the_clients_are_and_how_much_they_hold_counts_as_no_reading(labelle
     assert not len(ledger.as_array())
 
 
-@pytest.mark.parametrize("choose_by", ["validation_loss", "test_accuracy"])
+@pytest.mark.parametrize("choose_by", ["validation_loss", pytest.param("test_accuracy", marks=pytest.mark.slow)])
 def test_what_clients_choose_on_stays_on_their_devices(tff_worker, model, labelled, choose_by):
     ledger = ledger_of([])
     method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, choose_by=choose_by), seed=0)

@@ -29,8 +29,9 @@ def resolved(name):
     return resolve.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-# A run of FedProx is one of FedAvg, which is in test_run, but for the clients' loss.
-@pytest.fixture(params=["stocfl", pytest.param("fedprox", marks=pytest.mark.slow), "ditto"])
+# A run of FedProx is one of FedAvg, which is in test_run, but for the clients' loss; one of Ditto is in
+# test_clients_who_left.
+@pytest.fixture(params=["stocfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "ditto"))])
 def finished(request, finished_run):
     return finished_run(request.param)
 
@@ -149,6 +150,7 @@ def test_the_report_shows_how_clusters_merged(finished):
     assert own <= shown if name == "stocfl" else not own & shown
 
 
+@pytest.mark.slow  # other signatures are shown in test_similarity
 def test_similarity_is_what_everyone_in_the_first_round_gives(tmp_path):
     everyone = {**SHORT, "train": {"rounds": 1, "clients_per_round": 40}, "algorithms": {"stocfl": {"threshold": 0.3}}}
     del everyone["newcomers"]

@@ -164,7 +164,7 @@ def test_damage_is_told_with_what_mends_it_in_python(finished, method, populatio
         train(method, population, out, resume=True)
 
 
-@pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])
+@pytest.mark.parametrize("until", [None, pytest.param(1, marks=pytest.mark.slow)], ids=["finished", "interrupted"])
 def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, method, population, tmp_path, until):
     """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must
     not notice.
@@ -230,7 +230,7 @@ def test_a_finished_run_without_its_rounds_goes_on_and_has_a_report(method, popu
     train(method, population, tmp_path, rounds=2)
     (tmp_path / "rounds.csv").unlink()
     again = train(method, population, tmp_path, rounds=2, resume=True)
-    assert not len(again.rounds) and "train_loss" in again.rounds
+    assert again.rounds["round"].tolist() == [1, 2] and np.isnan(again.rounds["train_loss"]).all()
     assert tffcl.write_report(tmp_path).exists()
 
 
@@ -528,7 +528,7 @@ def test_the_training_loss_of_a_round_is_a_mean_over_examples(digits, model, tmp
     x, y = digits
     sizes = {0: 5, 1: 80, 2: 20}
     population = Population.from_arrays({client: (x[:size], y[:size]) for client, size in sizes.items()})
-    method, told = build_pacfl(model, LocalTraining(epochs=1), PACFLParameters(num_clusters=1)), []
+    method, told = built(model, clusters=1), []
     trained = method.next
 
     def noted(state, cohort):

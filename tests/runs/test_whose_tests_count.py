@@ -3,12 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 import tffcl
 from tests import own_data
-from tests.own_data import layers, sequential
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -35,7 +33,7 @@ def test_a_local_accuracy_is_of_the_test_examples_that_there_are(tmp_path):
     np.testing.assert_array_equal(found.clients["local_accuracy"][known], found.clients["cluster_accuracy"][known])
 
 
-@pytest.mark.parametrize("whose", ["ours", "TFF's"])
+@pytest.mark.parametrize("whose", ["ours", pytest.param("TFF's", marks=pytest.mark.slow)])
 def test_secure_sums_in_which_clusters_wait_lose_no_local_accuracy(whose, tmp_path):
     """A client is tested when it trains, though it is drawn again: it may then not be asked."""
     secure = tffcl.aggregation("secure_sum", min_cluster_size=2)
@@ -50,24 +48,6 @@ def test_secure_sums_in_which_clusters_wait_lose_no_local_accuracy(whose, tmp_pa
     trained = often["rounds_trained"] > 0
     assert np.isfinite(once["local_accuracy"][trained]).all() and once["rounds_trained"].sum() < 12
     np.testing.assert_array_equal(often["local_accuracy"], once["local_accuracy"])
-
-
-def test_all_tests_together_are_counted_by_the_labels_that_count(tmp_path):
-    """Of sequences there are more or fewer in each: one model has the accuracy that it has on all of them."""
-    rng = np.random.default_rng(0)
-    tokens = tf.TensorSpec([None, 5], tf.int32)
-    network = sequential(layers.Embedding(7, 3, input_length=5), layers.Dense(4))
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    model = tffcl.FlatModel.from_keras(network, loss, (tokens, tokens))
-
-    def some(client, count):
-        x, y = rng.integers(0, 7, [count, 5]).astype(np.int32), rng.integers(1, 4, [count, 5]).astype(np.int32)
-        return x, np.where(np.arange(5) < 1 + client, y, 0).astype(np.int32)
-
-    clients = [{f"writer {each}": some(each, count) for each in range(4)} for count in (12, 6)]
-    found = run(build_fedavg(model, TRAINING), clients, tmp_path / "run").summary["accuracy"]
-    assert found["cluster"]["pooled"] == pytest.approx(found["global"]["mean"])
-    assert found["cluster"]["pooled"] != pytest.approx(found["cluster"]["mean"])
 
 
 def test_where_nobody_is_tested_it_is_said(tmp_path):
