@@ -106,6 +106,7 @@ def test_fine_tuning_lowers_the_error_on_the_clients_images(digits, autoencoder)
 
 def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=3, seed=2)
+    assert signature.context_type["encoder"].shape == (autoencoder.layer_slices()["encoder_output"].stop,)
     found = signature.computation(signature.context, dataset(digits, slice(0, 80)))
     codes = autoencoder.encode(
         autoencoder.unravel(tf.constant(autoencoder.initial)), autoencoder.preprocess(digits[0][:80])
@@ -116,7 +117,7 @@ def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     assert least <= 1.02 * KMeans(3, n_init=10, random_state=0).fit(codes).inertia_
 
 
-@pytest.mark.parametrize("epochs", [0, 2])
+@pytest.mark.parametrize("epochs", [2, pytest.param(0, marks=pytest.mark.slow)])
 def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder, epochs):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=4, fine_tune_epochs=epochs, seed=4)
     assert str(signature.value_type) == "<centres=float32[4,12],mask=bool[4]>"
