@@ -117,7 +117,7 @@ BLANK = bytes.fromhex(
     "00000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
 )
 NOT_LOOKING = "damaged_runs|targets|splits_figure|files|formats|report.py::test_a_directory_that_cannot_be_written"
-LOOKING = re.compile(rf"tests/lab/(reporting/test_(?!{NOT_LOOKING})|batches/test_sweep\.py)")
+LOOKING = re.compile(rf"tests/lab/(reporting/test_(?!{NOT_LOOKING})|batches/test_sweep\.py::test_the_report)")
 _looking = [True]
 
 

@@ -26,9 +26,18 @@ def numpys(model, x, y):
     return model.ravel(softmax_regression.gradient(tensors, features, y)[0])
 
 
+def asking(signature):
+    collect = build_collection(signature)
+
+    def ask(datasets):
+        clients = [{"examples": each, "client_id": np.int32(number)} for number, each in enumerate(datasets)]
+        return by_client(collect(signature.context, clients)[1], range(len(clients)))
+
+    return ask
+
+
 def ask(signature, datasets):
-    clients = [{"examples": each, "client_id": np.int32(number)} for number, each in enumerate(datasets)]
-    return by_client(build_collection(signature)(signature.context, clients)[1], range(len(clients)))
+    return asking(signature)(datasets)
 
 
 def datasets(digits, parts):
@@ -87,9 +96,10 @@ def test_clients_of_the_same_examples_visit_them_in_orders_of_their_own(tff_work
         model, form="displacement", local=LocalTraining(epochs=2, batch_size=5, learning_rate=0.1)
     )
     same = datasets(digits, [slice(0, 60)] * 2)
-    first, second = ask(signature, same)
+    asked = asking(signature)
+    first, second = asked(same)
     assert np.abs(first - second).max() > 1e-3
-    np.testing.assert_array_equal(ask(signature, same), [first, second])
+    np.testing.assert_array_equal(asked(same), [first, second])
     first, second = ask(build_anchor_gradient(model, projection=100), same)
     np.testing.assert_array_equal(first, second)  # the projection is one for all
 

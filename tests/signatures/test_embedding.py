@@ -76,6 +76,7 @@ def test_the_steps_of_sgd(digits, autoencoder):
     assert np.abs(theta - autoencoder.initial).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_clients_with_the_same_images_visit_them_in_orders_of_their_own(tff_worker, digits, autoencoder):
     options = {"num_centres": 1, "fine_tune_epochs": 2, "optimizer": "adam", "seed": 4}
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, **options)
@@ -153,7 +154,7 @@ def test_a_client_makes_as_many_centres_as_it_has_classes(tff_worker, digits, au
 
 
 def test_a_client_without_examples_masks_all(tff_worker, digits, autoencoder):
-    signature = build_embedding(autoencoder, autoencoder.initial, SPEC, fine_tune_epochs=1)
+    signature = build_embedding(autoencoder, autoencoder.initial, SPEC)
     found = signature.computation(signature.context, dataset(digits, slice(0, 0)))
     assert not found["mask"].any() and not found["centres"].any()
 

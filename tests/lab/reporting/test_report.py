@@ -229,6 +229,7 @@ def test_texts_are_escaped(tmp_path, make_run):
     assert "<script>c</script>" in page.text
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_report_and_nothing_is_printed(run_page, run_path, capfd):
     _, first = run_page
     # The page holds the pictures, so that these are compared, too.

@@ -231,7 +231,7 @@ def test_a_signature_of_unknown_size_is_told_how_to_be_known(tmp_path):
 PAGE = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
 
 
-@pytest.mark.parametrize("radius", [0.0, 0.5])
+@pytest.mark.parametrize("radius", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_local_training_of_ones_own_is_fedavg_where_it_does_the_same(digit_clients, radius, tmp_path):
     """Steps on all examples; with a radius they go to where all around is low, too. And it is exported."""
     clients, training = digit_clients([30, 20, 25]), tffcl.LocalTraining(epochs=3, batch_size=0, learning_rate=0.1)
