@@ -152,7 +152,7 @@ def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, si
     assert total([[1], [2]]) == 3  # both have the computation
     assert not any(each.lost for each in context.workers)
     during(0.3, lambda: os.kill(first.pid, fault))
-    assert total([[number] for number in range(30)]) == 435
+    assert total([[number] for number in range(12)]) == 66
     assert context.workers[0].lost and not context.workers[1].lost
     error = capfd.readouterr().err
     assert f"the worker at {first.target} is lost: {said}" in error and f"goes to {second.target}" in error
