@@ -81,7 +81,9 @@ def test_a_deployed_round_gives_the_models_of_the_simulated_one(tff_worker, mode
     np.testing.assert_allclose(sharded.values["models"], simulated, rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("label", KINDS)
+@pytest.mark.parametrize(
+    "label", [each if each == "robust median" else pytest.param(each, marks=pytest.mark.slow) for each in RULES]
+)
 def test_every_rule_can_be_cut_into_blocks(tff_worker, model, label):
     """Also into blocks whose clients are in shards, with sums of their own; a round whose aggregations cannot be merged
     has no such form."""

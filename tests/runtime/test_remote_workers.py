@@ -47,6 +47,7 @@ def population(digit_clients):
     return digit_clients([31, 40, 25, 50, 12, 33, 8], turns=[0, 1, 0, 1, 0, 1, 0])
 
 
+@pytest.mark.slow  # the conformance suite holds two workers against one for every method
 def test_two_workers_sum_more_clusters_than_one_tensor_holds(tff_worker, pair, worker, model, digit_clients):
     population = digit_clients(list(range(10, 50, 2)))
     composed = build_clustered_round(model, LocalTraining())

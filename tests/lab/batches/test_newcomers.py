@@ -256,6 +256,7 @@ def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
     assert (out / "pacfl" / "seed-0" / "newcomers.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_newcomers_of_numbers_have_the_metrics_of_scikit_learn(tmp_path, capsys):
     """A regression has no accuracy; a metric of one test example, R², is not defined."""
     few = ["clinics_diabetes_small", "--rounds", "1", "--set", "newcomers.clients=2", "--set", "newcomers.epochs=1"]

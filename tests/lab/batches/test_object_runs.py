@@ -118,6 +118,7 @@ def test_a_result_does_not_answer_with_models_of_a_run_that_was_written_in_its_p
         first.result("Ditto")
 
 
+@pytest.mark.slow
 def test_without_test_examples_a_verdict_does_not_say_who_has_which_model(model, tmp_path):
     train, _ = own_data.clinics()
     methods = {"one": build_fedavg(model, TRAINING), "parts": build_lg_fedavg(model, TRAINING)}

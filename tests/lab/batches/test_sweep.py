@@ -167,6 +167,7 @@ def test_the_table_of_two_keys(two_keys):
         assert row["cluster_accuracy_percent_std"] == row["clustering_error"] == row["clustering_error_std"] == ""
 
 
+@pytest.mark.slow
 def test_the_table_of_two_seeds(two_seeds):
     rows = rows_of(two_seeds / "sweep.csv")
     assert [(row["algorithms.pacfl.num_clusters"], row["clusters"], row["seeds"]) for row in rows] == [
@@ -207,6 +208,7 @@ def test_resume_keeps_what_is_finished(two_keys, capsys):
     assert "holds another run: its train.momentum is 0.5, not 0.25" in message
 
 
+@pytest.mark.slow
 def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
     out = shutil.copytree(two_seeds, tmp_path / "out")
     command = [

@@ -9,6 +9,7 @@ import tffcl
 from tffcl.errors import UserError
 from tffcl.lab.reporting import comparison_table, report_figures
 from tffcl.lab.reporting.page import cluster_tables
+from tffcl.lab.reporting.report import write_report
 from tffcl.runs import metrics
 from tffcl.runs.evaluator import Evaluator
 from tffcl.runs.run_directory import CONFUSION
@@ -56,7 +57,7 @@ def test_tables_figures_and_page_show_the_metrics_of_a_run(run):
     assert cells["AUC", "cluster"].text == f"{found:.3f}" and cells["AUC", "global"].text == "–"
     plain = comparison_table.plain_table(rows).to_csv(comparison_table.SPREAD)
     assert "cluster_auc,cluster_auc_std" in plain
-    page = (run.path / "report.html").read_text()
+    page = write_report(run.path).read_text()
     assert {"metrics", "confusion"} <= {file.stem for file in (run.path / "figures").iterdir()}
     assert "log loss" in page and "Which labels are taken for which" in page
     clients = cluster_tables.clients_table(run)

@@ -13,9 +13,10 @@ import struct
 import numpy as np
 import pytest
 
+from tests.conftest import BLANK
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
-from tffcl.lab.reporting import batch_index, comparison_table
+from tffcl.lab.reporting import batch_index, comparison_table, report_figures
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.html import render
@@ -71,13 +72,22 @@ class Page(html.parser.HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def write_panels(path):
+    """The report of a directory with the panels of its page; of its PNGs, which take longest, `test_a_run` looks at
+    those of a run.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_figures, "to_png", lambda figure: BLANK)
+        return write_report(path)
+
+
 @pytest.fixture(scope="module")
 def comparison(comparison_path, tmp_path_factory):
     """A comparison with its report, where the tests may look but not touch."""
     path = tmp_path_factory.mktemp("report") / "out"
     shutil.copytree(comparison_path, path)
     page_without_pictures(path / "pacfl" / "seed-0")
-    write_report(path)
+    write_panels(path)
     return path
 
 
@@ -222,7 +232,7 @@ def test_texts_are_escaped(tmp_path, make_run):
     config.write_text(config.read_text().replace("made for the tests", "<img src=http://example.org/x onerror=y>"))
     clients = tmp_path / "out" / "clients.csv"
     clients.write_text(clients.read_text().replace("client-03", "<script>c</script>"))
-    page = Page(write_report(tmp_path / "out"))
+    page = Page(write_panels(tmp_path / "out"))
     assert_stands_alone(page)
     assert evil in page.text
     assert "<img src=http://example.org/x onerror=y>" in page.text
@@ -243,7 +253,7 @@ def test_a_run_without_rounds_tree_or_local_training(run_path):
     with np.load(run_path / "clustering.npz") as archive:
         arrays = dict(archive) | {"merges": np.empty((0, 4)), "threshold": np.nan}
     np.savez(run_path / "clustering.npz", **arrays)
-    page = Page(write_report(run_path))
+    page = Page(write_panels(run_path))
     assert_stands_alone(page)
     expected = RUN_FIGURES - {"accuracy", "progress", "traffic", "dendrogram"}
     assert {each.stem for each in (run_path / "figures").glob("*.png")} == expected
@@ -279,7 +289,7 @@ def test_rows_stand_in_the_order_that_was_asked_for(comparison_path, tmp_path):
     shutil.copytree(comparison_path, path)
     write_index(path, "comparison", {"algorithms": ["pacfl", "fedavg"], "targets": ["cluster=50"]})
     (path / "pacfl" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
-    (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps({**NEWCOMERS, "algorithm": "fedavg"}))
     page = page_without_pictures(path)
     tables_of = re.findall(r"<tbody>(.*?)</tbody>", page.source, re.DOTALL)
     orders = [re.findall(r'<th scope="row"[^>]*>(fedavg|pacfl)</th>', body) for body in tables_of]

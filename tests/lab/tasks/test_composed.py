@@ -176,6 +176,7 @@ def test_what_groupings_find_of_forty_clients_in_four_rotations(tff_worker_of_mo
     assert adjusted_rand_score(clients.groups, method.views(state).clusters) >= least
 
 
+@pytest.mark.slow
 def test_trainings_of_the_same_groups_differ(composed):
     """The grouping is the same, what is learned is not."""
     learned = {}

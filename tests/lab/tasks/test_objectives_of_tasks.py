@@ -57,8 +57,10 @@ def test_a_task_of_numbers_trains_by_squared_error(tmp_path, capsys):
     assert main(["export", str(tmp_path / "out"), "--to", str(tmp_path / "exported")]) == 0
 
 
+@pytest.mark.slow
 def test_a_task_of_sequences_predicts_each_next_character(tmp_path):
-    result, held = run("texts_next_character_small", "histogram", tmp_path / "out")
+    short = {"train": {"rounds": 1, "local_epochs": 1}, "model": {"units": 8}}
+    result, held = run("texts_next_character_small", "histogram", tmp_path / "out", **short)
 
     def log_loss(name, test):
         answers = result.predict(name, test.x, probabilities=True).reshape(-1, 97).astype(float)

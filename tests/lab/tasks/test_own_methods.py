@@ -102,6 +102,7 @@ def test_it_is_exported_and_checked(compared, tmp_path):
     assert any("as the library on clients of the task" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_its_keys_can_be_swept_over(task, tmp_path):
     source = resolve.find_source(task, "mine")
     planned = sweep.plan(
