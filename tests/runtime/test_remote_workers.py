@@ -284,6 +284,7 @@ def test_a_worker_that_is_not_there(capsys, processes, tmp_path):
     assert f"no TFF worker answers at localhost:{port}" in line and f"tffcl worker --port {port}" in line
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_before_the_first_round(capsys, processes, tmp_path):
     (there,) = processes.start(1)
     os.kill(there.pid, signal.SIGSTOP)

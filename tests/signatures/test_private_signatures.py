@@ -92,7 +92,7 @@ def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, enco
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "embedding" else pytest.mark.slow) for name in ALIKE]
+    "name", [pytest.param(name, marks=[] if name == "label_histogram" else pytest.mark.slow) for name in ALIKE]
 )
 def test_what_is_deployed_draws_its_noise_anew(tff_worker, model, population, encoder, name):
     """In a simulation it follows from a seed that nobody deploys."""

@@ -149,7 +149,7 @@ def same_space(first, second) -> bool:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    "energy", [0.9, 1.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.5, 0.8, 0.95))]
+    "energy", [0.9, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.5, 0.8, 0.95, 1.0))]
 )
 def test_as_many_vectors_as_hold_the_energy(digits, method, energy):
     data = matrix(digits, 80).astype(float)

@@ -104,6 +104,7 @@ def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_setti
     assert compare(alone, others, tmp_path, overwrite=True, seeds=[0, 1])[0] != first[0]
 
 
+@pytest.mark.slow
 def test_a_result_does_not_answer_with_models_of_a_run_that_was_written_in_its_place(model, clients, tmp_path):
     """Personal models are read when they are asked for."""
     ditto = {"Ditto": build_ditto(model, TRAINING)}

@@ -114,6 +114,7 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity(clients, "embedding", model=own_data.perceptron())
 
 
+@pytest.mark.slow
 def test_clients_of_a_model_that_gives_its_input_again_are_looked_at():
     clients = tffcl.Population.from_arrays(own_objectives.examples("reconstruction")[0])
     found = tffcl.similarity(clients, "anchor_gradient", model=own_objectives.model("reconstruction"))
