@@ -16,6 +16,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "tffcl" / "docs").glob("*.md"))]
 
 
+@pytest.fixture(scope="module")
+def league():
+    return study_results.read_study(ROOT / "tasks" / "results" / "league")
+
+
 def commands():
     return {parser.prog.removeprefix("tffcl ") for parser in _parsers(build_parser())} - {"tffcl"}
 
@@ -53,7 +58,7 @@ def test_the_table_of_commands_is_whole():
     assert {name for name in re.findall(r"`tffcl (\w+)", table)} == commands()
 
 
-def test_what_the_table_of_methods_says_is_what_the_league_found():
+def test_what_the_table_of_methods_says_is_what_the_league_found(league):
     """Who is named in the first four rows is above FedAvg beyond chance, the best ones of the first column first."""
     settings = {
         "P(X):": ("FMNIST, P(X)", "MNIST, four rotations, 400 clients"),
@@ -61,21 +66,20 @@ def test_what_the_table_of_methods_says_is_what_the_league_found():
         "P(Y\\|X)": ("FMNIST, P(Y|X)", "Clinics that name opposite"),
         "P(X\\|Y)": ("FMNIST, P(X|Y)",),
     }
-    league = league_table.league_rows(study_results.read_study(ROOT / "tasks" / "results" / "league"))
+    ranked = league_table.league_rows(league)
     table = README[README.index("| what differs") :].split("\n\n")[0]
     for kind, columns in settings.items():
         (row,) = [line for line in table.splitlines() if kind in line]
         named, above = re.findall(r"`(\w+)`", re.split(r"(?<!\\)\|", row)[2]), []
         for column in columns:
-            rows = [each for each in league[column] if each.above_baseline.mean > 0]
+            rows = [each for each in ranked[column] if each.above_baseline.mean > 0]
             above.append([each.result.noted["method"] for each in rows if each.is_beyond_chance])
         assert set(named) <= set().union(*above), kind
         first = [name for name in named if name in above[0]]
         assert first == sorted(first, key=above[0].index), kind
 
 
-def test_what_the_readme_says_of_the_league_can_be_counted():
-    league = study_results.read_study(ROOT / "tasks" / "results" / "league")
+def test_what_the_readme_says_of_the_league_can_be_counted(league):
     words = r"(\d+) methods, the true groups among them,\s+on (\d+) settings.*?; (\d+) of ([\d,]+) runs diverged"
     told = [int(each.replace(",", "")) for each in re.search(words, README, re.DOTALL).groups()]
     run = [each for each in league.results if each.seeds or each.failures]

@@ -151,7 +151,7 @@ class TestExecution:
             (tff.aggregators.UnweightedMeanFactory(), False),
             (tff.learning.robust_aggregator(weighted=False), False),
             (tff.learning.compression_aggregator(weighted=False), False),
-            (tff.learning.secure_aggregator(weighted=False), False),
+            pytest.param(tff.learning.secure_aggregator(weighted=False), False, marks=pytest.mark.slow),
             (tff.learning.dp_aggregator(0.5, 100, zeroing=True), True),
             (tff.aggregators.clipping_factory(1.0, tff.aggregators.SumFactory()), True),
             (tff.learning.robust_aggregator(), True),
@@ -180,6 +180,7 @@ class TestExecution:
         ]
         np.testing.assert_allclose(process.next(process.initialize(), clients, [2.0] * 4).result, [2, 10])
 
+    @pytest.mark.slow
     def test_secure_sums_per_cluster(self, worker):
         """Secure sums run in TFF's test runtime only; the means are those of plain sums up to the quantisation."""
         bound = 10.0

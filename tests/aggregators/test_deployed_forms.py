@@ -32,6 +32,11 @@ RULES = {
     "robust median": {"rule": "median"},
 }
 SUMS_ONLY = ("secure_sum", "dp with secure sums")
+# By default sums, sums with noise, and what needs each update.
+KINDS = [
+    label if label in ("secure_sum", "dp", "robust median") else pytest.param(label, marks=pytest.mark.slow)
+    for label in RULES
+]
 
 
 def round_of(model, label):
@@ -39,7 +44,7 @@ def round_of(model, label):
     return build_clustered_training(model, TRAINING, aggregation=aggregation).round_for(2)
 
 
-@pytest.mark.parametrize("label", RULES)
+@pytest.mark.parametrize("label", KINDS)
 def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_worker, model, population, label):
     composed = round_of(model, label)
     form = deployment_forms.build_form("map_reduce", composed.deployed)
@@ -57,7 +62,10 @@ def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_w
             deployment_forms.build_form("distribute_aggregate", composed.deployed)
 
 
-@pytest.mark.parametrize("label", ["compression", "robust median", "robust clipping"])
+@pytest.mark.parametrize(
+    "label",
+    ["robust median", *(pytest.param(each, marks=pytest.mark.slow) for each in ("compression", "robust clipping"))],
+)
 def test_a_deployed_round_gives_the_models_of_the_simulated_one(tff_worker, model, population, label):
     composed = round_of(model, label) if label != "compression" else build_clustered_training(
         model, TRAINING, aggregation=tffcl.aggregation("compression", seed=1)
@@ -73,7 +81,9 @@ def test_a_deployed_round_gives_the_models_of_the_simulated_one(tff_worker, mode
     np.testing.assert_allclose(sharded.values["models"], simulated, rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("label", RULES)
+@pytest.mark.parametrize(
+    "label", [each if each == "robust median" else pytest.param(each, marks=pytest.mark.slow) for each in RULES]
+)
 def test_every_rule_can_be_cut_into_blocks(tff_worker, model, label):
     """Also into blocks whose clients are in shards, with sums of their own; a round whose aggregations cannot be merged
     has no such form."""
@@ -167,7 +177,9 @@ def models_after(composed, model, population, clients=(0, 1, 2, 3, 4)):
     return run_round(composed, cohort, values, composed.initial_aggregators, key=keys)
 
 
-@pytest.mark.parametrize("label", ["dp", "secure_sum", pytest.param("lie", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "label", ["dp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("secure_sum", "lie"))]
+)
 def test_blocks_release_what_the_whole_does(tff_worker, model, population, label):
     """The noise is drawn once, of the sums of all blocks; attackers that know everybody know those of other blocks.
 

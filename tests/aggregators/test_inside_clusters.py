@@ -55,10 +55,10 @@ def of_rows(found, clusters):
     return np.concatenate([found, np.zeros((clusters - len(found), SIZE))])
 
 
-CLUSTERS = pytest.mark.parametrize("clusters", [2, 8, 25])
+CLUSTERS = pytest.mark.parametrize("clusters", [8, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 25))])
 
 
-@CLUSTERS
+@pytest.mark.parametrize("clusters", [8, 25])
 def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
     keys, values, weights = unequal(clusters)
     factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=1), clusters)
@@ -90,7 +90,7 @@ def test_secure_sums_of_equal_weights_lose_nothing_to_the_largest_weight(tff_wor
     factory = keyed_factory(tffcl.aggregation("secure_sum"), 1).with_equal_weights()
     found = aggregated(factory, np.zeros(5, int), values, np.ones(5))
     np.testing.assert_allclose(found.result, [values.mean(axis=0)], rtol=0, atol=BOUND / 10_000)
-    found = aggregated(factory, np.zeros(400, int), np.full((400, SIZE), 0.3 * 2**-28, np.float32), np.ones(400))
+    found = aggregated(factory, np.zeros(50, int), np.full((50, SIZE), 0.3 * 2**-28, np.float32), np.ones(50))
     assert not np.any(found.result)  # cut off upwards it would be one unit, and downwards minus one
     below = aggregated(factory, np.zeros(4, int), np.full((4, SIZE), 0.8 * 2**-28, np.float32), np.ones(4))
     np.testing.assert_array_equal(below.result, np.full((1, SIZE), 2**-28, np.float32))
@@ -98,7 +98,12 @@ def test_secure_sums_of_equal_weights_lose_nothing_to_the_largest_weight(tff_wor
 
 @pytest.mark.parametrize(
     "clusters, secure, clipping",
-    [(2, False, "fixed"), (8, False, "adaptive"), (8, True, "fixed"), (25, False, "fixed")],
+    [
+        (8, False, "adaptive"),
+        (8, True, "fixed"),
+        pytest.param(2, False, "fixed", marks=pytest.mark.slow),
+        pytest.param(25, False, "fixed", marks=pytest.mark.slow),
+    ],
 )
 def test_without_noise_a_private_mean_is_the_mean_over_members(tff_worker, clusters, secure, clipping):
     keys, values, _ = unequal(clusters)
@@ -128,7 +133,14 @@ def test_all_that_a_round_tells_is_as_private_as_its_noise_multiplier_says(clipp
     assert sum((change / noises[what]) ** 2 for what, change in changes.items()) == pytest.approx(0.7**-2)
 
 
-@pytest.mark.parametrize(("quantile", "least", "most"), [(0.3, 0.75, 1.2), (0.5, 0.9, 3.1), (0.8, 2.6, 3.6)])
+@pytest.mark.parametrize(
+    ("quantile", "least", "most"),
+    [
+        (0.8, 2.6, 3.6),
+        pytest.param(0.3, 0.75, 1.2, marks=pytest.mark.slow),
+        pytest.param(0.5, 0.9, 3.1, marks=pytest.mark.slow),
+    ],
+)
 def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker, quantile, least, most):
     """Half of the updates have norm 1, half 3: the clip that starts at 10 ends at one of them or between, also with
     seven empty clusters.
@@ -148,7 +160,7 @@ def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(t
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_noise_has_the_stated_standard_deviation(tff_worker, secure):
     """Chi-squared tests at 1 in 1000 of sums and counts, of all rounds and clusters together."""
-    z, clip, share, clusters, rounds = 0.7, 2.0, 0.3, 3, 40
+    z, clip, share, clusters, rounds = 0.7, 2.0, 0.3, 3, 15
     factory = tffcl.aggregation(
         "dp", noise_multiplier=z, clip=clip, count_share=share, min_cluster_size=0.5, secure=secure, seed=5
     ).with_clusters(clusters)
@@ -251,7 +263,7 @@ def test_robust_rules_against_numpy_and_within_their_bound(tff_worker, rule, clu
         assert np.all((np.linalg.norm(difference) if rule == "multi_krum" else difference) <= bound + 1e-5)
 
 
-@pytest.mark.parametrize("count", [2, 4, 5])
+@pytest.mark.parametrize("count", [2, 4, pytest.param(5, marks=pytest.mark.slow)])
 def test_multi_krum_breaks_ties_whatever_the_order_of_members(tff_worker, count):
     """Two that are each other's nearest have equal scores."""
     values = np.random.default_rng(1).normal(size=(count, SIZE)).astype(np.float32)
@@ -259,7 +271,7 @@ def test_multi_krum_breaks_ties_whatever_the_order_of_members(tff_worker, count)
     members = [collections.OrderedDict(key=np.int32(0), value=value) for value in values]
     found = [
         np.asarray(process.next(process.initialize(), [members[each] for each in order], [1.0] * count).result)
-        for order in itertools.islice(itertools.permutations(range(count)), 0, None, 5 if count == 5 else 1)
+        for order in itertools.islice(itertools.permutations(range(count)), 0, None, {2: 1, 4: 5, 5: 5}[count])
     ]
     np.testing.assert_allclose(found, np.broadcast_to(found[0], np.shape(found)), atol=1e-6)
 

@@ -8,11 +8,11 @@ from tests.fuzz import client_data, command, command_lines, files_of_runs, odd_r
 
 
 def test_task_files(directory, monkeypatch):
-    command.assert_none_wrong(task_files.cases(directory, monkeypatch, 25, seed=0))
+    command.assert_none_wrong(task_files.cases(directory, monkeypatch, 12, seed=0))
 
 
 def test_values_of_set(directory, monkeypatch):
-    command.assert_none_wrong(command_lines.settings_cases(monkeypatch, 18))
+    command.assert_none_wrong(command_lines.settings_cases(monkeypatch, 8))
 
 
 def test_command_lines(directory, monkeypatch):

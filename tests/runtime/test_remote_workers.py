@@ -47,6 +47,7 @@ def population(digit_clients):
     return digit_clients([31, 40, 25, 50, 12, 33, 8], turns=[0, 1, 0, 1, 0, 1, 0])
 
 
+@pytest.mark.slow  # the conformance suite holds two workers against one for every method
 def test_two_workers_sum_more_clusters_than_one_tensor_holds(tff_worker, pair, worker, model, digit_clients):
     population = digit_clients(list(range(10, 50, 2)))
     composed = build_clustered_round(model, LocalTraining())
@@ -152,7 +153,7 @@ def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, si
     assert total([[1], [2]]) == 3  # both have the computation
     assert not any(each.lost for each in context.workers)
     during(0.3, lambda: os.kill(first.pid, fault))
-    assert total([[number] for number in range(30)]) == 435
+    assert total([[number] for number in range(12)]) == 66
     assert context.workers[0].lost and not context.workers[1].lost
     error = capfd.readouterr().err
     assert f"the worker at {first.target} is lost: {said}" in error and f"goes to {second.target}" in error
@@ -283,6 +284,7 @@ def test_a_worker_that_is_not_there(capsys, processes, tmp_path):
     assert f"no TFF worker answers at localhost:{port}" in line and f"tffcl worker --port {port}" in line
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_before_the_first_round(capsys, processes, tmp_path):
     (there,) = processes.start(1)
     os.kill(there.pid, signal.SIGSTOP)

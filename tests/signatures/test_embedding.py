@@ -76,6 +76,7 @@ def test_the_steps_of_sgd(digits, autoencoder):
     assert np.abs(theta - autoencoder.initial).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_clients_with_the_same_images_visit_them_in_orders_of_their_own(tff_worker, digits, autoencoder):
     options = {"num_centres": 1, "fine_tune_epochs": 2, "optimizer": "adam", "seed": 4}
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, **options)
@@ -106,6 +107,7 @@ def test_fine_tuning_lowers_the_error_on_the_clients_images(digits, autoencoder)
 
 def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=3, seed=2)
+    assert signature.context_type["encoder"].shape == (autoencoder.layer_slices()["encoder_output"].stop,)
     found = signature.computation(signature.context, dataset(digits, slice(0, 80)))
     codes = autoencoder.encode(
         autoencoder.unravel(tf.constant(autoencoder.initial)), autoencoder.preprocess(digits[0][:80])
@@ -116,7 +118,7 @@ def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     assert least <= 1.02 * KMeans(3, n_init=10, random_state=0).fit(codes).inertia_
 
 
-@pytest.mark.parametrize("epochs", [0, 2])
+@pytest.mark.parametrize("epochs", [2, pytest.param(0, marks=pytest.mark.slow)])
 def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder, epochs):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=4, fine_tune_epochs=epochs, seed=4)
     assert str(signature.value_type) == "<centres=float32[4,12],mask=bool[4]>"
@@ -152,7 +154,7 @@ def test_a_client_makes_as_many_centres_as_it_has_classes(tff_worker, digits, au
 
 
 def test_a_client_without_examples_masks_all(tff_worker, digits, autoencoder):
-    signature = build_embedding(autoencoder, autoencoder.initial, SPEC, fine_tune_epochs=1)
+    signature = build_embedding(autoencoder, autoencoder.initial, SPEC)
     found = signature.computation(signature.context, dataset(digits, slice(0, 0)))
     assert not found["mask"].any() and not found["centres"].any()
 

@@ -1,5 +1,6 @@
 """What several runs will take, said before they start; and a comparison to which seeds are added."""
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -164,7 +165,11 @@ def test_the_cheapest_of_a_seed_comes_first(tmp_path, ran, monkeypatch):
 
 
 def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, monkeypatch):
-    """There are a thousand kept runs, and every command that begins a run looks them up."""
+    """There are a thousand kept runs, and every command that begins a run of the package's tasks looks them up."""
+    (one,) = configs([0], ["solo"])
+    for asked, kept in ((one, True), (dataclasses.replace(one, task="my_clinics"), False)):
+        found = batch.earlier_places([batch.Job(asked, pathlib.PurePath("x"), "a run")])
+        assert [each.name for each in found] == kept * ["results"] + [asked.task]
     compare.compare_runs(configs([0]), tmp_path)
     (fedavg, _) = configs([1])
     parsed, parse = [], batch.parse_toml

@@ -104,24 +104,26 @@ def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_setti
     assert compare(alone, others, tmp_path, overwrite=True, seeds=[0, 1])[0] != first[0]
 
 
+@pytest.mark.slow
 def test_a_result_does_not_answer_with_models_of_a_run_that_was_written_in_its_place(model, clients, tmp_path):
     """Personal models are read when they are asked for."""
     ditto = {"Ditto": build_ditto(model, TRAINING)}
-    first = compare(ditto, clients, tmp_path)
+    first = compare(ditto, clients, tmp_path, rounds=1)
     before = first.result("Ditto")
-    compare(ditto, clients.map(lambda x, y: (2 * x, y)), tmp_path, overwrite=True)
+    compare(ditto, clients.map(lambda x, y: (2 * x, y)), tmp_path, rounds=1, overwrite=True)
     with pytest.raises(UserError, match=r"kept, cannot be read \(it is of another run, which was written there since"):
         [before.model_of(client) for client in clients.shown_ids]
     nearer = build_ditto(model, TRAINING, DittoParameters(proximal_weight=7.0))
-    compare({"Ditto": nearer}, clients, tmp_path, overwrite=True)
+    compare({"Ditto": nearer}, clients, tmp_path, rounds=1, overwrite=True)
     with pytest.raises(UserError, match="holds another run: its built_from.parameters.proximal_weight is 7.0"):
         first.result("Ditto")
 
 
+@pytest.mark.slow
 def test_without_test_examples_a_verdict_does_not_say_who_has_which_model(model, tmp_path):
     train, _ = own_data.clinics()
     methods = {"one": build_fedavg(model, TRAINING), "parts": build_lg_fedavg(model, TRAINING)}
-    found = compare(methods, tffcl.Population.from_arrays(train), tmp_path)
+    found = compare(methods, tffcl.Population.from_arrays(train), tmp_path, rounds=1)
     assert found.verdict == "No groups were found; one and parts end in one cluster."
 
 
@@ -171,15 +173,16 @@ def test_a_method_that_is_made_for_each_seed_goes_on(model, clients, tmp_path):
     def build(seed):
         return build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), seed=seed)
 
-    found = compare({"mine": build}, clients, tmp_path, seeds=[0, 1])
+    how = {"rounds": 1, "resume": True}
+    found = compare({"mine": build}, clients, tmp_path, seeds=[0, 1], rounds=1)
     for seeds in ([0, 1], [2]):
-        again = compare({"mine": build}, clients, tmp_path, seeds=seeds, resume=True)
+        again = compare({"mine": build}, clients, tmp_path, seeds=seeds, **how)
     assert again[0]["seed"] == 2 and found.result("mine", seed=0).summary == found[0]
     kept = {"always": build(0)}  # the seed of the first run only by chance
-    compare(kept, clients, tmp_path / "kept", seeds=[0, 1])
-    assert compare(kept, clients, tmp_path / "kept", seeds=[0], resume=True)[0]["seed"] == 0
+    compare(kept, clients, tmp_path / "kept", seeds=[0, 1], rounds=1)
+    assert compare(kept, clients, tmp_path / "kept", seeds=[0], **how)[0]["seed"] == 0
     with pytest.raises(UserError, match="mine/seed-0 was run with built_from.seed 0, not 5"):
-        compare({"mine": lambda: build(5)}, clients, tmp_path, resume=True)
+        compare({"mine": lambda: build(5)}, clients, tmp_path, **how)
 
 
 def test_clients_that_join_later_are_in_all_runs(methods, clients, tmp_path):
@@ -255,16 +258,16 @@ def test_a_sweep_is_over_what_the_function_and_the_protocol_take(build, compared
 
 
 def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):
-    short = {"train": {"rounds": 1, "clients_per_round": 4}, "partition": {"clients": 8}}
+    short = {"train": {"rounds": 1, "local_epochs": 1}, "partition": {"clients": 8}, "model": {"hidden": 4}}
     how = {"task": "demo_digits", "overrides": short, "show_progress": False}
-    found = tffcl.sweep("pacfl", {"local_epochs": [1, 2]}, out=tmp_path / "swept", **how)
+    found = tffcl.sweep("pacfl", {"clients_per_round": [3, 4]}, out=tmp_path / "swept", **how)
     assert [each["algorithm"] for each in found] == ["pacfl"] * 2
-    assert found.frame["train.local_epochs"].tolist() == [1, 2]
+    assert found.frame["train.clients_per_round"].tolist() == [3, 4]
     alone = tffcl.run(
-        tffcl.resolve("demo_digits", "pacfl", overrides={**short, "train": {**short["train"], "local_epochs": 2}}),
+        tffcl.resolve("demo_digits", "pacfl", overrides={**short, "train": {**short["train"], "clients_per_round": 4}}),
         tmp_path / "alone", show_progress=False,
     )  # fmt: skip
-    assert found[1]["accuracy"] == alone.summary["accuracy"] == found.result(2).summary["accuracy"]
+    assert found[1]["accuracy"] == alone.summary["accuracy"] == found.result(4).summary["accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone
 
 
 def test_a_search_over_more_values_may_pick_another(rates, held_out, tmp_path, capsys):
-    how = {**PROTOCOL, "fresh_seeds": 1}
+    how = {**PROTOCOL, "rounds": 1, "fresh_seeds": 1}
     first = tffcl.search(rates, {"learning_rate": [0.0001, 0.01]}, held_out, tmp_path, show_progress=False, **how)
     assert first.picked == {"learning_rate": 0.01}
     more = tffcl.search(rates, {"learning_rate": [0.0001, 0.01, 0.1]}, held_out, tmp_path, **how)
@@ -348,6 +351,7 @@ def test_a_search_needs_validation_examples_in_all_rounds(rates, clients, held_o
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, held_out, tmp_path):
     """Of a user's own function less is better where it is called an error."""
     rng = {"learning_rate": "0.0001..0.1"}

@@ -36,6 +36,8 @@ def test_the_demo(tmp_path, monkeypatch):
     assert "33 to 34, median 34; 1,347 in all" in text
     assert "group 3: 10 clients, 330 training examples, labels 0-9" in text
     assert "note:" not in text
+    assert "skew of labels: distance of a client's labels from everyone's 0." in text
+    assert "skew of sizes: Gini coefficient 0." in text
     for name in PICTURES:
         assert (tmp_path / "out" / name).stat().st_size > 3000 and name in text
 
@@ -120,6 +122,7 @@ def _lacks(*names):
     return pytest.mark.skipif(bool(missing), reason=f"TFFCL_DATA_DIR lacks {', '.join(missing)}")
 
 
+@pytest.mark.slow
 @_lacks("fashion_mnist")
 def test_label_skew_of_fashion_mnist(tmp_path):
     text = show(resolved("pacfl_fmnist_label_skew_20"), tmp_path)
@@ -154,14 +157,3 @@ def test_the_skew_of_a_partition():
     sizes = np.array([1, 2, 4, 9])
     pairs = np.abs(sizes[:, None] - sizes[None]).sum()  # the definition: mean absolute difference over twice the mean
     assert gini(sizes) == pytest.approx(pairs / 16 / (2 * sizes.mean()))
-
-
-def test_show_says_the_skew(capsys, tmp_path):
-    from tffcl.lab.cli.main import main
-
-    assert main(["show", "demo_digits", "--out", str(tmp_path)]) == 0
-    text = capsys.readouterr().out
-    assert (
-        "skew of labels: distance of a client's labels from everyone's 0." in text
-        and "skew of sizes: Gini coefficient 0." in text
-    )

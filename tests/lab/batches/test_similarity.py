@@ -45,7 +45,7 @@ def angles_between(**pacfl):
     return tffcl.similarity(task)
 
 
-@pytest.mark.parametrize("preprocess", ["raw", "centred", "grey"])
+@pytest.mark.parametrize("preprocess", ["raw", "grey", pytest.param("centred", marks=pytest.mark.slow)])
 def test_angles_between_data_sets_are_scipys(sets, preprocess):
     found = angles_between(num_vectors=2, preprocess=preprocess)
     assert found.client_ids.tolist() == list(NAMES)
@@ -85,7 +85,8 @@ def test_what_a_user_can_mend(names, message):
         tffcl.similarity(tffcl.resolve("pacfl_datasets", "pacfl", overrides={"dataset": {"names": names}}))
 
 
-@pytest.mark.parametrize("task", ["pacfl_datasets_small", pytest.param("pacfl_datasets", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["pacfl_datasets_small", "pacfl_datasets"])
 def test_first_vectors_are_the_papers_table_1(task):
     need("cifar10", "svhn_cropped", "fashion_mnist", "usps")
     first = tffcl.similarity(tffcl.resolve(task, "pacfl")).proximity[np.triu_indices(4, 1)]
@@ -113,13 +114,16 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity(clients, "embedding", model=own_data.perceptron())
 
 
+@pytest.mark.slow
 def test_clients_of_a_model_that_gives_its_input_again_are_looked_at():
     clients = tffcl.Population.from_arrays(own_objectives.examples("reconstruction")[0])
     found = tffcl.similarity(clients, "anchor_gradient", model=own_objectives.model("reconstruction"))
     assert found.proximity.shape == (4, 4) and np.isfinite(found.proximity).all()
 
 
-@pytest.mark.parametrize("features, cure", [(5, '2, or metric = "angle_sum"'), (3, "1")])
+@pytest.mark.parametrize(
+    "features, cure", [(5, '2, or metric = "angle_sum"'), pytest.param(3, "1", marks=pytest.mark.slow)]
+)
 def test_of_too_few_features_for_the_vectors_it_is_said_that_angles_say_nothing(features, cure):
     """Every other clinic has other features, and by three vectors of each "nothing differs"."""
     train, _ = own_data.clinics(8)

@@ -14,7 +14,7 @@ from tffcl.lab.tasks import task_file
 
 SMALL = [name for name in task_file.task_names() if name.endswith("_small")]
 # One run is in the suite; the others are a matter of many minutes.
-QUICK = {"pacfl_fmnist_label_skew_20_small"}
+QUICK = {"privacy_digits_small"}
 # Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to
 # nothing.
 AT_CHANCE = {"flt_femnist_scenario_3_cnn_small", "stocfl_rotated_cifar10_small"}

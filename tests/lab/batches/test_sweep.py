@@ -14,8 +14,8 @@ from tffcl.lab.batches import batch, sweep
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve, task_file
 
-SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=8"]
-OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}}
+SHORT = [*"--rounds 2 --set evaluation.every=2 --set train.clients_per_round=8 --set model.hidden=16".split()]
+OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}, "model": {"hidden": 16}}
 TWO = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=1000,210", "--and", "local_epochs=1,2"]
 
 
@@ -167,6 +167,7 @@ def test_the_table_of_two_keys(two_keys):
         assert row["cluster_accuracy_percent_std"] == row["clustering_error"] == row["clustering_error_std"] == ""
 
 
+@pytest.mark.slow
 def test_the_table_of_two_seeds(two_seeds):
     rows = rows_of(two_seeds / "sweep.csv")
     assert [(row["algorithms.pacfl.num_clusters"], row["clusters"], row["seeds"]) for row in rows] == [
@@ -182,6 +183,7 @@ def test_the_table_of_two_seeds(two_seeds):
 
 def test_the_report_is_made_again_from_the_files(two_keys, capsys):
     page, picture = two_keys / "report.html", two_keys / "figures" / "sweep.png"
+    assert main(["report", str(two_keys)]) == 0
     before = page.read_bytes(), picture.read_bytes()
     assert len(before[1]) > 10_000
     page.unlink()
@@ -206,6 +208,7 @@ def test_resume_keeps_what_is_finished(two_keys, capsys):
     assert "holds another run: its train.momentum is 0.5, not 0.25" in message
 
 
+@pytest.mark.slow
 def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
     out = shutil.copytree(two_seeds, tmp_path / "out")
     command = [

@@ -63,7 +63,7 @@ def test_nothing_is_written_over(tmp_path, monkeypatch, capsys, name, message):
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
 def test_completion_knows_commands_and_names(capsys, shell):
     with pytest.raises(SystemExit) as stop:
         main(["--print-completion", shell])

@@ -26,7 +26,7 @@ def test_no_tensorflow(tmp_path):
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         f"assert not {FORBIDDEN} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-c", check, "show", "demo_digits"]
+    command = [sys.executable, "-c", check, "show", "demo_digits", "--set", "partition.clients=8"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout

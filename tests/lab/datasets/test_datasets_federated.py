@@ -161,6 +161,7 @@ def test_a_seed_is_a_whole_number():
     assert load_federated(DIGITS, IID, seed=np.int64(3)).num_clients == 5
 
 
+@pytest.mark.slow
 def test_hybrid_of_the_real_sets():
     clothes = real("fashion_mnist").test.x
     real("mnist")

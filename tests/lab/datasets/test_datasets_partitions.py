@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, turned
+from tffcl.lab.datasets.partitions import by_label
 from tffcl.lab.datasets.partitions.by_label import (
     dirichlet,
     growing_sizes,
@@ -362,7 +363,8 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("rule", "options", "message"), IMPOSSIBLE)
-def test_impossible_parameters_are_refused(rule, options, message):
+def test_impossible_parameters_are_refused(rule, options, message, monkeypatch):
+    monkeypatch.setattr(by_label, "_ATTEMPTS", 50)  # of thousands, in which none succeeds either
     with pytest.raises(UserError, match=message) as refused:
         rule(labelled(balanced(100)), seed=0, **options)
     assert "\n" not in str(refused.value)

@@ -251,6 +251,7 @@ def test_a_transform_in_words():
     assert Transform(labels=(1, 0, 2)).in_words() == "labels changed: 0 to 1, 1 to 0"
 
 
+@pytest.mark.slow
 def test_show_says_what_happens_to_each_group(tmp_path, capsys):
     need("mnist")
     options = ["--set", "partition.level=2", "--out", str(tmp_path)]

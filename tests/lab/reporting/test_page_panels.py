@@ -175,7 +175,7 @@ def test_branches_end_at_the_heights_of_the_merges(runs):
     assert f"cut at {found.threshold:.4g} degrees" in titles
 
 
-@pytest.mark.parametrize("count", [1, 2, 1200])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(1200, marks=pytest.mark.slow)])
 def test_few_and_many_clients(count):
     rng = np.random.default_rng(0)
     points = rng.normal(size=(count, 3))

@@ -13,9 +13,10 @@ import struct
 import numpy as np
 import pytest
 
+from tests.conftest import BLANK
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
-from tffcl.lab.reporting import batch_index, comparison_table
+from tffcl.lab.reporting import batch_index, comparison_table, report_figures
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.html import render
@@ -71,13 +72,22 @@ class Page(html.parser.HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def write_panels(path):
+    """The report of a directory with the panels of its page; of its PNGs, which take longest, `test_a_run` looks at
+    those of a run.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_figures, "to_png", lambda figure: BLANK)
+        return write_report(path)
+
+
 @pytest.fixture(scope="module")
 def comparison(comparison_path, tmp_path_factory):
     """A comparison with its report, where the tests may look but not touch."""
     path = tmp_path_factory.mktemp("report") / "out"
     shutil.copytree(comparison_path, path)
     page_without_pictures(path / "pacfl" / "seed-0")
-    write_report(path)
+    write_panels(path)
     return path
 
 
@@ -222,13 +232,14 @@ def test_texts_are_escaped(tmp_path, make_run):
     config.write_text(config.read_text().replace("made for the tests", "<img src=http://example.org/x onerror=y>"))
     clients = tmp_path / "out" / "clients.csv"
     clients.write_text(clients.read_text().replace("client-03", "<script>c</script>"))
-    page = Page(write_report(tmp_path / "out"))
+    page = Page(write_panels(tmp_path / "out"))
     assert_stands_alone(page)
     assert evil in page.text
     assert "<img src=http://example.org/x onerror=y>" in page.text
     assert "<script>c</script>" in page.text
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_report_and_nothing_is_printed(run_page, run_path, capfd):
     _, first = run_page
     # The page holds the pictures, so that these are compared, too.
@@ -242,7 +253,7 @@ def test_a_run_without_rounds_tree_or_local_training(run_path):
     with np.load(run_path / "clustering.npz") as archive:
         arrays = dict(archive) | {"merges": np.empty((0, 4)), "threshold": np.nan}
     np.savez(run_path / "clustering.npz", **arrays)
-    page = Page(write_report(run_path))
+    page = Page(write_panels(run_path))
     assert_stands_alone(page)
     expected = RUN_FIGURES - {"accuracy", "progress", "traffic", "dendrogram"}
     assert {each.stem for each in (run_path / "figures").glob("*.png")} == expected

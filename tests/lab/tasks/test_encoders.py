@@ -75,6 +75,7 @@ def test_where_encoders_are(tmp_path, monkeypatch):
     assert encoder_path("mnist") == tmp_path / ".cache" / "tffcl" / "encoders" / "mnist.npz"
 
 
+@pytest.mark.slow
 def test_colour_images(tmp_path):
     """The residual autoencoder, on noise in a file: the real sets take long."""
     x, y = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), np.uint8), np.arange(12) % 3

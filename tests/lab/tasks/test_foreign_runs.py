@@ -98,7 +98,7 @@ def test_what_a_foreign_file_names_is_not_run(forged, tmp_path, capsys, what):
         tffcl.load_run(run)
 
 
-@pytest.mark.parametrize("what", ["aggregation", "method"])
+@pytest.mark.parametrize("what", ["aggregation", pytest.param("method", marks=pytest.mark.slow)])
 def test_no_command_runs_it(forged, tmp_path, capsys, what):
     """Whatever a command says of the directory: a report reads results alone, and who resumes has given a task
     of her own.

@@ -46,7 +46,7 @@ def test_clinics_with_devices_have_the_metrics_of_scikit_learn(tmp_path):
 
 
 def test_a_task_of_numbers_trains_by_squared_error(tmp_path, capsys):
-    result, held = run("clinics_diabetes_small", "ifca", tmp_path / "out")
+    result, held = run("clinics_diabetes_small", "ifca", tmp_path / "out", train={"rounds": 2})
     for key, score in (("mae", metrics.mean_absolute_error), ("r2", metrics.r2_score)):
         wanted = expected(result, held, lambda name, test, score=score: score(test.y, result.predict(name, test.x)))
         assert result.summary["metrics"][key]["cluster"]["mean"] == pytest.approx(wanted, abs=1e-4)
@@ -57,8 +57,10 @@ def test_a_task_of_numbers_trains_by_squared_error(tmp_path, capsys):
     assert main(["export", str(tmp_path / "out"), "--to", str(tmp_path / "exported")]) == 0
 
 
+@pytest.mark.slow
 def test_a_task_of_sequences_predicts_each_next_character(tmp_path):
-    result, held = run("texts_next_character_small", "histogram", tmp_path / "out")
+    short = {"train": {"rounds": 1, "local_epochs": 1}, "model": {"units": 8}}
+    result, held = run("texts_next_character_small", "histogram", tmp_path / "out", **short)
 
     def log_loss(name, test):
         answers = result.predict(name, test.x, probabilities=True).reshape(-1, 97).astype(float)
@@ -129,7 +131,7 @@ def build_net(input_shape, num_classes, *, seed):
     assert build_model(config, load_data(config)).objective.name == "numbers"
 
 
-def test_a_model_of_a_task_that_gives_its_input_again_is_joined_and_compared_by_signatures(tmp_path):
+def test_a_model_of_a_task_that_gives_its_input_again_is_joined(tmp_path):
     (tmp_path / "my_coder.py").write_text(
         """import tensorflow as tf, tffcl
 def build(input_shape, num_classes, *, seed):
@@ -147,7 +149,6 @@ def build(input_shape, num_classes, *, seed):
     tffcl.run(config, tmp_path / "run", show_progress=False)
     joined = tffcl.join_newcomers(tmp_path / "run", show_progress=False, trust_builders=True)
     assert joined["clients"][0]["local_mae"] < joined["clients"][0]["cluster_mae"]
-    assert len(tffcl.similarity(tffcl.resolve(tmp_path / "coder.toml", "pacfl")).labels) == 6
 
 
 def test_a_dataset_of_ones_own_takes_several_labels_and_numbers():

@@ -358,9 +358,11 @@ class Estimate:
 
 
 def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
-    """Where earlier runs of the tasks of jobs may be, beside their own directory."""
-    tasks = sorted({job.config.task for job in jobs})
-    return [task_file.task_directory() / "results", *(pathlib.Path("runs") / task for task in tasks)]
+    """Where earlier runs of the tasks of jobs may be, beside their own directory; kept results are of the package's own
+    tasks, and there are thousands."""
+    tasks, own = sorted({job.config.task for job in jobs}), task_file.task_directory()
+    kept = [own / "results"] if any((own / f"{task}.toml").is_file() for task in tasks) else []
+    return [*kept, *(pathlib.Path("runs") / task for task in tasks)]
 
 
 def settings_key(settings: Mapping) -> str:
