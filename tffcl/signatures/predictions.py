@@ -119,14 +119,18 @@ def related(answers, beta, form: str, num_classes: int):
     Returns:
       `float32 [m, m]` of 0 and 1.
     """
-    soft = answers if answers.dtype.is_floating else tf.one_hot(answers, num_classes)
-    flat = tf.reshape(soft, [tf.shape(soft)[0], -1])
-    norms = tf.norm(flat, axis=1)
+    if answers.dtype.is_floating:
+        answers = tf.where(tf.math.is_nan(answers), 0.0, answers)
+        flat = tf.reshape(answers, [tf.shape(answers)[0], -1])
+        norms = tf.norm(flat, axis=1)
+    else:  # the norm of as many answers as there should be: those that are none are like no other
+        flat = tf.reshape(tf.one_hot(answers, num_classes), [tf.shape(answers)[0], -1])
+        norms = tf.fill(tf.shape(flat)[:1], tf.sqrt(tf.cast(tf.shape(flat)[1], tf.float32) / num_classes))
+    squares = flat if form == "agreement" else flat**2
+    products = tf.matmul(squares, squares, transpose_b=True)
     if form == "frobenius":
-        products = tf.sqrt(tf.matmul(flat**2, flat**2, transpose_b=True))
-    else:
-        products = tf.matmul(flat, flat, transpose_b=True)
-    similarity = products / (norms[:, tf.newaxis] * norms[tf.newaxis, :])
+        products = tf.sqrt(products)
+    similarity = tf.math.divide_no_nan(products, norms[:, tf.newaxis] * norms[tf.newaxis, :])
     # Rounding of a share must not part equal answers.
     least = tf.cast(tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32)
     near = tf.cast(similarity >= least, tf.float32)
