@@ -176,7 +176,7 @@ def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Sign
 _OF_A_MISSING_CLASS = -1.0
 
 
-def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_class: bool = True) -> Signature:
+def build_descriptors(model: FlatModel, *, by_class: bool = True) -> Signature:
     """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025,
     arXiv:2511.22305).
 
@@ -186,11 +186,10 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
 
     Args:
       model: Architecture; its examples have one label each.
-      vector: The model that is broadcast, `float32 [P]`; default the initial one.
       by_class: Whether there is `conditional`; without it nothing that a client sends depends on its labels.
 
     Returns:
-      The signature; its context is the model `float32[P]`.
+      The signature; its context is the model that is broadcast, `float32[P]`, the initial one.
 
     Raises:
       UserError: If examples have sequences of labels, or `by_class` labels that are no classes.
@@ -224,8 +223,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
             described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
         return described
 
-    context = np.asarray(model.initial if vector is None else vector, np.float32)
     return build_signature(
         "descriptors" if by_class else "marginal_descriptors", model.example_spec, describe,
-        context=context, key=model.key, model="",
+        context=model.initial, key=model.key, model="",
     )  # fmt: skip
