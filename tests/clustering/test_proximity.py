@@ -347,3 +347,11 @@ def test_sums_of_more_columns_than_dimensions_stay_as_they_are(metric):
     signatures["basis"][2] = 0
     far = 90 * (6 if metric == "trace" else 4)
     np.testing.assert_array_equal(subspace_angles(metric, signatures, None)[2], [far, far, 0])
+
+
+def test_a_client_without_direction_stops_nobody_whatever_columns_others_have():
+    """As with a class that the others lack: the columns of "trace" are those of classes."""
+    columns, mask = np.random.default_rng(3).normal(size=(3, 4, 2)).astype(np.float32), np.ones((3, 2), bool)
+    columns[2], mask[:2, 0] = 0, False
+    found = subspace_angles("trace", {"basis": columns * mask[:, np.newaxis], "mask": mask}, None)
+    np.testing.assert_array_equal(found[2], [180, 180, 0])

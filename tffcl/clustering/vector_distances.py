@@ -181,11 +181,11 @@ def without_direction(signatures: Arrays) -> np.ndarray:
 
 
 def _somewhere(signatures: Arrays, nowhere: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bases and masks, with any direction at all for the clients that have none."""
+    """The bases and masks, with any direction at all, in each column, for the clients that have none."""
     if not nowhere.any():
         return signatures["basis"], signatures["mask"]
     basis, mask = np.array(signatures["basis"]), np.array(signatures["mask"])
-    basis[nowhere, 0, 0], mask[nowhere, 0] = 1, True
+    basis[nowhere, 0], mask[nowhere] = 1, True
     return basis, mask
 
 
