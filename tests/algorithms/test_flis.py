@@ -67,13 +67,16 @@ def test_a_pair_at_exactly_the_threshold_is_in_one_cluster(model, images):
         assert related(tf.constant(answers), share / 10, "agreement", 2).numpy().all(), share
 
 
+@pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("form", ["agreement", "frobenius"])
-def test_relation_on_the_aggregator_is_the_servers_similarity(soft, form):
+def test_relation_on_the_aggregator_is_the_servers_similarity(soft, form, missing):
     rng = np.random.default_rng(0)
     answers = rng.integers(0, 3, (6, 40)).astype(np.int32)
     if soft:
         answers = rng.dirichlet(np.full(3, 0.1), (6, 40)).astype(np.float32)
+    if missing:  # of outputs that are not finite
+        answers[0, 5:], answers[1] = (np.nan, np.nan) if soft else (-1, -1)
     similarity = inference_similarity(answers, form=form)
     for beta in np.quantile(similarity, [0.2, 0.5, 0.8]):
         beta = float(beta) + 1e-4

@@ -15,7 +15,8 @@ def test_fedsems_k_means_is_scikit_learns_on_the_whole_models(size, monkeypatch)
     truth = rng.integers(4, size=18)
     models = (0.1 + 0.01 * rng.normal(size=(18, size)) + 0.005 * rng.normal(size=(4, size))[truth]).astype(np.float32)
     first = KMeans(4, n_init=20, random_state=1).fit(models)
-    np.testing.assert_array_equal(first_groups(models, 4, 1), first.labels_)
+    for seed in (1, 2**32 + 1):  # scikit-learn takes seeds of 32 bits alone
+        np.testing.assert_array_equal(first_groups(models, 4, seed), first.labels_)
     later = models + 0.003 * rng.normal(size=models.shape).astype(np.float32)
     np.testing.assert_array_equal(
         nearest_centres(later, first.cluster_centers_.astype(np.float32)), first.predict(later)

@@ -335,3 +335,23 @@ def test_clients_with_fewer_vectors_are_not_nearer_to_everybody(metric):
     np.testing.assert_allclose(few[3], 3 * principal_angles(bases, mask, metric=metric)[3], rtol=1e-6)
     newcomers = subspace_angles(metric, {"basis": bases[:3], "mask": mask[:3]}, {"basis": bases[3:], "mask": mask[3:]})
     np.testing.assert_allclose(newcomers[:, 0], few[:3, 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["angle_sum", "trace"])
+def test_sums_of_more_columns_than_dimensions_stay_as_they_are(metric):
+    """A few columns of each class are more than a table has features; Eq. 3 adds an angle for each of them."""
+    columns = np.random.default_rng(3).normal(size=(3, 4, 6)).astype(np.float32)
+    signatures = {"basis": columns / np.linalg.norm(columns, axis=1, keepdims=True), "mask": np.ones((3, 6), bool)}
+    whole = principal_angles(signatures["basis"], signatures["mask"], metric=metric)
+    np.testing.assert_array_equal(subspace_angles(metric, signatures, None), whole)
+    signatures["basis"][2] = 0
+    far = 90 * (6 if metric == "trace" else 4)
+    np.testing.assert_array_equal(subspace_angles(metric, signatures, None)[2], [far, far, 0])
+
+
+def test_a_client_without_direction_stops_nobody_whatever_columns_others_have():
+    """As with a class that the others lack: the columns of "trace" are those of classes."""
+    columns, mask = np.random.default_rng(3).normal(size=(3, 4, 2)).astype(np.float32), np.ones((3, 2), bool)
+    columns[2], mask[:2, 0] = 0, False
+    found = subspace_angles("trace", {"basis": columns * mask[:, np.newaxis], "mask": mask}, None)
+    np.testing.assert_array_equal(found[2], [180, 180, 0])

@@ -369,6 +369,13 @@ def test_a_servers_examples_of_other_inputs_are_refused(images, message):
         tffcl.algorithms.build_flis_dc(made_of(of_two_inputs(), TWO), TRAINING, server_images=images)
 
 
+def test_examples_of_two_inputs_are_not_normalized():
+    """No step before the model is known, as of one input: angles would silently be those of examples as they are."""
+    with pytest.raises(UserError, match='preprocess is \'normalized\'; .* it must be "raw" or "centred"'):
+        how = tffcl.algorithms.PACFLParameters(preprocess="normalized")
+        tffcl.algorithms.build_pacfl(made_of(of_two_inputs(), TWO), TRAINING, how)
+
+
 def of_images(*names):
     """A model of images and a number, and clients with such examples."""
     images = [tf.keras.Input((8, 8, 1), name=name, dtype="uint8") for name in names]

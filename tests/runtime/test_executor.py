@@ -58,6 +58,7 @@ def sent(executor_class, value, kind):
         (np.ones(3000, ml_dtypes.bfloat16), tff.TensorType(ml_dtypes.bfloat16, [None]), tff.SERVER),
         (np.array(["a", "b"] * 300, object), tff.TensorType(np.str_, [None]), tff.SERVER),
         (MANY.astype(np.float16), ROWS, tff.SERVER),  # which becomes float32
+        (MANY.astype(">f4"), ROWS, tff.SERVER),  # as of a file that was written in the order of bytes of a network
     ],
 )
 def test_messages_are_those_of_tff(value, member, placement):

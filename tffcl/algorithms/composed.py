@@ -35,6 +35,7 @@ from tffcl.clustering.vector_distances import (
 )
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.from_keras import as_it_is
 from tffcl.references import is_reference, named
 from tffcl.registry import Row, find, given, made_by, parameters_of
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
@@ -72,7 +73,7 @@ class SignatureKind:
 
 
 def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | None = None) -> Signature:
-    if how.preprocess == "normalized" and model.preprocess is tf.identity:
+    if how.preprocess == "normalized" and model.preprocess is as_it_is:
         rule = (
             f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
         )

@@ -47,9 +47,8 @@ class FLUX(EngineMethod):
 
     def __init__(self, engine: ClusteredTraining, parameters: FLUXParameters):
         super().__init__("flux", engine)
-        if parameters.warm_up_rounds:
-            after = f"after {parameters.warm_up_rounds} rounds"
-            require_shared(self.model, f"{after} clients describe their data with one model")
+        after = f"after {parameters.warm_up_rounds} rounds"
+        require_shared(self.model, f"{after} clients describe their data with one model")
         first, later = build_descriptors(engine.model), build_descriptors(engine.model, by_class=False)
         self._how, self._newcomers = parameters, later
         self._collection, self._later_collection = build_stacked_collection(first), build_stacked_collection(later)

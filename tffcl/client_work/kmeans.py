@@ -10,6 +10,8 @@ from tffcl.models.graph_function import traced_once
 from tffcl.trace_cache import built_once
 from tffcl.validation import Count, check_value
 
+_ITERATIONS = 300  # of Lloyd's per start, at most
+
 
 def _squared_distances(points, centre):
     """`float64 [n]`; from differences, as |p|^2 - 2 p'c + |c|^2 would not be 0 for equal points."""
@@ -60,7 +62,7 @@ def _assign(points, centres):
     return tf.argmin(distances, axis=0, output_type=tf.int32), tf.reduce_min(distances, axis=0)
 
 
-def _lloyd(points, centres, max_iterations):
+def _lloyd(points, centres):
     """Moves centres to the means of their points until no point changes its centre.
 
     An empty centre moves to the point farthest from its own, one in an iteration: that lowers the inertia, so the
@@ -69,7 +71,6 @@ def _lloyd(points, centres, max_iterations):
     Args:
       points: `float64 [n, e]`, more different ones than there are centres.
       centres: `float64 [k, e]`.
-      max_iterations: At most so many.
     """
     num_centres = tf.shape(centres)[0]
     lengths = tf.reduce_sum(tf.square(points), axis=1)
@@ -90,7 +91,7 @@ def _lloyd(points, centres, max_iterations):
         return number + 1, centres, assignment, changed
 
     _, centres, *_ = tf.while_loop(
-        lambda number, centres, before, changed: tf.logical_and(number < max_iterations, changed),
+        lambda number, centres, before, changed: tf.logical_and(number < _ITERATIONS, changed),
         improve,
         (0, centres, tf.fill(tf.shape(points)[:1], -1), True),
         parallel_iterations=1,
@@ -99,7 +100,7 @@ def _lloyd(points, centres, max_iterations):
 
 
 @built_once
-def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 300):
+def build_kmeans(num_centres: int, *, restarts: int = 10):
     """Builds k-means as a tf.function.
 
     Of several starts the one with the least inertia (sum of squared distances of the points to their centres) counts.
@@ -109,7 +110,6 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     Args:
       num_centres: k.
       restarts: Starts; 10 as scikit-learn's `n_init` in the authors' code.
-      max_iterations: Of Lloyd's per start.
 
     Returns:
       A tf.function `(points float32[n, e], seed int32[2], limit=int32) ->
@@ -120,15 +120,14 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
     """
-    counts = {"num_centres": num_centres, "restarts": restarts, "max_iterations": max_iterations}
-    num_centres, restarts, max_iterations = (check_value(name, value, Count) for name, value in counts.items())
+    num_centres, restarts = check_value("num_centres", num_centres, Count), check_value("restarts", restarts, Count)
 
     def once(points, seed, limit):
         started, nearest = _start(points, num_centres, seed)
         centres = started[:limit]
         # at most k different points: nothing can be improved
         all_centres = tf.equal(tf.reduce_max(nearest[limit - 1]), 0.0)
-        centres = tf.cond(all_centres, lambda: centres, lambda: _lloyd(points, centres, max_iterations))
+        centres = tf.cond(all_centres, lambda: centres, lambda: _lloyd(points, centres))
         assignment, squared = _assign(points, centres)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(assignment), assignment, num_centres)
         return tf.pad(centres, [[0, num_centres - limit], [0, 0]]), counts, tf.reduce_sum(squared)

@@ -181,7 +181,7 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
     """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020,
     section 4).
 
-    The unit is the ‖a‖₁ of a client of one example (see `step_weights`), and not one step: so the upload of the
+    The unit is the ‖a‖₁ of a client of one example (see `build_step_weight`), and not one step: so the upload of the
     smallest clients is their difference, and that of the others not so short that secure sums, which round, would lose
     it.
 
@@ -319,8 +319,8 @@ def build_controlled_work(
     """Builds local training with control variates (SCAFFOLD, Alg. 1 lines 7 to 14).
 
     Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum gathers it too. Option
-    II is c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `step_weights`), without
-    which c_i would be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
+    II is c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `build_step_weight`),
+    without which c_i would be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
 
     What a client keeps is what the server counts: it clips what it uploads by the bound that it knows before it adds
     that to c_i (as in DP-SCAFFOLD, Noble et al., AISTATS 2022, arXiv:2111.09278). Otherwise c and the mean of all c_i

@@ -323,7 +323,8 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
     # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
     points = without_dimensions(trained)
     with single_thread():
-        return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
+        found = KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed % 2**32).fit_predict(points)
+    return found.astype(np.int32)
 
 
 def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:

@@ -63,12 +63,10 @@ class Chance:
     scale: float
     exponent: float
 
-    def between(self, sizes: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
-        """Returns `float64 [N, M]` for clients of so many examples `[N]` and others `[M]`; among the first without
-        others."""
+    def between(self, sizes: np.ndarray) -> np.ndarray:
+        """Returns `float64 [N, N]` for clients of so many examples `[N]`."""
         shares = 1 / np.asarray(sizes, np.float64)
-        beside = shares if others is None else 1 / np.asarray(others, np.float64)
-        return self.scale * ((shares[:, np.newaxis] + beside) / 2) ** self.exponent
+        return self.scale * (np.add.outer(shares, shares) / 2) ** self.exponent
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -122,8 +122,11 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
         {} if second is None else dict(zip(("others", "others_mask"), _somewhere(second, others_nowhere), strict=True))
     )
     angles = proximity.principal_angles(*_somewhere(first, nowhere), metric=metric, **given)
-    angles_summed = min(first["basis"].shape[-2:] + second_or_first["basis"].shape[-1:]) if metric in _SUMS else 1
+    angles_summed, (dimensions, columns) = 1, first["basis"].shape[-2:]
     if metric in _SUMS:
+        # The trace adds an angle for each column, of which there may be more than dimensions: one of each class, e.g.
+        columns = min(columns, second_or_first["basis"].shape[-1])
+        angles_summed = columns if metric == "trace" else min(columns, dimensions)
         angles *= angles_summed / np.maximum(_angles_added(metric, first["mask"], second_or_first["mask"]), 1)
     angles[nowhere[:, None] ^ others_nowhere[None, :]] = 90.0 * angles_summed
     angles[nowhere[:, None] & others_nowhere[None, :]] = 0.0
@@ -178,11 +181,11 @@ def without_direction(signatures: Arrays) -> np.ndarray:
 
 
 def _somewhere(signatures: Arrays, nowhere: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bases and masks, with any direction at all for the clients that have none."""
+    """The bases and masks, with any direction at all, in each column, for the clients that have none."""
     if not nowhere.any():
         return signatures["basis"], signatures["mask"]
     basis, mask = np.array(signatures["basis"]), np.array(signatures["mask"])
-    basis[nowhere, 0, 0], mask[nowhere, 0] = 1, True
+    basis[nowhere, 0], mask[nowhere] = 1, True
     return basis, mask
 
 

@@ -473,7 +473,7 @@ def build_flat_model(
     Returns:
       The model; its `functional` takes such examples and int32 labels, or float32 ones where they are numbers.
     """
-    preprocess = tf.identity if normalization is None else build_preprocess(normalization)
+    preprocess = from_keras.as_it_is if normalization is None else build_preprocess(normalization)
     dtype, logits = tf.float32 if normalization is None else tf.uint8, converted(logits)
     input_shape = tuple(int(size) for size in input_shape)
 

@@ -72,15 +72,16 @@ def from_functional(
         "name": name,
         "weights": weights,
         "functional": functional,
-        "preprocess": _as_it_is if isinstance(x, Mapping) else tf.identity,
+        "preprocess": as_it_is,
         "logits": outputs,
         "example_spec": collections.OrderedDict(x=x, y=objective.label),
         "objective": objective,
     }
 
 
-def _as_it_is(x):
-    return x
+def as_it_is(x):
+    """What models do to a batch of examples, or one of each input, that they take as they are."""
+    return tf.nest.map_structure(tf.identity, x)
 
 
 def from_keras(

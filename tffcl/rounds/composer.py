@@ -165,10 +165,9 @@ class Round:
         """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
         return self._build_next(self.client_update, kept=True) if self.work.keeps else None
 
-    def process(self, initial: Mapping, aggregators: Mapping | None = None) -> tff.templates.IterativeProcess:
-        """Returns the round as `tff.templates.IterativeProcess`; arguments as in `build_initialize`."""
-        first = self.build_initialize(initial, aggregators)
-        return tff.templates.IterativeProcess(first, self.deployed, next_is_multi_arg=True)
+    def process(self, initial: Mapping) -> tff.templates.IterativeProcess:
+        """Returns the round as `tff.templates.IterativeProcess`, from such values as in `build_initialize`."""
+        return tff.templates.IterativeProcess(self.build_initialize(initial), self.deployed, next_is_multi_arg=True)
 
     def build_initialize(self, initial: Mapping, aggregators: Mapping | None = None) -> tff.Computation:
         """Builds `( -> state@SERVER)`.

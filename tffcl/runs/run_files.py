@@ -61,6 +61,11 @@ class Clients(Shown):
     def __len__(self) -> int:
         return len(self.client_id)
 
+    @property
+    def true_groups(self) -> np.ndarray | None:
+        """`true_cluster`; None where no client's is known."""
+        return self.true_cluster if np.any(self.true_cluster != "") else None
+
     def facts(self):
         """How many there are, and how many of them have trained."""
         return {"clients": len(self), "have trained": int(np.count_nonzero(self.rounds_trained))}

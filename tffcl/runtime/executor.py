@@ -50,6 +50,7 @@ def _put(message: executor_pb2.Value, value, kind: tff.Type):
 
 
 def _is_of(value: np.ndarray, kind: tff.Type) -> bool:
-    """Whether an array of numbers is of exactly this type; what is not is TFF's to convert or refuse."""
-    numbers = isinstance(kind, tff.TensorType) and value.dtype.kind in "biuf"
+    """Whether an array of numbers is of exactly this type, in this machine's order of bytes; what is not is TFF's to
+    convert or refuse."""
+    numbers = isinstance(kind, tff.TensorType) and value.dtype.kind in "biuf" and value.dtype.isnative
     return numbers and kind.is_assignable_from(tff.TensorType(value.dtype.type, value.shape))

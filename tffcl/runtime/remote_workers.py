@@ -26,6 +26,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.errors import RESUME, UserError
 from tffcl.runtime import Address, RemoteWorkers
+from tffcl.runtime.addresses import open_channel
 from tffcl.runtime.local_worker import LEAVING_SECONDS
 
 _LOOK_SECONDS = 2.0  # for a lost worker: the round waits
@@ -117,7 +118,7 @@ class RemoteWorker:
         self.lost: str | None = None
         self.lost_since = 0.0
         self.sent_bytes = self.received_bytes = 0
-        self._channel = grpc.insecure_channel(str(address), runtime.CHANNEL_OPTIONS)
+        self._channel = open_channel(str(address))
         self._stub = _Stub(self, self._channel)
         self._context = tff.framework.AsyncExecutionContext(**runtime.context_options(self._stub))
         self._loop = asyncio.new_event_loop()

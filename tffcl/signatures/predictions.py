@@ -119,14 +119,18 @@ def related(answers, beta, form: str, num_classes: int):
     Returns:
       `float32 [m, m]` of 0 and 1.
     """
-    soft = answers if answers.dtype.is_floating else tf.one_hot(answers, num_classes)
-    flat = tf.reshape(soft, [tf.shape(soft)[0], -1])
-    norms = tf.norm(flat, axis=1)
+    if answers.dtype.is_floating:
+        answers = tf.where(tf.math.is_nan(answers), 0.0, answers)
+        flat = tf.reshape(answers, [tf.shape(answers)[0], -1])
+        norms = tf.norm(flat, axis=1)
+    else:  # the norm of as many answers as there should be: those that are none are like no other
+        flat = tf.reshape(tf.one_hot(answers, num_classes), [tf.shape(answers)[0], -1])
+        norms = tf.fill(tf.shape(flat)[:1], tf.sqrt(tf.cast(tf.shape(flat)[1], tf.float32) / num_classes))
+    squares = flat if form == "agreement" else flat**2
+    products = tf.matmul(squares, squares, transpose_b=True)
     if form == "frobenius":
-        products = tf.sqrt(tf.matmul(flat**2, flat**2, transpose_b=True))
-    else:
-        products = tf.matmul(flat, flat, transpose_b=True)
-    similarity = products / (norms[:, tf.newaxis] * norms[tf.newaxis, :])
+        products = tf.sqrt(products)
+    similarity = tf.math.divide_no_nan(products, norms[:, tf.newaxis] * norms[tf.newaxis, :])
     # Rounding of a share must not part equal answers.
     least = tf.cast(tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32)
     near = tf.cast(similarity >= least, tf.float32)
@@ -172,7 +176,7 @@ def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Sign
 _OF_A_MISSING_CLASS = -1.0
 
 
-def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_class: bool = True) -> Signature:
+def build_descriptors(model: FlatModel, *, by_class: bool = True) -> Signature:
     """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025,
     arXiv:2511.22305).
 
@@ -182,11 +186,10 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
 
     Args:
       model: Architecture; its examples have one label each.
-      vector: The model that is broadcast, `float32 [P]`; default the initial one.
       by_class: Whether there is `conditional`; without it nothing that a client sends depends on its labels.
 
     Returns:
-      The signature; its context is the model `float32[P]`.
+      The signature; its context is the model that is broadcast, `float32[P]`, the initial one.
 
     Raises:
       UserError: If examples have sequences of labels, or `by_class` labels that are no classes.
@@ -220,8 +223,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
             described["conditional"] = tf.ensure_shape(each, [classes, 2, width])
         return described
 
-    context = np.asarray(model.initial if vector is None else vector, np.float32)
     return build_signature(
         "descriptors" if by_class else "marginal_descriptors", model.example_spec, describe,
-        context=context, key=model.key, model="",
+        context=model.initial, key=model.key, model="",
     )  # fmt: skip

@@ -65,11 +65,6 @@ class Picture:
     number: int | None = None
 
 
-def _truth(run: RunFiles) -> np.ndarray | None:
-    """The true groups of the clients, if they are known."""
-    return run.clients.true_cluster if np.any(run.clients.true_cluster != "") else None
-
-
 def _have_accuracies(runs: Sequence[RunFiles]) -> bool:
     """Whether there is an accuracy to draw, or nothing else either: of numbers there are other metrics alone."""
     known = any(np.isfinite(run.clients.cluster_accuracy).any() for run in runs)
@@ -110,7 +105,9 @@ def _centres(run: RunFiles) -> ReportFigure | None:
     found = run.clustering
     if found is None or found.points is None:
         return None
-    return maps.centres_figure(found.points, found.mask, found.labels, _truth(run), client_ids=found.client_ids)
+    return maps.centres_figure(
+        found.points, found.mask, found.labels, run.clients.true_groups, client_ids=found.client_ids
+    )
 
 
 def _representations(run: RunFiles) -> ReportFigure | None:
@@ -118,7 +115,7 @@ def _representations(run: RunFiles) -> ReportFigure | None:
         return None
     last = int(max(run.rounds["round"], default=max(run.history)))
     return maps.representations_figure(
-        run.representations, run.history, last, _truth(run), client_ids=run.clients.client_id
+        run.representations, run.history, last, run.clients.true_groups, client_ids=run.clients.client_id
     )
 
 
@@ -127,7 +124,7 @@ def _maps(sweep: Sweep) -> ReportFigure | None:
     firsts = {f"{sweep.title} {point.row.algorithm}": point.runs[0] for point in sweep.points if point.runs}
     if not all(run.representations is not None and run.history for run in firsts.values()):
         return None
-    return maps.settings_figure(firsts, _truth(next(iter(firsts.values()))))
+    return maps.settings_figure(firsts, next(iter(firsts.values())).clients.true_groups)
 
 
 OF_RUNS = (

@@ -17,9 +17,8 @@ from tffcl.runs.run_files import RunFiles
 def labels_figure(run: RunFiles) -> ReportFigure:
     """Draws which labels the clients hold, ordered by the clusters found, with the true groups at the side."""
     clients = run.clients
-    truth = clients.true_cluster if np.any(clients.true_cluster != "") else None
     return label_map(
-        clients.label_counts, clients.cluster, true_groups=truth, client_ids=clients.client_id,
+        clients.label_counts, clients.cluster, true_groups=clients.true_groups, client_ids=clients.client_id,
         label_names=run.label_names,
     )  # fmt: skip
 
@@ -30,11 +29,10 @@ def mixtures_figure(run: RunFiles) -> ReportFigure | None:
     clients = run.clients
     if not clients.mixture.shape[1]:
         return None
-    truth = clients.true_cluster if np.any(clients.true_cluster != "") else None
     models = [str(row) for row in range(clients.mixture.shape[1])]
     return label_map(
-        clients.mixture, clients.cluster, true_groups=truth, client_ids=clients.client_id, label_names=models,
-        column_title="model", share_of="weight in the client's mixture",
+        clients.mixture, clients.cluster, true_groups=clients.true_groups, client_ids=clients.client_id,
+        label_names=models, column_title="model", share_of="weight in the client's mixture",
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
     if not found or len(found) == len(clients) > 1:
         return None
     kept = sorted(sorted(range(len(found)), key=lambda each: -found[each].size)[:MOST_CLUSTERS])
-    grouped, labelled = bool(np.any(clients.true_cluster != "")), clients.label_counts.shape[1] > 0
+    grouped, labelled = clients.true_groups is not None, clients.label_counts.shape[1] > 0
     sampled, described = run.samples is not None, isinstance(run.summary["clusters"].get("features"), Mapping)
     heads = ["cluster", "clients", "training examples", "cluster %", "worst client %", "local %"]
     further = further_columns([run])
