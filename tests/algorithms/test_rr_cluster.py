@@ -126,10 +126,10 @@ def test_moves_by_counts_cost_what_ifca_costs_and_the_choices_are_open(tff_worke
         return run.summary["privacy"]["epsilon"], [note for note in run.summary["notes"] if "not private" in note]
 
     def built(**how):
-        aggregation = tffcl.aggregation("dp", noise_multiplier=2.0, seed=5)
+        aggregation = tffcl.aggregation("dp", noise_multiplier=4.0, seed=5)
         return build_rr_cluster(model, TRAINING, RRClusterParameters(**how), aggregation=aggregation)
 
-    plain = build_ifca(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=2.0, seed=5))
+    plain = build_ifca(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=4.0, seed=5))
     expected = privacy(plain, "ifca")
     assert privacy(built(rebalance_by="counts", least_clients=3), "counts") == expected and not expected[1]
     assert privacy(built(least_clients=3), "choices")[1][0].startswith("not private: 2 releases came without noise")
