@@ -13,7 +13,7 @@ from tests.oracles import angles as oracle
 from tffcl.choices import ANGLES as METRICS
 from tffcl.clustering import proximity
 from tffcl.clustering.proximity import principal_angles
-from tffcl.clustering.vector_distances import subspace_angles
+from tffcl.clustering.vector_distances import room_remark, subspace_angles
 from tffcl.errors import UserError
 
 # float32 keeps about 7e-6 degrees near 90; sums of several angles a few times that.
@@ -355,3 +355,12 @@ def test_a_client_without_direction_stops_nobody_whatever_columns_others_have():
     columns[2], mask[:2, 0] = 0, False
     found = subspace_angles("trace", {"basis": columns * mask[:, np.newaxis], "mask": mask}, None)
     np.testing.assert_array_equal(found[2], [180, 180, 0])
+
+
+def test_of_vectors_of_each_class_the_cure_for_too_many_is_not_more_of_them():
+    """Three classes, two vectors each, of eight features: four vectors of each class would be twelve."""
+    columns = np.random.default_rng(3).normal(size=(3, 8, 6)).astype(np.float32)
+    signatures = {"basis": columns, "mask": np.ones((3, 6), bool)}
+    angles = subspace_angles("smallest_angle", signatures, None)
+    assert "; set num_vectors = 4, or" in room_remark(signatures, angles, per_class=False)
+    assert "; set per_class = false and num_vectors = 4, or" in room_remark(signatures, angles, per_class=True)

@@ -95,9 +95,10 @@ def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], s
             "another signature, e.g. label_histogram for next characters"
         )
         return lambda signatures, angles: tokens
+    room = functools.partial(room_remark, per_class=how.per_class)
     if how.preprocess != "raw":
-        return room_remark
-    return lambda signatures, angles: room_remark(signatures, angles) or scale_remark(signatures, angles)
+        return room
+    return lambda signatures, angles: room(signatures, angles) or scale_remark(signatures, angles)
 
 
 def _inference(model: FlatModel, how, *, training: LocalTraining, server_images, seed: int) -> Signature:

@@ -159,13 +159,14 @@ def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
     )
 
 
-def room_remark(signatures: Arrays, angles: np.ndarray) -> str:
+def room_remark(signatures: Arrays, angles: np.ndarray, *, per_class: bool) -> str:
     """Says of subspaces (as in `subspace_angles`) that any two of them share a direction, whatever the data are, as
-    more vectors than features are in two of them: the smallest angle between them is 0."""
+    more vectors than features are in two of them: the smallest angle between them is 0; `per_class` if the vectors are
+    of each class."""
     features, vectors = signatures["basis"].shape[1], np.sort(np.sum(signatures["mask"], axis=1))
     if len(vectors) < 2 or vectors[:2].sum() <= features or angles.max() >= _ZERO:
         return ""
-    cure = f"set num_vectors = {max(features // 2, 1)}"
+    cure = f"set {'per_class = false and ' * per_class}num_vectors = {max(features // 2, 1)}"
     if vectors[0] < features:
         cure += ', or metric = "angle_sum"'
     return (
