@@ -16,6 +16,7 @@ import pytest
 
 from tests.lab.cli.test_cli import fails
 from tests.runs.finished_runs import rows_of
+from tests.runs.test_run import wait_for
 from tffcl.errors import UserError
 from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
@@ -244,6 +245,18 @@ def test_a_study_that_was_ended_goes_on_and_says_how_long(done):
     assert "4 runs, " in errors and "to do" in errors
     assert "[1/4] " in errors and "all that is left: " in errors
     assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 3
+
+
+@pytest.mark.slow
+def test_a_killed_study_ends_as_another(done, mine, tmp_path):
+    command = ["study", str(mine), *SHORT, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen([sys.executable, "-m", "tffcl", *command], stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(list((tmp_path / "out" / "runs").glob("*/*/seed-3/config.toml"))) == 2, process)
+    process.kill()
+    process.wait()
+    assert main(command) == done[1]
+    tables = [rows_of(out / "results" / "table.csv") for out in (done[0], tmp_path / "out")]
+    assert tables[0] == tables[1]
 
 
 def test_the_results_are_small_and_those_of_the_runs(done):
