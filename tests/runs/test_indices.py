@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tffcl
-from tffcl.runs import summary
+from tffcl.runs import cluster_history, summary
 from tffcl.runs.cluster_history import NO_CLUSTER
 from tffcl.runs.summary import agreement, features_apart, mutual_information, rand_index, wasserstein_adjusted_score
 
@@ -81,6 +81,6 @@ def test_clusters_differ_by_their_means_in_deviations_of_all_examples(monkeypatc
         expected = dict(zip(names.feature_names, apart / known.std(axis=0)))
         assert found[cluster] == pytest.approx({name: expected[name] for name in ("pulse", "age", "weight")}, rel=1e-4)
         assert list(found[cluster]) == sorted(found[cluster], key=lambda name: -abs(expected[name]))
-    monkeypatch.setattr(summary, "_MOST_DESCRIBED", 1)
+    monkeypatch.setattr(cluster_history, "MOST_CLUSTERS", 1)
     assert features_apart(table, np.array([4, 7, 7, 7, 4])).keys() == {"7"}  # the largest
     assert features_apart(population, np.zeros(5, int)) is features_apart(table, np.arange(5)) is None
