@@ -115,6 +115,7 @@ def test_what_is_expected_is_how_many_choose_and_not_how_many_were_left(tff_work
     np.testing.assert_allclose(after.sizes, 0.8 * state.sizes + 0.2 * np.array(chose), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_moves_by_counts_cost_what_ifca_costs_and_the_choices_are_open(tff_worker, model, digit_clients, tmp_path):
     population = digit_clients([30] * 12)
 

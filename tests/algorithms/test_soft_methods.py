@@ -89,6 +89,7 @@ def test_fedem_is_the_papers_in_numpy(tff_worker, regression, population, by_han
     assert np.ptp(state.mixture, axis=1).max() > 0.2  # they are no longer equal
 
 
+@pytest.mark.slow
 def test_what_a_bound_cuts_off_of_numbers_of_labels_is_told_later(tff_worker, regression, digit_clients):
     """Who has fewer examples than before takes more back than a secure sum lets it for each of them."""
     secure = tffcl.aggregation("secure_sum", min_cluster_size=2)
@@ -129,6 +130,7 @@ def test_fedsoft_is_the_papers_in_numpy(tff_worker, regression, population, by_h
     assert len(np.unique(found)) > K
 
 
+@pytest.mark.slow
 def test_fedsofts_clients_may_go_on_with_their_own_models(tff_worker, regression, population):
     own, clusters = (build_fedsoft(regression, TRAINING, FedSoftParameters(start=each)) for each in ("own", "clusters"))
     first, same = (train(each, population, FIVE[:1]) for each in (own, clusters))

@@ -29,6 +29,7 @@ def test_operations_in_functions_count_too():
         operations_of(tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER)))
 
 
+@pytest.mark.slow
 def test_a_subspace_for_each_class_needs_nothing_that_devices_lack():
     """Every method's computations are looked at in tests/conformance, with its default signature."""
     model = build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)

@@ -127,6 +127,7 @@ def test_the_seed_decides(digits):
     assert first["inertia"] != other["inertia"]
 
 
+@pytest.mark.slow
 def test_more_restarts_are_never_worse(digits):
     points = digits[0][:300].reshape(-1, 64).astype(np.float32)
     inertia = [run(build_kmeans(5, restarts=restarts), points)["inertia"] for restarts in (1, 2, 4)]

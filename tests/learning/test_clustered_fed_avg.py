@@ -401,6 +401,7 @@ class TestChoice:
             assert each["cluster"] == np.argmin(each["losses"])
             np.testing.assert_array_equal(model.ravel(each["model_weights"].trainable), ours[0].models[each["cluster"]])
 
+    @pytest.mark.slow
     def test_every_client_gets_its_model_in_a_federated_evaluation(self, tff_worker, model, process, data):
         choose = build_choose(model, 2)
         weights_type, data_type = choose.type_signature.parameter

@@ -171,6 +171,7 @@ def test_without_classes_a_network_predicts_a_number_by_squared_error():
     np.testing.assert_allclose(model.objective.loss(outputs, y), np.mean((outputs[:, 0] - y) ** 2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_network_for_characters_answers_at_each_place_and_follows_its_seed():
     model = build_char_lstm((3,), 11, embedding=3, units=4, layers=2, seed=2**62 + 3)
     tokens = tf.constant(np.arange(6).reshape(2, 3), tf.int32)

@@ -152,6 +152,7 @@ def test_traffic_is_two_vectors_each_way_and_never_what_is_kept(tff_worker, soft
     assert (metrics.traffic.down, metrics.traffic.up) == (3 * 2 * vector, 3 * up)
 
 
+@pytest.mark.slow
 def test_exported_it_has_the_form_that_devices_run_and_the_one_with_what_they_keep(
     tff_worker, through_map_reduce, toy, clients, tmp_path
 ):

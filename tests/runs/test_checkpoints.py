@@ -218,6 +218,7 @@ def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path, small_fi
     assert checkpoints.rounds() == [1, 2] and len(list(tmp_path.glob("*.npy"))) == 2
 
 
+@pytest.mark.slow
 def test_the_matrix_of_a_run_is_written_once(model, population, tmp_path, small_files):
     """Of PACFL, stopped and resumed; the models of clusters, which move, have a file for each checkpoint
     that is kept.

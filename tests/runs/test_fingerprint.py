@@ -62,6 +62,7 @@ def test_layers_of_one_size_that_clients_keep_are_apart():
     assert fingerprint.of_method(first)["model"] != fingerprint.of_method(second)["model"]
 
 
+@pytest.mark.slow
 def test_nobody_is_warned_where_a_process_has_several_models():
     told, handler = [], logging.Handler()
     handler.emit = told.append

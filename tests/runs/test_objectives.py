@@ -24,8 +24,12 @@ METHODS = {
 
 
 # One kind of label, several, numbers that are told, and examples that are; the others are slow.
-QUICK = [("binary", "ifca"), ("labels", "fedavg"), ("numbers", "pacfl"), ("reconstruction", "fedavg")]
-OTHERS = [("binary", "pacfl"), *((name, "ifca") for name in ("numbers", "several numbers", "one-hot", "class weights"))]
+QUICK = [("labels", "fedavg"), ("numbers", "pacfl"), ("reconstruction", "fedavg")]
+OTHERS = [
+    ("binary", "ifca"),
+    ("binary", "pacfl"),
+    *((name, "ifca") for name in ("numbers", "several numbers", "one-hot", "class weights")),
+]
 
 
 def run(name, method, out, *, model=None, **options):

@@ -64,7 +64,7 @@ DATA = {
 # In the suite the kinds of data that are most unlike have one method each; the other combinations are slow.
 # The functional model is the one of the clients of TFF.
 QUICK = {
-    ("perceptron", "pacfl"), ("letters", "fedavg"), ("client_data", "ifca"),
+    ("perceptron", "pacfl"), ("letters", "fedavg"),
 }  # fmt: skip
 # Tests in which each kind of data trains anew.
 FEW = {

@@ -243,6 +243,7 @@ def build(model):
     return built
 
 
+@pytest.mark.slow
 def test_a_sweep_is_over_what_the_function_and_the_protocol_take(build, compared, clients, tmp_path):
     settings = {"num_clusters": [1, 2], "clients_per_round": np.array([3, 6])}
     protocol = {name: value for name, value in PROTOCOL.items() if name != "clients_per_round"}
@@ -257,6 +258,7 @@ def test_a_sweep_is_over_what_the_function_and_the_protocol_take(build, compared
         found.verdict
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):
     short = {"train": {"rounds": 1, "local_epochs": 1}, "partition": {"clients": 8}, "model": {"hidden": 4}}
     how = {"task": "demo_digits", "overrides": short, "show_progress": False}
@@ -330,6 +332,7 @@ def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone
     assert again == found, "nothing is run twice"
 
 
+@pytest.mark.slow
 def test_a_search_over_more_values_may_pick_another(rates, held_out, tmp_path, capsys):
     how = {**PROTOCOL, "rounds": 1, "fresh_seeds": 1}
     first = tffcl.search(rates, {"learning_rate": [0.0001, 0.01]}, held_out, tmp_path, show_progress=False, **how)

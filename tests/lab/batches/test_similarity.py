@@ -147,6 +147,7 @@ def test_of_many_clients_fewer_draws_say_how_sure_the_number_of_clusters_is(monk
     assert sum(found.numbers.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_of_private_signatures_no_halves_are_asked_and_it_is_said():
     clients = tffcl.Population.from_arrays(*own_data.clinics(8))
     private = {"name": "subspace", "num_vectors": 2, "noise_multiplier": 1.0, "clip": 5.0}

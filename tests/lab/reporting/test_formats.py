@@ -32,6 +32,7 @@ def test_latex_escapes_and_has_as_many_cells_in_every_line(rows):
     assert len(lines) == 1 + 3
 
 
+@pytest.mark.slow
 def test_a_report_in_all_formats(comparison_path, tmp_path):
     path = tmp_path / "comparison"
     shutil.copytree(comparison_path / "fedavg", path / "fedavg")

@@ -28,6 +28,7 @@ def expected(result, federated, score):
     return np.mean(scores)
 
 
+@pytest.mark.slow
 def test_clinics_with_devices_have_the_metrics_of_scikit_learn(tmp_path):
     result, held = run("clinics_cancer_small", "pacfl", tmp_path / "out")
 
@@ -131,6 +132,7 @@ def build_net(input_shape, num_classes, *, seed):
     assert build_model(config, load_data(config)).objective.name == "numbers"
 
 
+@pytest.mark.slow
 def test_a_model_of_a_task_that_gives_its_input_again_is_joined(tmp_path):
     (tmp_path / "my_coder.py").write_text(
         """import tensorflow as tf, tffcl
