@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -28,6 +29,22 @@ from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run_directory import RunDirectory, State
 
 # --- Whose the directory is ---
+
+
+def test_a_run_that_goes_on_with_edited_code_says_so_and_notes_both(tmp_path, capsys):
+    directory, settings, noted = RunDirectory(tmp_path / "run"), resolved().as_dict(), []
+    directory.path.mkdir()
+    for code in ("a", "b", "b"):
+        directory.claim(settings, {}, {"mine.py": code}, anew=not noted)
+        noted.append(
+            (tomllib.loads((directory / "config.toml").read_text())["versions"]["mine.py"], capsys.readouterr().err)
+        )
+    told = f"tffcl: mine.py was edited since the run in {directory} began; it goes on with the code of now\n"
+    assert noted == [("a", ""), ("a / b", told), ("a / b", "")]
+    about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": 0, "rounds": 4}
+    directory.write_summary(about)
+    directory.claim(settings, {}, {"mine.py": "c"}, anew=False)  # which has nothing left to do
+    assert '"mine.py" = "a / b"' in (directory / "config.toml").read_text() and capsys.readouterr().err == ""
 
 
 def test_what_a_kill_leaves_of_a_run_that_is_removed_is_still_a_runs(finished, tmp_path, monkeypatch):

@@ -159,7 +159,7 @@ class RunDirectory(os.PathLike):
     def _versions(self) -> dict:
         """The versions of software in config.toml."""
         found = parse_toml(read_text(self / CONFIG)).get("versions")
-        return found if isinstance(found, dict) else {}
+        return {name: str(version) for name, version in found.items()} if isinstance(found, dict) else {}
 
     def summary(self) -> dict | None:
         """Reads the result; None if there is none.
@@ -320,7 +320,8 @@ class RunDirectory(os.PathLike):
         self, settings: Mapping, data: Mapping[str, str], code: Mapping[str, str], *, anew: bool, resume: bool = False
     ) -> str:
         """Makes the directory this run's: the marker first, then the settings and the versions of software in
-        config.toml. Where a run goes on with other code of the user's own, standard error says so.
+        config.toml. Of a run that goes on with others these stand behind those before; standard error says so of
+        code of the user's own.
 
         Args:
           settings: Of the run.
@@ -338,9 +339,7 @@ class RunDirectory(os.PathLike):
         if anew:
             self.clear(but=LEDGER if resume else "")
             before = {"tffcl run": before["tffcl run"]} if resume and before else {}
-        elif edited := [name for name, was in self._versions().items() if code.get(name, was) != was]:
-            tell(f"{', '.join(edited)} was edited since the run in {self} began; it goes on with the code of now")
-        if not anew and result is None:
+        elif result is None:
             for name in (FAILED, *_OF_THE_END, *before["files"]):
                 (self / name).unlink(missing_ok=True)
             before["files"] = []
@@ -352,8 +351,16 @@ class RunDirectory(os.PathLike):
                 path.unlink()  # of a process that was killed while it wrote
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
         versions = {**{name: importlib.metadata.version(name) for name in packages}, **code}
+        longer = result is not None and result["rounds"] < _rounds_of(settings)
+        for name, was in ({} if anew else self._versions()).items():
+            if versions.get(name, was) in was.split(" / ") or result is not None and not longer:
+                versions[name] = was
+            else:  # the run is of both
+                versions[name] = f"{was} / {versions[name]}"
+                if name in code:
+                    tell(f"{name} was edited since the run in {self} began; it goes on with the code of now")
         config = tomli_w.dumps({**settings, "versions": versions})
-        if result is not None and result["rounds"] < _rounds_of(settings):
+        if longer:
             self._extended = config
         else:
             write_text(self / CONFIG, config)

@@ -348,7 +348,7 @@ def test_seeds_that_ran_with_different_code_are_told(comparison_path, tmp_path):
         run if run.path != several.path else dataclasses.replace(run, config={"versions": {"mine.py": "b"}})
         for run in same
     ]
-    told = f"{several.method}: its seeds ran with different versions of mine.py"
+    told = f"{several.method} ran with different versions of mine.py"
     assert [note for note in notes_of(edited) if note not in notes_of(runs)] == [told]
 
 

@@ -235,13 +235,13 @@ def notes_of(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def _notes_of_versions(runs: Sequence[RunFiles]) -> list[str]:
-    """Says which runs of one method were made with different software, or code of the user's own."""
+    """Says which methods' runs were made with different software, or code of the user's own."""
     notes = []
     for method in dict.fromkeys(run.method for run in runs):
         own = versions_of([run for run in runs if run.method == method])
         differing = [name for name, values in own if " / " in values]
         if differing:
-            notes.append(f"{method}: its seeds ran with different versions of {', '.join(differing)}")
+            notes.append(f"{method} ran with different versions of {', '.join(differing)}")
     return notes
 
 
