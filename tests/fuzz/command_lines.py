@@ -67,6 +67,7 @@ def _is_as_written(config, key: str, text: str) -> bool:
         said = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         said = text
+    read = dataclasses.asdict(read) if dataclasses.is_dataclass(read) else read
     if isinstance(said, dict) and isinstance(read, dict):
         return all(name in read and same(read[name], value) for name, value in said.items())
     return same(read, said) and not (isinstance(said, float) and not math.isfinite(said))

@@ -33,20 +33,20 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.slow  # of files of runs and exports there are tests by name, too
-def test_5000_cases(directory, monkeypatch, runs, tmp_path):
+def test_2000_cases(directory, monkeypatch, runs, tmp_path):
     from tffcl.lab.tasks.exports import export_run
 
     export_run(runs["pacfl"], tmp_path / "export-whole")
     found = [
-        *client_data.file_cases(directory, 700, seed=1),
-        *client_data.array_cases(300),
-        *files_of_runs.export_cases(tmp_path / "export-whole", tmp_path, 500, seed=1),
-        *files_of_runs.run_cases(runs, tmp_path, 900, seed=1),
-        *task_files.cases(directory, monkeypatch, 1300, seed=1),
-        *command_lines.settings_cases(monkeypatch, 700),
-        *command_lines.line_cases(monkeypatch, 600, seed=1),
+        *client_data.file_cases(directory, 280, seed=1),
+        *client_data.array_cases(120),
+        *files_of_runs.export_cases(tmp_path / "export-whole", tmp_path, 200, seed=1),
+        *files_of_runs.run_cases(runs, tmp_path, 360, seed=1),
+        *task_files.cases(directory, monkeypatch, 520, seed=1),
+        *command_lines.settings_cases(monkeypatch, 280),
+        *command_lines.line_cases(monkeypatch, 240, seed=1),
     ]
-    assert len(found) >= 5000
+    assert len(found) >= 2000
     command.assert_none_wrong(found)
 
 
