@@ -121,16 +121,15 @@ def called_otherwise(digits, seed: int) -> Population:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_finds_who_calls_digits_otherwise_in_cohorts_of_five(digits, tmp_path, seed):
+def test_it_finds_who_calls_digits_otherwise_in_cohorts_of_five(digits, tmp_path):
     """Where losses of groups differ and each two clients have met some fifteen times. The tolerance is from training
     losses alone: with cohorts of five the interactions change by more than with ten."""
-    population, local = called_otherwise(digits, seed), LocalTraining(epochs=4, batch_size=50, learning_rate=0.05)
-    model = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=seed)
+    population, local = called_otherwise(digits, 0), LocalTraining(epochs=4, batch_size=50, learning_rate=0.05)
+    model = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=0)
     methods = build_fedgwc(model, local, FedGWCParameters(tolerance=2e-4)), build_fedavg(model, local)
     found = [
         tffcl.train(
-            method, population, rounds=350, clients_per_round=5, seed=seed, out=tmp_path / method.name,
+            method, population, rounds=350, clients_per_round=5, seed=0, out=tmp_path / method.name,
             evaluate_every=350, show_progress=False,
         ).summary
         for method in methods

@@ -139,8 +139,14 @@ def test_a_mistake_is_found(built_by, clients, formed_once, mistaken, check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statistics", ["global", "local", "fedbn"])
-@pytest.mark.parametrize("method", ["fedavg", "pacfl", "ifca", "ditto", "lg_fedavg", "flis_dc", "stocfl"])
+@pytest.mark.parametrize(
+    "method, statistics",
+    [
+        *(("fedavg", each) for each in ("global", "local", "fedbn")),
+        *(("pacfl", "local"), ("ifca", "fedbn"), ("ditto", "local"), ("lg_fedavg", "global"), ("flis_dc", "fedbn")),
+        *(("stocfl", each) for each in ("global", "local")),
+    ],
+)
 def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(
     method, statistics, data_dir, clients, two_workers
 ):
