@@ -163,13 +163,14 @@ def of_own_modules(method: Method, directory: str) -> dict[str, str]:
       method: Of the run.
       directory: Of the task, where modules of builders are looked for; "" where there are none.
     """
-    found = {}
-    for name, module in [*sys.modules.items()]:
-        path = pathlib.Path(getattr(module, "__file__", None) or "")
-        asked = name == type(method).__module__ or directory and path.is_relative_to(directory)
-        own = not path.is_relative_to(pathlib.Path(__file__).parents[1]) and "site-packages" not in path.parts
-        if asked and own and name != "__main__" and path.suffix == ".py":
-            found[path.name] = _code_of(module)
+    found, ours = {}, pathlib.Path(__file__).parents[1]
+    for name in [*sys.modules] if directory else [type(method).__module__]:
+        # From its own names: to ask a module that loads lazily would load what nobody needs.
+        path = pathlib.Path(getattr(sys.modules.get(name), "__dict__", {}).get("__file__") or "")
+        asked = name == type(method).__module__ or path.is_relative_to(directory)
+        own = asked and not path.is_relative_to(ours) and "site-packages" not in path.parts
+        if own and name != "__main__" and path.suffix == ".py":
+            found[path.name] = _code_of(sys.modules[name])
     return dict(sorted(found.items()))
 
 
