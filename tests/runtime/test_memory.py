@@ -41,3 +41,35 @@ def test_what_is_free_is_at_most_what_the_machine_has():
         and memory.shown(35_000_000) == "35 MB"
         and memory.shown(10) == "10 bytes"
     )
+
+
+@pytest.mark.parametrize(
+    "line, group, limit, used, pages",
+    [
+        ("0::/job/step", "job", "memory.max", "memory.current", "inactive_file"),
+        ("0::/", "", "memory.max", "memory.current", "inactive_file"),
+        (
+            "4:cpu,memory:/job/step",
+            "memory/job/step",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+        ),
+        # In a container, whose own group is the root.
+        ("4:memory:/docker/5f", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_what_is_free_is_at_most_what_groups_of_processes_may_use(
+    tmp_path, monkeypatch, line, group, limit, used, pages
+):
+    """As schedulers and containers set it; files that were read count as used, and are dropped for who needs room."""
+    (tmp_path / "own").write_text(f"5:pids:/other\n{line}\n")
+    directory = tmp_path / "control" / group
+    directory.mkdir(parents=True)
+    for name, text in {limit: "5000\n", used: "4000\n", "memory.stat": f"cache 1900\n{pages} 1500\n"}.items():
+        (directory / name).write_text(text)
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(memory, "_CONTROL", tmp_path / "control")
+    assert memory.free_bytes() == 2500
+    (directory / limit).write_text("max\n")
+    assert memory.free_bytes() > 2500

@@ -1,16 +1,21 @@
 """Sizes of memory: how much is free, how a user writes a limit, and what does not fit. Imports neither TensorFlow nor
 TFF."""
 
-import contextlib
 import pathlib
 import re
+from collections.abc import Iterator
 
 from tffcl.errors import UserError
 
 _UNITS = {"": 1}
 for _power, _letter in enumerate("KMGT", 1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
-_CGROUP = pathlib.Path("/sys/fs/cgroup")
+# Where Linux says to which control groups this process belongs, and what they may use.
+_GROUPS, _CONTROL = pathlib.Path("/proc/self/cgroup"), pathlib.Path("/sys/fs/cgroup")
+# The files of the limit and of what is used, and what in memory.stat a file's pages are called that are given back
+# when memory is needed, of both versions of control groups.
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def parse_bytes(text: str | int | float) -> int:
@@ -29,13 +34,29 @@ def parse_bytes(text: str | int | float) -> int:
 
 
 def free_bytes() -> int:
-    """Returns how much memory can be taken without swapping, of the machine or of what a container may use."""
+    """Returns how much memory can be taken without swapping: of the machine, and of what the container, the job of a
+    cluster's scheduler or any other control group that this process belongs to may still use."""
     with open("/proc/meminfo", encoding="ascii") as lines:
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
-        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        available = min(available, max(limit - used, 0))
-    return available
+    return min([available, *_left_to_groups()])
+
+
+def _left_to_groups() -> Iterator[int]:
+    """Yields what each control group above this process may still use, of those that have a limit."""
+    for line in _GROUPS.read_text().splitlines() if _GROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, names = (_CONTROL / "memory", _V1) if controllers else (_CONTROL, _V2)
+        # In a container the path may be the host's, and the root the container's own group.
+        below = root / path.strip("/")
+        for group in (below, *below.parents[: len(below.parts) - len(root.parts)]):
+            try:
+                limit, used = (int((group / name).read_text()) for name in names[:2])
+                pages = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                yield max(limit - used + int(pages.get(names[2], 0)), 0)
+            except (OSError, ValueError):  # there is no such group, or its limit reads "max"
+                continue
 
 
 def check_room(size: float, what: str):
