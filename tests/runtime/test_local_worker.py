@@ -120,3 +120,9 @@ def test_a_forked_process_says_that_it_cannot_compute(tff_worker):
     finally:
         child.kill()
     assert child.exitcode == 0 and tff_worker.alive() and successor(2) == 3
+
+
+def test_a_worker_computes_by_as_many_cores_as_the_process_may_use(monkeypatch):
+    """Also where a container's share of the machine is smaller than the cores that it sees, as joblib knows."""
+    monkeypatch.setattr("joblib.externals.loky.backend.context._cpu_count_cgroup", lambda cores: 1)
+    assert runtime.WorkerSettings().cores == 1

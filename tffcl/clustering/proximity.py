@@ -9,10 +9,10 @@ singular values of U'W, where U and W are orthonormal bases.
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 from concurrent import futures
 
+import joblib
 import numpy as np
 
 from tffcl.choices import ANGLES
@@ -208,7 +208,7 @@ def _all_pairs(left: _Vectors, right: _Vectors, metric: Callable, max_bytes: int
     """
     symmetric = left is right
     result = np.zeros((len(left), len(right)), np.float32)
-    workers = len(os.sched_getaffinity(0))
+    workers = joblib.cpu_count()
     side = _block_side(left.rows.shape[1], right.rows.shape[1], max_bytes // workers)
 
     def fill(corner: tuple[int, int]) -> None:

@@ -37,9 +37,11 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
         ("to add packages", f"{shlex.join(_installer())} -c {requirements_file()} NAME, which keeps these versions")
     )
     from tffcl import runtime
+    from tffcl.runtime import memory
 
-    found.append(("cores", f"{len(os.sched_getaffinity(0))} usable: so many client computations at a time"))
-    found.append(("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"))
+    found.append(("cores", f"{runtime.WorkerSettings().cores} usable: so many client computations at a time"))
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found.append(("memory", f"{memory.shown(size)}, of which {memory.shown(memory.free_bytes())} are free for tffcl"))
     try:
         found.append(("TFF worker", str(runtime.worker_binary())))
     except UserError as error:
