@@ -98,6 +98,9 @@ def test_nothing_is_left_when_its_process_is_killed():
 
 
 def test_where_there_is_no_network_of_ones_own_the_worker_is_open_and_says_so(monkeypatch, tmp_path):
+    """And is reached directly, whatever proxy the machine has for other places."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("a" * 120)))
     (tmp_path / ("a" * 120)).mkdir()
     worker = runtime.Worker(private=True).start()

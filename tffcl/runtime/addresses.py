@@ -82,6 +82,8 @@ CHANNEL_OPTIONS = [
     ("grpc.max_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
+    # gRPC would look for a worker, even one of this machine, behind the proxy of $http_proxy.
+    ("grpc.enable_http_proxy", 0),
 ]
 _START_SECONDS = 240.0  # it takes one, and on a machine that does much else a minute
 
