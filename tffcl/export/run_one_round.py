@@ -1,6 +1,7 @@
 """One training round from exported files with TensorFlow Federated alone: python run_one_round.py"""
 # TFF starts its worker for it, which listens on all addresses of this machine while it runs, and does what it is sent.
 
+import os
 import pathlib
 import signal
 
@@ -9,6 +10,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2, executor_pb2
 
 HERE = pathlib.Path(__file__).resolve().parent
+os.environ.setdefault("no_grpc_proxy", "localhost")  # where there is a proxy for HTTP, TFF would ask it for its worker
 
 
 def value(name, type_spec):
