@@ -46,7 +46,7 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
         found.append(("TFF worker", str(runtime.worker_binary())))
     except UserError as error:
         found.append(("TFF worker", str(error)))
-    found.append(("GPU", "not used: TFF 0.87's worker is built for the CPU"))
+    found.append(("GPU", "not used to train; CUDA_VISIBLE_DEVICES=-1 hides it from evaluations, too"))
     found.append(("data directory", _data_directory(data_dir)))
     if check:
         found.append(("worker check", _check()))
