@@ -9,7 +9,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from tffcl.clustering import self_distance
-from tffcl.clustering.hierarchical import build_dendrogram, group, numbers_of
+from tffcl.clustering.hierarchical import Dendrogram, build_dendrogram, group, numbers_of
 from tffcl.clustering.self_distance import ALIKE, DIFFER, FEW, GROUPS, Chance, Halves, able, estimate_chance, judge
 
 FEATURES = 20
@@ -143,6 +143,7 @@ def test_the_law_of_chance_is_found_from_clients_of_different_sizes(exponent):
 def test_numbers_of_clusters_that_some_threshold_gives():
     line = np.abs(np.subtract.outer([0.0, 0, 0, 1, 1, 5], [0.0, 0, 0, 1, 1, 5]))
     assert numbers_of(build_dendrogram(line)) == [1, 2, 3]
+    assert numbers_of(Dendrogram(np.array([[0, 1, 1, 2], [3, 2, 1 + 1e-9, 2], [4, 5, 5, 4]]), "average")) == [1, 2, 4]
     labels, _, threshold = group(line, "average", None, 5, unit="")
     assert labels.tolist() == [0, 0, 0, 1, 1, 2] and 0 < threshold < 1
 
