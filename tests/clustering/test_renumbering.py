@@ -35,7 +35,7 @@ def test_a_new_cluster_starts_from_its_members_models():
     [
         (Triggers(flags=1), {"standing": 2}, {"standing": 1}),  # more than one
         (Triggers(share=0.5), {"standing": 2, "clients": 4}, {"standing": 2, "clients": 5}),  # a half or more
-        (Triggers(share=1e-9), {"standing": 1, "clients": 4}, {"standing": 0, "clients": 4}),
+        (Triggers(share=1e-9), {"standing": 1, "clients": 4}, {"standing": 0}),  # of nobody nobody is no share
         (Triggers(period=3), {"round_number": 6, "formed_in": 5}, {"round_number": 5, "formed_in": 3}),
         (Triggers(period=3), {"round_number": 7, "formed_in": 5}, {"round_number": 8, "formed_in": 7}),
         (Triggers(flags=0, period=3), {"standing": 1}, {"round_number": 2}),

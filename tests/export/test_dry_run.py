@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import UserError
-from tffcl.export.dry_run import difference, synthetic_examples
+from tffcl.export.dry_run import _some_of_each_model, difference, synthetic_examples
 from tffcl.lab.tasks.exports import _compared_noise
 from tffcl.models.classifiers import build_mlp
 
@@ -46,6 +46,8 @@ def test_a_private_computation_that_gives_no_numbers_is_refused(tmp_path):
     result = lambda: {"models": next(drawn), "loss": np.array([1.0])}  # noqa: E731
     expected = result()
     assert "noise drawn anew" in _compared_noise(tmp_path, result, expected, "the library")
+    with pytest.raises(UserError, match="draws no noise: two runs give the same; the library does"):
+        _compared_noise(tmp_path, lambda: expected, expected, "the library")
     for loss in (np.nan, np.inf):
         drawn = iter(np.random.default_rng(0).normal(size=[4, 3]))
         refused = pytest.raises(UserError, match="other shapes than the library, or some that are not finite")
@@ -63,3 +65,23 @@ def test_random_clients_have_all_pixel_values_all_classes_and_numbers_of_their_o
     label = types.SimpleNamespace(label=tf.TensorSpec([], tf.int32))
     texts = types.SimpleNamespace(example_spec={"x": tf.TensorSpec([5], tf.int32)}, objective=label, num_classes=4)
     assert set(np.unique(synthetic_examples(texts)(0).x)) == {0, 1}  # which any vocabulary has
+
+
+@pytest.mark.parametrize(
+    "rows, needed, expected",
+    [
+        ([0, 1, 1, 1, 2, 0], 2, [10, 11, 12, 14, 15]),
+        ([0, 1, 1, 1, 2, 0], 1, [10, 11, 14]),
+        ([0] * 6, 1, [10, 11, 12]),  # three at least
+        ([1, 1, 0, 0, 1, 1], 1, [10, 11, 12]),
+        ([0, 0], 1, [10, 11]),
+    ],
+)
+def test_a_round_is_rehearsed_by_as_many_clients_of_each_model_as_it_needs(rows, needed, expected):
+    ids = 10 + np.arange(len(rows))
+    method = types.SimpleNamespace(
+        views=lambda state: types.SimpleNamespace(client_ids=ids),
+        exports=lambda: types.SimpleNamespace(members_needed=lambda: needed),
+        models_for=lambda state, clients: (np.zeros([3, 1]), np.array(rows)),
+    )
+    assert _some_of_each_model(method, None).tolist() == expected

@@ -23,7 +23,7 @@ from tffcl.signatures import (
     predictions,
     subspace,
 )
-from tffcl.signatures.signature import build_signature
+from tffcl.signatures.signature import OWN_NOISE, Signature, build_signature
 
 MODEL = build_mlp((8, 8, 1), 10, hidden=2, seed=1)
 ENCODER = build_autoencoder((8, 8, 1), latent=3, seed=1)
@@ -143,3 +143,15 @@ def test_a_context_that_is_no_table_has_no_place_for_the_seed_of_noise():
     made = {"context": np.zeros(3, np.float32), "noise_multiplier": 1.0}
     with pytest.raises(UserError, match="signature own: the seed of its noise is in its context, which must be"):
         build_signature("own", collections.OrderedDict(MODEL.example_spec), lambda *given: None, **made, noise_seed=0)
+
+
+def test_in_the_middle_of_a_run_another_model_is_broadcast_and_noise_has_another_seed_in_each_round():
+    model, now = np.zeros(3, np.float32), np.ones(3, np.float32)
+    context = collections.OrderedDict(model=model, **{OWN_NOISE: np.array([5, 1], np.int32)})
+    signature = Signature("own", None, None, None, context, model="model")
+    assert signature.context_with() is context
+    later = signature.context_with(now, 3)
+    assert list(later) == list(context) and later["model"] is now and later[OWN_NOISE].tolist() == [5, 4]
+    assert signature.context_with(round_number=3)["model"] is model and context[OWN_NOISE].tolist() == [5, 1]
+    assert dataclasses.replace(signature, model=None).context_with(now)["model"] is model
+    assert dataclasses.replace(signature, context=model, model="").context_with(now, 3) is now
