@@ -414,7 +414,7 @@ def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np
 
 def _check_vectors(population: Population, signatures: Mapping[str, np.ndarray], metric: str):
     """Raises UserError with the name of a client whose signature is not finite, where they are compared as vectors."""
-    finite = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in signatures.values()]
+    finite = [np.isfinite(each).all(axis=tuple(range(1, each.ndim))) for each in signatures.values()]
     bad = np.flatnonzero(~np.all(finite, axis=0))
     if len(bad) and metric in VECTOR_METRICS:
         raise UserError(
