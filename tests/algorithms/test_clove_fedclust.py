@@ -123,17 +123,19 @@ def test_partial_weights_are_what_local_training_leaves(tff_worker, model, popul
     """The last layer of the model that a client of FedAvg alone would have."""
     from tffcl.algorithms.solo import build_solo
 
-    signature = build_partial_weights(model, training=TRAINING, seed=4)
+    signature = build_partial_weights(model, training=TRAINING, layers=["output", "hidden"], seed=4)
     examples = population.train(1).dataset
     found = signature.computation(signature.context, examples)
-    (last,) = layer_places(model, None)
+    (last,), size = layer_places(model, None), 16 * 10 + 10
+    found, hidden = found[:size], found[size:]
     assert found.shape == (16 * 10 + 10,) == (last.stop - last.start,)
     apart = np.abs(found - model.initial[last])
     assert 0.01 < apart.max() < 5
     solo = build_solo(model, TRAINING)
     trained = models_of(solo, train(solo, population.restricted([1]), [(1,)]), population.restricted([1]))[0]
     # The batches are others, so the weights are near and not equal.
-    assert np.linalg.norm(found - trained[last]) < np.linalg.norm(found - model.initial[last])
+    for part, place in ((found, last), (hidden, slice(0, last.start))):
+        assert np.linalg.norm(part - trained[place]) < np.linalg.norm(part - model.initial[place])
 
 
 def test_layers_are_named(model):

@@ -8,6 +8,7 @@ import pytest
 from tests.short_runs import TRAINING, split
 from tffcl.algorithms.composed import build_composed, group_composed
 from tffcl.algorithms.grouping_in_time import build_one_shot
+from tffcl.algorithms.one_shot import Signed
 from tffcl.algorithms.parameters import ComposedParameters, FedClustParameters, FLISHCParameters, PCAKMHCParameters
 from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km_hc
 from tffcl.choices import SELF
@@ -120,6 +121,19 @@ def test_what_does_not_go_together_is_one_line(wrong, message):
     with pytest.raises(UserError, match=message) as said:
         ComposedParameters(**{"signature": "label_histogram", **wrong})
     assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("grouping", ["kmeans", "hierarchical"])
+def test_a_client_whose_signature_is_not_finite_is_named(build, by_labels, monkeypatch, grouping):
+    """As that of one whose training diverges before it signs; scikit-learn would end the run with a traceback."""
+    method, sent = build("label_histogram", grouping=grouping, num_clusters=3), np.ones([9, 10], np.float32)
+    monkeypatch.setattr(method, "sign", lambda population, *given: Signed({"value": sent[population.client_ids]}))
+    known, newcomers = split(by_labels, [7, 8])
+    state = method.initialize(known)
+    sent[[5, 8], 2] = np.nan, np.inf
+    for join, called in ((lambda: method.initialize(known), 5), (lambda: method.admit(state, newcomers), 8)):
+        with pytest.raises(UserError, match=f"client {called} has a signature that is not finite"):
+            join()
 
 
 def test_more_clusters_than_clients_are_refused(tff_worker, build, by_labels):

@@ -12,6 +12,7 @@ from scipy.spatial import distance
 
 from tffcl.choices import DISTANCES
 from tffcl.clustering import hierarchical, taskonomy
+from tffcl.clustering.relatedness_graph import starting_models, suggested_gamma
 from tffcl.clustering.taskonomy import assign_to_nearest, client_distances, flatten, relate
 from tffcl.errors import UserError
 
@@ -215,6 +216,19 @@ def test_newcomers_go_where_the_mean_distance_is_least(seed, name):
     ]
     found = assign_to_nearest(*new, *known, labels, distance=name)
     np.testing.assert_allclose(np.array(means)[found, np.arange(5)], np.min(means, axis=0), rtol=1e-9)
+
+
+def test_newcomers_start_from_the_mean_of_their_relatives_models_or_the_nearest_clients():
+    models, rows = np.array([[1.0, 0], [0, 4], [7, 7]], np.float32), np.array([0, 0, 1, 2])
+    across = np.array([[9.0, 3], [9, 9], [1, 9], [5, 2]])
+    found = starting_models(models, rows, np.array([[1, 1, 1, 0], [0, 0, 0, 0]]), across)
+    np.testing.assert_allclose(found, [[2 / 3, 4 / 3], [7, 7]], rtol=1e-6)
+
+
+def test_gamma_is_suggested_by_average_linkage():
+    """Merges of 1, 1.7 and 8.9; those of single linkage are 1, 1.2 and 7.8."""
+    line = np.array([[0.0], [1.0], [2.2], [10.0]])
+    assert suggested_gamma(distance.cdist(line, line)).threshold == pytest.approx((3.4 / 2 + 26.8 / 3) / 2)
 
 
 @pytest.fixture(scope="module")

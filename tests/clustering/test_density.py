@@ -32,6 +32,14 @@ def test_who_is_near_to_nobody_is_alone(seed, neighbourhood="gap"):
     assert len(set(labels.tolist())) == 3
 
 
+def test_the_gap_is_that_of_single_linkage():
+    """Heights of 1, 1.2 and 7.8; those of average linkage are 1, 1.7 and 8.9."""
+    points = np.array([[0.0], [1.0], [2.2], [10.0]])
+    for scale in (1.0, 0.5):
+        labels, eps = groupings.dense_groups(points, "gap", scale)
+        assert eps == pytest.approx(scale * (1.2 + 7.8) / 2) and labels.tolist() == [0, 0, 0, 1]
+
+
 # Where kneed 0.9.0, KneeLocator(range(n), distances, curve="convex", direction="increasing"), finds the elbow.
 KNEES = [9, 10, 12, 11, 18, 20, 23, 24, 18, 23, 28, 28, 33, 36, 32, 39, 32, 45, 43, 43, 50, 48, 49, 47]
 

@@ -7,9 +7,10 @@ import pytest
 from scipy.optimize import linprog
 from scipy.spatial import distance
 from scipy.stats import wasserstein_distance
-from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 
-from tffcl.clustering.groupings import GROUPINGS, kfed
+from tffcl.clustering import groupings
+from tffcl.clustering.groupings import GROUPINGS, first_groups, group_by_losses, kfed
 from tffcl.clustering.taskonomy import client_distances
 from tffcl.clustering.vector_distances import vector_distances, vector_points
 
@@ -32,6 +33,50 @@ def test_groups_are_found_and_newcomers_join_them(name):
     assert GROUPINGS[name].place(proximity, points, labels).tolist() == TRUTH[::3].tolist()
     turned = (labels + 1) % 3  # as after clusters were formed again
     assert GROUPINGS[name].place(proximity, points, turned).tolist() == turned[::3].tolist()
+
+
+BY_KMEANS = {
+    "kmeans": lambda points, number, seed: GROUPINGS["kmeans"](None, points, number, seed=seed),
+    "first_groups": lambda points, number, seed: first_groups(points, number, seed),
+    "losses": lambda points, number, seed: group_by_losses(
+        np.pad(points, ((0, 0), (0, number - points.shape[1]))), seed=seed
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_KMEANS)
+def test_many_groups_are_found_from_any_seed(name):
+    """One start of k-means misses some of them from each of these seeds."""
+    rng, truth = np.random.default_rng(9), np.repeat(np.arange(20), 3)
+    points = rng.uniform(0, 10, (20, 2))[truth] + 0.1 * rng.normal(size=(60, 2))
+    for seed in range(3):
+        assert len({*zip(truth, BY_KMEANS[name](points, 20, seed).tolist())}) == 20
+
+
+@pytest.mark.parametrize("name", {**GROUPINGS, **BY_KMEANS})
+def test_the_seed_decides_where_groups_are_not_clear(name):
+    points = np.random.default_rng(1).normal(size=(30, 2))
+    apart = distance.squareform(distance.pdist(points))
+    group = BY_KMEANS.get(name) or (lambda points, number, seed: GROUPINGS[name](apart, points, number, seed=seed))
+    found = [tuple(group(points, 5, seed)) for seed in (0, 1, 2, 3, 2**32 + 3)]
+    assert found[3] == found[4] and len(set(found)) > 1
+
+
+def test_similarities_of_the_graph_are_gaussian_at_the_median_distance(monkeypatch):
+    points, seen = _points(), []
+    monkeypatch.setattr(groupings, "spectral_clustering", lambda graph, **how: seen.append(graph) or TRUTH)
+    apart = distance.pdist(points)
+    GROUPINGS["spectral"](distance.squareform(apart), None, 3, seed=0)
+    np.testing.assert_allclose(seen[0], rbf_kernel(points, gamma=0.5 / np.median(apart) ** 2), rtol=1e-6)
+
+
+def test_newcomers_are_placed_by_the_mean_distance_and_by_the_mean_of_all_centres():
+    """Neither the nearest nor the farthest member decides, nor the first of a client's centres."""
+    across = np.array([[1.0, 9, 4, 4], [1, 6, 4, 4]])
+    proximity = np.block([[np.ones([4, 4]) - np.eye(4), across.T], [across, 1 - np.eye(2)]])
+    assert GROUPINGS["spectral"].place(proximity, None, np.array([0, 0, 1, 1])).tolist() == [1, 0]
+    centres = np.array([[0.0, 8], [5, 25], [3, 8]])[..., np.newaxis]
+    assert GROUPINGS["kmeans"].place(None, centres, np.array([0, 1])).tolist() == [0]
 
 
 def test_clients_at_0_from_each_other_do_not_set_the_scale_of_similarities():
@@ -65,6 +110,10 @@ def test_kfed_starts_at_a_client_and_at_the_farthest_centres():
     centres = corners[owners][:, np.newaxis] + 0.5 * np.random.default_rng(0).normal(size=(33, 1, 2))
     assert GROUPINGS["kmeans"](None, centres, 4, seed=0).tolist() == owners.tolist()
     assert kfed(np.zeros([3, 2, 2]), 4).tolist() == [0, 0, 0]
+    # The third start is far from the nearest of the others, and not from both in the mean, as the last point is.
+    line = np.array([[0.0, 0], [14, 0], [7, 0], [14, 6]])[:, np.newaxis]
+    found = kfed(line, 3)
+    assert found[1] == found[3] and len(set(found.tolist())) == 3
 
 
 def test_a_client_is_where_most_of_its_centres_are():
@@ -77,6 +126,15 @@ def test_a_client_is_where_most_of_its_centres_are():
     assert kmeans.place(None, np.concatenate([centres[:2], centres[:1]]), np.array([4, 2])).tolist() == [4]
 
 
+def test_points_of_the_cosine_have_its_root_as_distance():
+    first, second = {"value": _points()}, {"value": _points(seed=3)[:4]}
+    points, others = vector_points("cosine", first), vector_points("cosine", first, second)
+    np.testing.assert_allclose(
+        distance.cdist(points, others) ** 2, 2 * vector_distances("cosine", first, second), atol=1e-5
+    )
+    np.testing.assert_array_equal(vector_points("euclidean", first, second), second["value"])
+
+
 def test_directions_are_those_of_a_plain_singular_value_decomposition():
     updates, others = {"value": _points()}, {"value": _points(seed=3)[:4]}
     left = np.linalg.svd(updates["value"].T, full_matrices=False)[0][:, :3]
@@ -87,6 +145,8 @@ def test_directions_are_those_of_a_plain_singular_value_decomposition():
         apart = vector_distances("decomposed_cosine", updates, given, directions=3)
         own = cosine_similarity(updates["value"], left.T)
         np.testing.assert_allclose(apart, distance.cdist(own, expected), atol=1e-6)
+    line = {"value": np.outer([1.0, -2.0, 3.0], [2.0, 1.0, 0.5])}  # of one direction, whatever is asked for
+    np.testing.assert_allclose(np.abs(vector_points("decomposed_cosine", line, directions=3)), np.ones([3, 1]))
     nothing = vector_points("decomposed_cosine", {"value": np.zeros([3, 4])}, directions=2)
     assert np.isfinite(nothing).all() and len(nothing) == 3
 

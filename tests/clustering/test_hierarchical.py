@@ -203,6 +203,9 @@ def test_rounding_is_no_asymmetry():
     matrix = random_proximity(3, 6)
     matrix[4, 1] = np.nextafter(matrix[4, 1], np.float32(100))
     assert build_dendrogram(matrix).num_leaves == 6
+    matrix[4, 1] += 1e-3 * matrix.max() / 10
+    with pytest.raises(UserError, match="not symmetric"):
+        build_dendrogram(matrix)
 
 
 def test_rounding_below_zero_is_zero():
@@ -279,6 +282,10 @@ def test_extremes_at_the_bottom_do_not_decide():
     # The lowest merge of twelve clients is far below the others; twelve clients in eleven clusters is absurd.
     suggestion = suggest_threshold(tree([1, 4, 4.1, 4.2, 4.3, 4.4, 4.5, 4.6, 4.7, 4.8, 7]))
     assert suggestion.num_clusters == 2
+    # A third of the clients must be merged away: 4 of 12, and 5 of 13.
+    assert suggest_threshold(tree([1] * 3 + [4] * 8)).num_clusters == 1
+    assert suggest_threshold(tree([1] * 4 + [4] * 7)).num_clusters == 8
+    assert suggest_threshold(tree([1] * 4 + [4] * 8)).num_clusters == 1
 
 
 def test_equal_gaps_give_the_fewest_clusters():
@@ -302,13 +309,16 @@ def test_groups_within_groups_are_not_called_alike():
         "look alike" not in suggestion.reason and "; the next largest is at 4 clusters (1.3 times)" in suggestion.reason
     )
     assert suggest_threshold(tree([10.0] * 8 + [16.0, 16.2, 19.0])).is_clear
+    assert suggest_threshold(tree([10.0] * 8 + [15.0] * 3)).is_clear
+    weak = suggest_threshold(tree([10.0] * 8 + [14.9] * 3)), suggest_threshold(tree([10.0] * 8 + [12.0] * 3))
+    assert not any(each.is_clear or "look alike" in each.reason for each in weak)
 
 
 @pytest.mark.parametrize("heights", [[], [0], [8.0], [0, 0], [7, 7, 7, 7]])
 def test_nothing_to_compare_is_one_cluster(heights):
     dendrogram = tree(heights)
     suggestion = suggest_threshold(dendrogram, unit="degrees")
-    assert (suggestion.num_clusters, suggestion.ratio) == (1, 1.0)
+    assert (suggestion.num_clusters, suggestion.ratio) == (1, 1.0) and suggestion.is_clear
     assert cut(dendrogram, threshold=suggestion.threshold).max() == 0
     assert suggestion.reason
 

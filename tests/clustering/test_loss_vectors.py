@@ -56,4 +56,5 @@ def test_a_loss_that_is_not_finite_is_the_worst():
     losses = np.array([[0.1, 2.0], [0.2, np.nan], [2.0, 0.1], [np.inf, 0.3]])
     assert group_by_losses(losses).tolist() == [0, 0, 1, 1]
     assert group_by_losses(np.full((3, 2), np.inf)).tolist() == [0, 0, 0]
+    assert group_by_losses(np.array([[4.0, 4.0], [4.0, np.nan]])).tolist() == [1, 0]  # worse than the worst that is
     assert group_by_losses(losses, square_root=True).tolist() == [0, 0, 1, 1]

@@ -43,5 +43,6 @@ def test_the_unit_of_the_points_is_that_of_the_variances():
     small, large = (fit_mixture(unit * points, 2) for unit in (1, 10))
     np.testing.assert_allclose(large.variances, 100 * small.variances, rtol=1e-3)
     np.testing.assert_allclose(small.variances, 1, atol=0.4)
+    np.testing.assert_allclose(fit_mixture(points[:15], 1).variances, 1, atol=0.4)
     overlap = largest_overlap(points, small)
     assert 1e-4 < overlap == pytest.approx(largest_overlap(10 * points, large), rel=1e-3)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.cluster import KMeans
 
 from tffcl.clustering import groupings
-from tffcl.clustering.groupings import first_groups, nearest_centres
+from tffcl.clustering.groupings import first_groups, nearest_centres, weighted_means
 
 
 @pytest.mark.parametrize("size", [5, 300])  # below the number of clients, and in several blocks
@@ -21,3 +21,12 @@ def test_fedsems_k_means_is_scikit_learns_on_the_whole_models(size, monkeypatch)
     np.testing.assert_array_equal(
         nearest_centres(later, first.cluster_centers_.astype(np.float32)), first.predict(later)
     )
+
+
+def test_centres_move_to_the_means_by_examples_and_one_that_nobody_is_near_to_stays(monkeypatch):
+    monkeypatch.setattr(groupings, "_AT_A_TIME", 2)
+    before, trained = np.full([3, 5], 7, np.float32), np.arange(20, dtype=np.float32).reshape(4, 5)
+    after = weighted_means(before, trained, np.array([2, 0, 2, 2]), np.array([1, 5, 2, 3], np.int32))
+    mean = np.average(trained[[0, 2, 3]], axis=0, weights=[1, 2, 3])
+    np.testing.assert_allclose(after, [trained[1], before[1], mean], rtol=1e-6)
+    np.testing.assert_array_equal(before, 7)

@@ -13,7 +13,7 @@ from tests.oracles import angles as oracle
 from tffcl.choices import ANGLES as METRICS
 from tffcl.clustering import proximity
 from tffcl.clustering.proximity import principal_angles
-from tffcl.clustering.vector_distances import room_remark, subspace_angles
+from tffcl.clustering.vector_distances import room_remark, scale_remark, subspace_angles
 from tffcl.errors import UserError
 
 # float32 keeps about 7e-6 degrees near 90; sums of several angles a few times that.
@@ -87,6 +87,8 @@ def test_dependent_columns_count_once():
     rng = np.random.default_rng(3)
     bases = related(rng, 2, 30, 2, 1.0)
     doubled = np.concatenate([bases, bases[:, :, :1] + bases[:, :, 1:]], axis=2)
+    nearly = np.array([[[1, 1], [0, 1e-4], [0, 0]]])  # which are two all the same
+    assert principal_angles(nearly, others=np.eye(3)[np.newaxis, :, 1:2]) < 1e-3
     full = related(rng, 3, 30, 3, 1.0)
     expected = principal_angles(bases, metric="angle_sum", others=full)
     got = principal_angles(doubled, metric="angle_sum", others=full)
@@ -118,6 +120,18 @@ def test_small_angles_survive_columns_that_are_slightly_off():
     other = basis @ (np.eye(3) + 5e-5 * rng.normal(size=(3, 3)))
     got = principal_angles(np.stack([basis, other]).astype(np.float32))
     assert got[0, 1] < 1e-4
+    # What is given in float64 is told apart further down.
+    turned = np.cos(np.radians(1e-4)) * basis[:, :1] + np.sin(np.radians(1e-4)) * basis[:, 1:2]
+    assert principal_angles(np.stack([basis[:, :1], turned]))[0, 1] == pytest.approx(1e-4, rel=1e-2)
+
+
+def test_small_angles_of_two_directions_of_three_are_right():
+    """Where the two largest of three cosines are equal, their closed form has half the digits."""
+    frames = np.linalg.qr(np.random.default_rng(6).normal(size=(40, 50, 6)))[0]
+    turned = np.cos(np.radians(1e-3)) * frames[:, :, :2] + np.sin(np.radians(1e-3)) * frames[:, :, 2:4]
+    others = np.concatenate([turned, frames[:, :, 5:]], axis=2)
+    angles = np.diagonal(principal_angles(frames[:, :, [0, 1, 4]], others=others))
+    np.testing.assert_allclose(angles, 1e-3, rtol=1e-2)
 
 
 def test_shared_directions_are_at_zero():
@@ -364,3 +378,18 @@ def test_of_vectors_of_each_class_the_cure_for_too_many_is_not_more_of_them():
     angles = subspace_angles("smallest_angle", signatures, None)
     assert "; set num_vectors = 4, or" in room_remark(signatures, angles, per_class=False)
     assert "; set per_class = false and num_vectors = 4, or" in room_remark(signatures, angles, per_class=True)
+
+
+def test_angles_that_large_columns_hide_are_told_and_small_angles_of_all_features_are_not():
+    def remark(basis, angle=1.9):
+        return scale_remark({"basis": np.asarray(basis)[..., np.newaxis]}, np.array([[0.0, angle], [angle, 0]]))
+
+    rng = np.random.default_rng(0)
+    large = np.eye(1, 32) + 0.02 * rng.normal(size=(2, 32))
+    large /= np.linalg.norm(large, axis=1, keepdims=True)
+    assert "1.9 degrees, and their first vectors lie along 1.0 of 32 features: large columns hide" in remark(large)
+    assert not remark(large, angle=2.1) and not remark(large[:, :3])
+    even = np.sign(rng.normal(size=(2, 32))) / np.sqrt(32)  # along all of them
+    for features, told in ((3, True), (5, False), (32, False)):  # an eighth of them is 4
+        some = np.where(np.arange(32) < features, even, 0) * np.sqrt(32 / features)
+        assert bool(remark(some)) == told

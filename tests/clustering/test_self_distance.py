@@ -6,10 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.spatial.distance import cdist
 
 from tffcl.clustering import self_distance
-from tffcl.clustering.hierarchical import build_dendrogram, group, numbers_of
+from tffcl.clustering.hierarchical import Dendrogram, build_dendrogram, group, numbers_of
 from tffcl.clustering.self_distance import ALIKE, DIFFER, FEW, GROUPS, Chance, Halves, able, estimate_chance, judge
 
 FEATURES = 20
@@ -143,6 +144,7 @@ def test_the_law_of_chance_is_found_from_clients_of_different_sizes(exponent):
 def test_numbers_of_clusters_that_some_threshold_gives():
     line = np.abs(np.subtract.outer([0.0, 0, 0, 1, 1, 5], [0.0, 0, 0, 1, 1, 5]))
     assert numbers_of(build_dendrogram(line)) == [1, 2, 3]
+    assert numbers_of(Dendrogram(np.array([[0, 1, 1, 2], [3, 2, 1 + 1e-9, 2], [4, 5, 5, 4]]), "average")) == [1, 2, 4]
     labels, _, threshold = group(line, "average", None, 5, unit="")
     assert labels.tolist() == [0, 0, 0, 1, 1, 2] and 0 < threshold < 1
 
@@ -157,3 +159,79 @@ def test_a_split_of_several_clusters_must_be_the_clearer_the_more_there_are():
     points = np.random.default_rng(0).normal(size=(16, 3))
     number, kind, _ = self_distance._answer(build_dendrogram(cdist(points, points)), AlwaysSplit)
     assert (number, kind) == (2, GROUPS)
+
+
+def halves_of(across, sides, usual=1.0):
+    """Halves of either kind that are in two clear groups, `sides bool [m]`, at such distances across, in `usual`
+    ones."""
+    apart = np.where(np.equal.outer(sides, sides), 1.0, 9.0) - np.eye(len(sides))
+    return Halves(apart * usual, apart * usual, across * usual)
+
+
+def logarithms(across):
+    return np.log(across + 1e-3 * np.median(across))
+
+
+@pytest.mark.parametrize("apart, by_means", [(1.3, False), (1.4, True)])
+def test_a_split_is_tested_by_the_halves_that_it_was_not_found_in(apart, by_means):
+    """By ranks where the sides are near each other, and else by their means, with the pooled variance."""
+    sides = np.arange(11) % 3 == 0
+    noise = np.exp(0.6 * np.random.default_rng(2).normal(size=(11, 11)))
+    across = noise * np.where(np.equal.outer(sides, sides), 1.0, apart)
+    found = []
+    for table in (logarithms(across), logarithms(across).T):
+        nearer = table[~sides].mean(axis=0) - table[sides].mean(axis=0)
+        one, other = nearer[sides], nearer[~sides]
+        assert one.min() < other.max()  # some are in doubt
+        test = stats.ttest_ind if by_means else stats.mannwhitneyu
+        found.append(test(one, other, alternative="greater").pvalue)
+    assert max(found) > 1.2 * min(found)
+    for each in (across, across.T):
+        tests = self_distance._Tests(halves_of(each, sides), np.ones((11, 11)))
+        assert tests.split(np.ones(11, bool)) == pytest.approx(min(1, 2 * min(found)), rel=1e-6)
+    assert tests.split(np.arange(11) < 3) == 1  # too few to be split
+    usual = np.add.outer(np.arange(1.0, 12), np.arange(1.0, 12))  # how far chance puts them
+    scaled = self_distance._Tests(halves_of(across, sides, usual), usual)
+    assert scaled.split(np.ones(11, bool)) == pytest.approx(min(1, 2 * min(found)), rel=1e-6)
+
+
+def test_several_clients_of_whom_none_is_in_doubt_are_tested_by_their_means_though_they_are_near():
+    """Three on either side have no ranks that chance has not."""
+    for few, by_means in ((3, True), (2, False)):
+        sides = np.arange(7) < few
+        across = np.where(np.equal.outer(sides, sides), 1.0, 1.2) * np.linspace(0.99, 1.01, 49).reshape(7, 7)
+        table = logarithms(across)
+        nearer = table[~sides].mean(axis=0) - table[sides].mean(axis=0)
+        test = stats.ttest_ind if by_means else stats.mannwhitneyu
+        found = self_distance._confirmed(halves_of(across, sides).first, table)
+        assert found == pytest.approx(test(nearer[sides], nearer[~sides], alternative="greater").pvalue, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "further, by_chance",
+    [
+        (np.linspace(0.02, 0.5, 5), True),  # a probability of 0.012
+        (np.linspace(0.11, 0.41, 5), True),  # of 0.0025: more than one in 500
+        (np.linspace(0.13, 0.39, 5), False),  # of 0.0015
+        (np.linspace(0.047, 0.0475, 5), True),  # less than 1.05 times as far is nothing
+        (np.linspace(0.05, 0.0505, 5), False),
+    ],
+)
+def test_members_of_a_group_are_as_far_from_each_other_as_from_themselves_by_a_plain_t_test(further, by_chance):
+    """Each client with its mates, and those that have none not at all; `further` in logarithms."""
+    labels = np.array([0, 0, 1, 1, 1, 2])
+    of = np.append(further, 9.0)
+    mates = np.equal.outer(labels, labels)
+    table = np.where(mates, of[:, np.newaxis], 7.0)  # the same to all of its mates
+    skew = np.triu(np.random.default_rng(0).normal(size=(6, 6)), 1)  # what one direction has more, the other has less
+    table = np.where(mates, (table + table.T) / 2, table) + skew - skew.T
+    np.fill_diagonal(table, 0.0)
+    table -= 0.2  # of all, from themselves too
+    tests = self_distance._Tests(halves_of(np.exp(table), labels == 0), np.ones((6, 6)))
+    tests._across = table
+    mutual = (table + table.T) / 2
+    own = np.array([np.delete(mutual[i], i)[np.delete(mates[i], i)].mean() - mutual[i, i] for i in range(5)])
+    times, alike = tests.inside(labels)
+    assert times == pytest.approx(np.exp(own.mean()))
+    expected = stats.ttest_1samp(own, 0, alternative="greater").pvalue
+    assert alike == by_chance == (times <= 1.05 or expected > 0.002), expected

@@ -247,3 +247,15 @@ def test_cosine_distances_are_scikit_learns():
     first, second = rng.normal(size=[9, 20]).astype(np.float32), rng.normal(size=[4, 20]).astype(np.float32)
     np.testing.assert_allclose(stochastic.cosine_distances(first), cosine_distances(first), atol=1e-6)
     np.testing.assert_allclose(stochastic.cosine_distances(first, second), cosine_distances(first, second), atol=1e-6)
+
+
+def test_what_is_known_of_clients_is_in_the_order_of_their_places_whenever_they_came():
+    known = stochastic.KnownClients.nobody(5, 2)
+    for came in ([1, 4], [2]):
+        signed = np.repeat(np.array(came, np.float32)[:, np.newaxis], 2, axis=1)
+        known = known.with_clients(np.array(came), signed, known.partition, known.rows)
+    assert known.signatures[:, 0].tolist() == [1, 2, 4] and known.mask.tolist() == [False, True, True, False, True]
+    assert known.signatures_of(np.array([4, 1]))[:, 1].tolist() == [4, 1]
+    grown = known.with_strangers(2, np.array([5, 0, 1, 2, 6, 3, 4]))
+    assert np.flatnonzero(grown.mask).tolist() == [2, 3, 6] and len(grown.trained) == 7
+    assert grown.signatures_of(np.array([6, 3]))[:, 0].tolist() == [4, 2]

@@ -173,8 +173,8 @@ def test_the_script_runs_a_round_with_plain_tff(pacfl, tmp_path):
     assert "4 clients moved 4 models by 0." in said.read_text()
 
 
-def test_assignments_and_signatures_are_the_runs(pacfl):
-    out, to, _ = pacfl
+def test_assignments_signatures_and_what_the_manifest_tells_are_the_runs(pacfl):
+    out, to, contents = pacfl
     run = tffcl.load_run(out)
     rows = (to / "clustering" / "assignments.csv").read_text().splitlines()[1:]
     assert [int(row.split(",")[1]) for row in rows] == run.state.assignment.tolist()
@@ -184,6 +184,14 @@ def test_assignments_and_signatures_are_the_runs(pacfl):
         for key in ("basis", "mask"):
             np.testing.assert_array_equal(saved[f"state.signatures.{key}"], run.state.signatures[key])
     np.testing.assert_array_equal(np.load(to / "state" / "models.npy"), run.state.models)
+    assert [contents[key] for key in ("task", "algorithm", "seed", "rounds")] == ["demo_digits", "pacfl", 0, 2]
+    about, vector = contents["model"], run.state.models[0]
+    assert [about[key] for key in ("parameters", "models", "classes")] == [len(vector), len(run.state.models), 10]
+    for part, place in zip(run.method.model.unravel(vector), about["tensors"], strict=True):
+        np.testing.assert_array_equal(vector[place["start"] :][: np.size(part)].reshape(place["shape"]), part)
+    fields, kind = contents["fields"], contents["computations"]["training"]["type"]
+    assert {"models"} <= fields["server"].keys() and {"examples", "key", "seed"} <= fields["clients"].keys()
+    assert all(f"{name}=" in kind for name in {**fields["server"], **fields["clients"]})
 
 
 def refused(capsys, directory):

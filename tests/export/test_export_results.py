@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
-from tffcl.export.writer import save_models
+from tffcl.export import writer
+from tffcl.export.writer import check_free, first_value, save_models
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.exports import check_export
@@ -125,3 +128,41 @@ def test_an_input_that_is_called_as_the_row_of_the_models_is_refused(tmp_path):
     flat = tffcl.FlatModel.from_keras(network, loss, spec)
     with pytest.raises(UserError, match="an input of the model is called 'cluster', as what .* takes .*; rename it"):
         save_models(tmp_path / "to", flat, flat.initial[None])
+
+
+def test_where_an_export_cannot_be_written_is_said_before_it_is_made(tmp_path, monkeypatch):
+    new, full, empty, link = (tmp_path / name for name in ("new", "full", "empty", "link"))
+    (full / "inside").mkdir(parents=True), empty.mkdir(), link.symlink_to(empty), os.mkfifo(tmp_path / "pipe")
+    for free in (new, empty):
+        check_free(free)
+    for holds in (full, tmp_path / "pipe"):
+        with pytest.raises(UserError, match="holds something already; give to a new directory"):
+            check_free(holds)
+    with pytest.raises(UserError, match="link is a link, and nothing is written through one"):
+        check_free(link)
+    monkeypatch.chdir(empty)
+    for here in (pathlib.Path("."), empty):
+        with pytest.raises(UserError, match="is the directory that you are in, .* give to a new directory"):
+            check_free(here)
+    (tmp_path / "new.partial").touch()
+    with pytest.raises(UserError, match="new.partial exists, where the export would be written first; move it"):
+        check_free(new)
+
+
+def test_an_export_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(partial, *given):
+        (partial / "half").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write_export(None, {}, tmp_path / "to", None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_value_has_as_many_models_as_the_last():
+    one, two = np.ones([1, 3]), np.zeros([2, 3])
+    start = {"models": one, "controls": one, "scale": np.ones(1), "aggregators": one}
+    found = first_value(start, {"models": two})
+    assert [np.shape(each) for each in found.values()] == [(2, 3), (2, 3), (1,), (1, 3)]
+    assert first_value({"models": two}, {"models": np.ones([2, 3])})["models"] is two

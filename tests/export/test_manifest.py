@@ -1,5 +1,6 @@
 """An export's manifest: what it names stays inside, and nothing but plain files is opened."""
 
+import hashlib
 import json
 import os
 
@@ -25,7 +26,8 @@ def write(place, **described):
 
 def test_a_whole_export_is_read(export):
     write(export)
-    assert list(manifest.read_manifest(export)["files"]) == ["a.pb"]
+    checksum = hashlib.sha256(b"a").hexdigest()
+    assert manifest.read_manifest(export)["files"] == {"a.pb": {"bytes": 1, "sha256": checksum}}
 
 
 @pytest.mark.parametrize(

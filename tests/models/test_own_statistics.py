@@ -16,6 +16,7 @@ from tffcl.algorithms import IFCAParameters, StoCFLParameters
 from tffcl.algorithms.method import own_part
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.errors import UserError
+from tffcl.signatures import anchor_gradient, partial_weights
 
 STATISTICS, LAYERS = {4, 5, 10, 11}, {2, 3, 4, 5, 8, 9, 10, 11}  # places among the weights of `normalized`
 
@@ -190,3 +191,18 @@ def test_a_method_that_loses_what_clients_keep_is_refused(tff_worker, tmp_path):
     method = ByParity(keeping("local"), TRAINING)
     with pytest.raises(UserError, match="by_parity: its state has no optimizers after a round, in which clients keep"):
         tffcl.train(method, clinics(), rounds=1, clients_per_round=3, out=tmp_path / "run")
+
+
+def test_what_clients_sign_by_training_has_no_statistics(monkeypatch):
+    """They are in the unit of the data, and would decide alone who is like whom."""
+    model, examples = keeping("global"), {"x": np.zeros([2, 30], np.float32), "y": np.zeros(2, np.int32)}
+    assert model.has_statistics and 0 < np.sum(~model.is_trained) < model.size
+    for file in (anchor_gradient, partial_weights):
+        monkeypatch.setattr(file, "build_local_sgd", lambda *given: lambda vector, x, y, seed: (vector + 1.0,))
+        monkeypatch.setattr(file, "build_signature", lambda name, spec, compute, **how: (compute, how["context"]))
+    compute, context = anchor_gradient.build_anchor_gradient(model, form="displacement", projection=0)
+    np.testing.assert_allclose(compute(context, examples), -1.0 * model.is_trained, atol=1e-6)
+    name, place = next(each for each in model.layer_slices().items() if not model.is_trained[each[1]].all())
+    compute, context = partial_weights.build_partial_weights(model, training=TRAINING, layers=[name])
+    expected = (model.initial[place] + 1)[model.is_trained[place]]
+    np.testing.assert_allclose(compute(context, examples), expected, atol=1e-6)

@@ -30,7 +30,7 @@ from tffcl.signatures.centres import build_pca_centres
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.signature import OWN_NOISE, noised_centres
-from tffcl.signatures.subspace import build_subspace
+from tffcl.signatures.subspace import _noised_gram, build_subspace
 
 Z = 0.3
 
@@ -126,6 +126,21 @@ def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
     assert np.linalg.norm(expected, axis=1).max() <= 1 + 1e-6 and private.noise_multiplier == Z
     tail = stats.chi2.cdf(np.sum(drawn**2), drawn.size)
     assert 5e-4 < tail < 1 - 5e-4
+
+
+def test_a_gram_matrix_is_that_of_clipped_examples_with_the_stated_noise_and_none_of_its_eigenvalues_below_zero():
+    rng, clip, seed = np.random.default_rng(0), 2.5, np.array([1, 2], np.int32)
+    data = rng.normal(size=(40, 30)) * np.linspace(0.1, 1, 30)
+    clipped = data / np.maximum(np.linalg.norm(data, axis=0), clip)
+    assert (np.linalg.norm(data, axis=0) > clip).any() and np.linalg.norm(clipped @ clipped.T / 30) <= 1
+    for noise, expected in ((1e-12, clipped @ clipped.T / 30), (Z, np.zeros([40, 40]))):
+        found = _noised_gram(data if noise < Z else 0 * data, clip, noise, seed).numpy()
+        np.testing.assert_array_equal(found, found.T)
+        assert np.linalg.eigvalsh(found)[0] >= 0
+        shift = np.linalg.eigvalsh(found - expected).mean()  # a multiple of the identity; the noise's trace is little
+        drawn = (found - expected)[np.triu_indices(40, 1)] / noise
+        tail = stats.chi2.cdf(np.sum(drawn**2), drawn.size)
+        assert 5e-4 < tail < 1 - 5e-4 and np.ptp(np.diag(found - expected) - shift) < 7 * noise + 1e-9
 
 
 def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model, population):

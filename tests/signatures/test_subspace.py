@@ -59,17 +59,26 @@ def test_repeated_samples_have_rank_one(digits):
     assert left_singular_vectors(data, 3)[1].numpy().tolist() == [True, False, False]
 
 
+def test_directions_far_below_the_largest_are_found_down_to_rounding():
+    data = np.diag([1.0, 1e-5, 1e-7])
+    basis, mask = left_singular_vectors(data, 3)
+    assert mask.numpy().tolist() == [True, True, False]
+    np.testing.assert_allclose(basis, np.diag([1.0, 1.0, 0.0]), atol=1e-5)
+
+
 def test_per_class(digits):
+    """Each class has vectors of its own, as many as hold the energy."""
     x, y = digits
     chosen = np.flatnonzero(np.isin(y[:200], [3, 7]))
     data = x[chosen].reshape(-1, 64).T.astype(np.float32)
-    basis, mask = class_singular_vectors(data, y[chosen], 2, 10, 3)
-    assert mask.numpy().tolist() == [True] * 4 + [False] * 2
+    basis, mask = class_singular_vectors(data, y[chosen], 2, 10, 3, "gram", 0.88)
+    assert mask.numpy().tolist() == [True, False] + [True] * 2 + [False] * 2
     for slot, label in enumerate((3, 7)):
         of_label = data[:, y[chosen] == label].astype(float)
-        expected = np.linalg.svd(of_label, full_matrices=False)[0][:, :2]
+        expected, values, _ = np.linalg.svd(of_label, full_matrices=False)
+        assert (values[0] ** 2 < 0.88 * np.sum(values**2)) == (slot == 1)
         found = basis.numpy()[:, 2 * slot : 2 * slot + 2]
-        np.testing.assert_allclose(np.abs((expected * found).sum(axis=0)), 1, atol=1e-6)
+        np.testing.assert_allclose(np.abs((expected[:, :2] * found).sum(axis=0)), [1, slot], atol=1e-6)
 
 
 def test_more_classes_than_room_keeps_the_largest(digits):

@@ -14,7 +14,7 @@ import numpy as np
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, listed, nowhere_note
-from tffcl.choices import GAP, KNEE, SELF
+from tffcl.choices import GAP, KNEE, SELF, VECTOR_METRICS
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering import groupings, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
@@ -297,6 +297,7 @@ class OneShot(EngineMethod):
         arguments as in `client_queries.build_signing`."""
         self.clustering.check(len(population))
         signed = self.sign(population, again, model)
+        _check_vectors(population, signed.whole, self.clustering.metric)
         _tell_nowhere(population, signed.whole)
         formed = self.clustering.form(signed)
         notes = (*formed.notes, *_notes(_thin(self.clustering.signature, population)))
@@ -320,6 +321,7 @@ class OneShot(EngineMethod):
         """
         check_newcomers(state, newcomers)
         signed = self.sign(newcomers, 0, state.signed_with)
+        _check_vectors(newcomers, signed.whole, self.clustering.metric)
         _tell_nowhere(newcomers, signed.whole)
         labels, placed = self.placed(state, newcomers, signed, None if whole else MOST_COMPARED)
         grown = self.engine.grown(state, max(labels.max() + 1 - len(state.models), 0))
@@ -408,6 +410,17 @@ def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: f
 def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np.ndarray:
     """The clients whose subspaces have no direction; of other signatures nobody."""
     return client_ids[without_direction(signatures)] if {"basis", "mask"} <= set(signatures) else client_ids[:0]
+
+
+def _check_vectors(population: Population, signatures: Mapping[str, np.ndarray], metric: str):
+    """Raises UserError with the name of a client whose signature is not finite, where they are compared as vectors."""
+    finite = [np.isfinite(each).all(axis=tuple(range(1, each.ndim))) for each in signatures.values()]
+    bad = np.flatnonzero(~np.all(finite, axis=0))
+    if len(bad) and metric in VECTOR_METRICS:
+        raise UserError(
+            f"client {population.name_of(population.client_ids[bad[0]])} has a signature that is not finite; its "
+            "training before it diverged, and a lower learning_rate helps, or its data hold NaN"
+        )
 
 
 def _tell_nowhere(population: Population, signatures: Mapping[str, np.ndarray]):

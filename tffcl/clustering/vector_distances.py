@@ -150,7 +150,7 @@ def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
     first = np.asarray(signatures["basis"], np.float64)[:, :, 0]
     features = first.shape[1]
     along = 1 / np.maximum((first**4).sum(axis=1), 1 / features)  # as many features as a vector of equal entries has
-    if features < 4 or len(angles) < 2 or angles.max() >= _TELLING or np.median(along) > features / 8:
+    if len(angles) < 2 or angles.max() >= _TELLING or np.median(along) > features / 8:
         return ""
     return (
         f"the largest angle between clients is {angles.max():.2g} degrees, and their first vectors lie along "

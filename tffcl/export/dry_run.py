@@ -211,8 +211,8 @@ class Difference:
     """How far two results are apart.
 
     Attributes:
-      largest: The largest absolute difference of two numbers.
-      close: Whether all numbers agree up to rounding: within 1e-4 of the largest magnitude in their tensor.
+      largest: The largest absolute difference of two numbers; NaN where one is none.
+      close: Whether all numbers agree up to rounding: within 1e-4 of the largest magnitude in their tensor, or of 1.
     """
 
     largest: float
@@ -235,7 +235,7 @@ def difference(first, second) -> Difference:
         if one.shape != other.shape:
             return Difference(float("inf"), False)
         apart = np.abs(one - other).max() if one.size else 0.0
-        largest = max(largest, float(apart))
+        largest = float(np.maximum(largest, apart))  # max would pass over NaN
         close = close and apart <= _SHARE * max(1.0, np.abs(one).max() if one.size else 0.0)
     return Difference(largest, bool(close))
 

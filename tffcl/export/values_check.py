@@ -74,8 +74,9 @@ def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, st
         yield compared(place, lambda: trained, expected, f"the library by {STATE}")
 
 
-def check_learned(directory: pathlib.Path, method: Method, state):
-    """Compares assignments and models with the library's of the state; yields a line for each."""
+def check_learned(directory: pathlib.Path, method: Method, state, called: Callable[[int], str]):
+    """Compares assignments, by what clients are `called`, and models with the library's of the state; yields a line for
+    each."""
     models, _ = method.used_models(state, method.views(state).client_ids)
     saved = loaded(directory / MODELS)
     # clients that keep models have rows of their own, which no export can make again
@@ -84,7 +85,7 @@ def check_learned(directory: pathlib.Path, method: Method, state):
         yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
     if (directory / ASSIGNMENTS).is_file():
         place, columns = directory / ASSIGNMENTS, slice(None if whole else 2)
-        rows = [list(map(str, row)) for row in assignments(method, state, str)]
+        rows = [list(map(str, row)) for row in assignments(method, state, called)]
         _check_rows(
             place, *([row[columns] for row in each] for each in (_table(place), rows)), f"the library's by {STATE}"
         )

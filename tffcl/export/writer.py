@@ -22,7 +22,7 @@ from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.export.dry_run import rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
-from tffcl.files import csv_text, text_cell, write_text
+from tffcl.files import check_no_link, csv_text, text_cell, write_text
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
@@ -85,8 +85,13 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
 
 
 def check_free(to: pathlib.Path):
-    if to.is_file() or (to.is_dir() and any(to.iterdir())):
+    """Raises UserError if an export cannot be written to a place, or beside it first."""
+    check_no_link(to)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} holds something already; give {argument('to')} a new directory")
+    if to.resolve() == pathlib.Path.cwd() or os.path.ismount(to):  # an empty one, which would be replaced
+        kept = "the directory that you are in, or one where something is mounted"
+        raise UserError(f"{to} is {kept}; give {argument('to')} a new directory, e.g. inside of it")
     partial = _partial(to)
     if partial.exists() or partial.is_symlink():
         other = f"move it, or give another {argument('to')}"

@@ -130,7 +130,8 @@ def build_signature(
       name: Of the kind.
       example_spec: `tf.TensorSpec` structure of one example.
       compute: `(context, examples: tf.data.Dataset) -> value`.
-      context: The value that the server broadcasts: an array, or arrays by name in an `OrderedDict`.
+      context: The value that the server broadcasts: an array, or arrays by name in an `OrderedDict`; with `noise_seed`
+        the latter.
       key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is
         like no other.
       noise_multiplier: See `Signature`.
@@ -141,6 +142,8 @@ def build_signature(
     """
     unseeded = None
     if noise_multiplier and noise_seed is not None:
+        if context is not NO_CONTEXT and not isinstance(context, Mapping):
+            raise UserError(f"signature {name}: the seed of its noise is in its context, which must be an OrderedDict")
         given = {"context": context, "key": key, "noise_multiplier": noise_multiplier}
         unseeded = functools.partial(
             build_signature, name, example_spec, compute, **given, least_examples=least_examples, model=model

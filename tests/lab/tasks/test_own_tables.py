@@ -20,6 +20,7 @@ from tffcl.lab.datasets.federated import federated, load_federated
 from tffcl.lab.datasets.loaders import scikit_learn
 from tffcl.lab.datasets.loaders.own import load_folders, load_table
 from tffcl.lab.datasets.partitions.mixed import mixture
+from tffcl.lab.tasks import exports
 from tffcl.lab.tasks.build import load_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.task_file import load_task
@@ -82,7 +83,7 @@ def test_newcomers_of_a_table_are_told_by_name(compared):
     assert found["newcomers"] == 2
 
 
-def test_show_and_export_take_a_table(table, compared, capsys):
+def test_show_and_export_take_a_table(table, compared, capsys, monkeypatch):
     assert main(["show", str(table), "--out", str(table.parent / "shown")]) == 0
     assert "8 clients, 2 true groups" in capsys.readouterr().out
     run, exported = compared / "fedavg" / "seed-0", table.parent / "exported"
@@ -98,6 +99,10 @@ def test_show_and_export_take_a_table(table, compared, capsys):
     answers = trained.predict(trained.population.names[0], trained.population.features_of(frame))
     np.testing.assert_array_equal(served, answers)
     assert 0 < answers.mean() < 1
+    for slow in ("_check_computation", "_check_on_task"):  # what runs computations, of which names are no part
+        monkeypatch.setattr(exports, slow, lambda *given: [])
+    assert main(["export", "--check", str(exported)]) == 0
+    assert "clustering/assignments.csv: client_id, cluster, model are the library's" in capsys.readouterr().out
 
 
 def test_what_a_task_measures_of_its_clients_reaches_the_population_of_its_runs(table):

@@ -22,6 +22,7 @@ from tffcl.export.dry_run import difference, rehearse
 from tffcl.export.manifest import NAME, read_manifest
 from tffcl.export.values_check import check_learned, check_trained, check_values, compared, loaded
 from tffcl.export.writer import MODELS, SAVED_MODEL, STATE, check_free, write_export
+from tffcl.files import text_cell
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.build import load_run
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
@@ -145,7 +146,8 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / STATE} holds no state of {config.algorithm}: {error}") from None
     lines = list(_check_on_task(directory, manifest, method, state, federated))
-    lines += check_learned(directory, method, state)
+    names = federated.client_names or range(federated.num_clients)
+    lines += check_learned(directory, method, state, lambda client: text_cell(names[client]))
     return [
         *lines,
         _check_saved_model(directory, method.model.whole, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES])),

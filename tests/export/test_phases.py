@@ -1,0 +1,103 @@
+"""What a manifest tells those who deploy, of made-up computations: what runs when, what values mean, what is hidden."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tffcl.export.phases import Releases, describe_fields, describe_phases, describe_privacy
+from tffcl.export.writer import describe
+from tffcl.rounds.privacy_releases import Release
+
+OPEN, NOISED, SUMMED = (
+    Release("a round", 0, 3, 9),
+    Release("a round", 0.5, 3, 9),
+    Release("a round", 0, 3, 9, hidden=True),
+)
+SIGNED = Release("the signatures", 0, 9, 9, once=True)
+
+
+@pytest.mark.parametrize(
+    "found, hidden",
+    [
+        ([], False), ([SIGNED], False), ([NOISED], True), ([SUMMED], True), ([OPEN], False), ([NOISED, OPEN], False),
+        ([SIGNED, NOISED], True),
+    ],
+)  # fmt: skip
+def test_clients_are_hidden_where_all_that_rounds_release_is(found, hidden):
+    releases = Releases()
+    releases.spend(*found)
+    assert releases.hide_clients is hidden
+
+
+def test_what_is_released_is_told_with_its_noise_and_nothing_where_all_is_open():
+    assert describe_privacy([OPEN, SIGNED], {"epsilon": 1.0}) == {}
+    told = describe_privacy([NOISED, SIGNED, NOISED], None)
+    assert told["spent_by_this_run"] == {} and told["releases"] == [
+        {"what": "a round", "when": "every round", "noise_multiplier": 0.5, "secure_sums": False},
+        {"what": "the signatures", "when": "once for each client", "noise_multiplier": 0, "secure_sums": False},
+    ]
+    assert describe_privacy([SUMMED], {"epsilon": 1.0})["spent_by_this_run"] == {"epsilon": 1.0}
+
+
+def computation(keeps=False):
+    """`(<models>@SERVER, {<key,mine>}@CLIENTS)`, which gives back what clients have, to them or to nobody."""
+    server = tff.FederatedType(tff.to_type([("models", tff.TensorType(np.float32, [None, 3]))]), tff.SERVER)
+    clients = tff.FederatedType(tff.to_type([("key", np.int32), ("mine", np.int32)]), tff.CLIENTS)
+
+    @tff.federated_computation(server, clients)
+    def round_of(state, values):
+        return (state, values) if keeps else (state, tff.federated_sum(values))
+
+    return round_of
+
+
+def test_fields_are_told_where_their_name_tells_what_they_are():
+    told = describe_fields(
+        {"training": computation(), "other": tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))}
+    )
+    assert told["server"] == {"models": "a row a model"} and list(told["clients"]) == ["key"]
+    assert told["clients"]["key"].startswith("the row of the server's models that it trains")
+
+
+@pytest.mark.parametrize("needed, choose", [(1, False), (2, True)])
+def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose):
+    method = types.SimpleNamespace(clients_choose=choose)
+    exports = types.SimpleNamespace(
+        clustering={"unit": "degrees"}, when={"choices": "every fifth round", "training": "first one model"},
+        members_needed=lambda: needed,
+    )  # fmt: skip
+    computations = {"signature": computation(), "choices": computation(), "own": computation(keeps=True)}
+    phases = describe_phases(method, exports, {**computations, "training": computation()})
+    assert [each["phase"] for each in phases] == ["signature", "clustering", "choices", "own", "training"]
+    assert phases[1]["unit"] == "degrees" and phases[2]["when"] == "every fifth round"
+    assert phases[3]["when"] == "every round, before training" and "stays on the devices" in phases[3]["gives"]
+    training = phases[-1]
+    assert training["when"].endswith("chooses among the models itself" if choose else "gives every client its key")
+    assert training["note"] == "first one model" and ("asks" in training) == (needed == 2)
+    exports.clustering = exports.when = {}
+    (kept,) = describe_phases(method, exports, {"training_with_kept": computation(keeps=True)})
+    assert kept["computation"] == "training_with_kept" and "stays on the devices" in kept["gives"]
+
+
+def test_a_terminal_is_told_which_forms_there_are_and_what_devices_lack():
+    forms = {"map_reduce": {"directory": "d"}, "distribute_aggregate": {"impossible": "no"}}
+    lacking = {"not_in_tflite_select_ops": ["Svd"]}
+    manifest = {
+        "algorithm": "pacfl", "task": "mine", "rounds": 3, "files": {"run_one_round.py": {}},
+        "computations": {
+            "initialize": {"file": "i.pb"},
+            "training": {"file": "t.pb", "forms": forms, "device_operations": lacking},
+        },
+        "model": {"models": 2, "parameters": 5},
+    }  # fmt: skip
+    assert describe(manifest, "to", more=" --trust-builders").splitlines() == [
+        "to: pacfl on mine after round 3, 1 files",
+        "  i.pb",
+        "  t.pb; forms: map_reduce",
+        "    operations of clients that TFLite's select ops lack: Svd",
+        "  saved_model: 2 models of 5 parameters",
+        "prove that they run: tffcl export --check to --trust-builders",
+        "a round with TFF alone: python to/run_one_round.py",
+    ]
