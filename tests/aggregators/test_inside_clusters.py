@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from scipy import stats
 
@@ -343,15 +344,28 @@ def test_zeroing_takes_out_what_is_so_many_clips_long(tff_worker):
     np.testing.assert_allclose(found.result, [[1, *[0] * (SIZE - 1)]], rtol=1e-5)
 
 
-def test_a_client_of_weight_zero_is_nobody(tff_worker):
-    keys, values = np.array([0, 0]), np.array([[1] * SIZE, [1e9] * SIZE], np.float32)
-    for name, options in (
+@pytest.mark.parametrize(
+    "name, options",
+    [
         ("robust", {"rule": "median"}),
         ("secure_sum", {"min_cluster_size": 1}),
-        ("robust", {"rule": "clipping", "initial_clip": 9}),
-    ):
-        factory = keyed_factory(tffcl.aggregation(name, **options), 1)
-        np.testing.assert_allclose(aggregated(factory, keys, values, [1, 0]).result, [np.ones(SIZE)], rtol=1e-4)
+        ("robust", {"rule": "clipping", "initial_clip": 2}),
+        ("dp", {"noise_multiplier": 0, "clip": 2.0, "clipping": "adaptive"}),
+        ("dp", {"noise_multiplier": 0, "clip": 2.0, "clipping": "adaptive", "secure": True}),
+    ],
+)
+def test_a_client_of_weight_zero_is_nobody(tff_worker, name, options):
+    """As one whose training was not finite, which a deployed round goes on without: neither the mean nor the clip,
+    which the two others are too long for, counts it as a short upload."""
+    values = np.array([[1] * SIZE, [2] * SIZE, [0] * SIZE, [1e9] * SIZE], np.float32)
+    factory = keyed_factory(tffcl.aggregation(name, **options), 1)
+    there, beside = (
+        aggregated(factory, np.zeros(count, int), values[:count], [1, 1, 0, 0][:count]) for count in (2, 4)
+    )
+    for part in ("result", "state"):
+        found, expected = (tf.nest.flatten(getattr(each, part)) for each in (beside, there))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=part)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
         check_types(value_type, weight_type)
         how, clusters = self._how, self._clusters()
         vote_type = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))
-        mean, votes = segment_process(value_type, weight_type, clusters), segment_process(vote_type, None, clusters)
+        mean = segment_process(value_type, weight_type, clusters)
+        votes = segment_process(vote_type, weight_type, clusters, uniform=True)
         state_type = tff.to_type(collections.OrderedDict(clip=tff.TensorType(np.float32, [None])))
 
         @tff.tensorflow.computation(value_type, state_type)
@@ -72,7 +73,7 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
 
         def step(state, value, weight):
             bounds = tff.federated_broadcast(state)
-            voted = votes.next(votes.initialize(), tff.federated_map(vote, (value, bounds)))
+            voted = votes.next(votes.initialize(), tff.federated_map(vote, (value, bounds)), weight)
             output = mean.next(mean.initialize(), tff.federated_map(clip, (value, bounds)), weight)
             moved = tff.federated_map(move, (state, voted.result, voted.measurements))
             return tff.templates.MeasuredProcessOutput(moved, output.result, output.measurements)
