@@ -305,7 +305,7 @@ def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population,
     builders = {"fedem": build_fedem, "fedrc": build_fedrc, "fedsoft": build_fedsoft}
     method = builders[name](regression, TRAINING) if name in builders else composed(regression, grouping="soft")
     state, cohort = train(method, population, FIVE[:1]), cohort_of(population, (0, 2, 4), 2)
-    after, _ = method.next(state, cohort)
+    after, metrics = method.next(state, cohort)
     if name in builders:
         values, fields = method.values(state), {**method.fields(cohort), "kept": state.kept.of(cohort.client_ids)}
     else:
@@ -317,6 +317,7 @@ def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population,
     assert np.abs(after.models - state.models).max() > 1e-3
     np.testing.assert_allclose(found["models"], after.models, rtol=0, atol=2e-6)
     assert told["clients"].tolist() == [3] * len(state.models)
+    assert told["loss"] == pytest.approx(np.average(metrics.losses, weights=metrics.examples), rel=1e-5)
     if name == "fedrc":
         np.testing.assert_allclose(found["labels"], after.server["labels"], atol=1e-4)
 
