@@ -111,7 +111,8 @@ def test_without_noise_a_private_mean_is_the_mean_over_members(tff_worker, clust
     factory = tffcl.aggregation(
         "dp", noise_multiplier=0, clip=100, min_cluster_size=1, secure=secure, clipping=clipping
     )
-    found = aggregated(factory.with_clusters(clusters), keys, values, np.arange(1, len(keys) + 1))
+    # Whatever the weights, those from 0 to 1 too.
+    found = aggregated(factory.with_clusters(clusters), keys, values, np.arange(1, len(keys) + 1) / 4)
     expected = means(keys, values, np.ones(len(keys)), clusters)
     np.testing.assert_allclose(found.result, expected, atol=1e-5)
     np.testing.assert_allclose(found.measurements["clients"], np.bincount(keys, minlength=clusters), atol=1e-5)
@@ -305,10 +306,11 @@ def test_updates_longer_than_the_clip_count_with_its_length(tff_worker):
     clips = []
     for quantile in (0.5, 0.9):
         factory = tffcl.aggregation("robust", rule="clipping", initial_clip=2.0, quantile=quantile).with_clusters(1)
-        found = aggregated(factory, keys, values, np.ones(3))
-        np.testing.assert_allclose(found.result, [[0.4, 1.6 / 3, 0.5 / 3, 0, 0, 2 / 3]], rtol=1e-5)
+        found = aggregated(factory, keys, values, [2, 1, 1])
+        np.testing.assert_allclose(found.result, [[0.6, 0.8, 0.125, 0, 0, 0.5]], rtol=1e-5)
         clips.append(found.state["clip"][0])
-    assert clips[0] < clips[1]
+    # One of three is short, whatever their weights.
+    np.testing.assert_allclose(clips, 2 * np.exp(-0.2 * (1 / 3 - np.array([0.5, 0.9]))), rtol=1e-5)
 
 
 @CLUSTERS
