@@ -12,7 +12,7 @@ from scipy import stats
 
 import tffcl
 from tffcl.aggregators import parameters, private_mean
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformClusteredMeanFactory, keyed_factory
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.errors import UserError
 
@@ -59,11 +59,14 @@ def of_rows(found, clusters):
 CLUSTERS = pytest.mark.parametrize("clusters", [8, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 25))])
 
 
-@pytest.mark.parametrize("clusters", [8, 25])
-def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
+@pytest.mark.parametrize("clusters, bounds", [(8, {}), (25, {"bound": 1.0, "largest_weight": 5.0})])
+def test_secure_sums_are_the_weighted_mean(tff_worker, clusters, bounds):
+    """Of coordinates within the bound, and of weights up to the largest."""
     keys, values, weights = unequal(clusters)
-    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=1), clusters)
+    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=1, **bounds), clusters)
     found = aggregated(factory, keys, values, weights)
+    if bounds:
+        values, weights = np.clip(values, -1, 1), np.minimum(weights, 5)
     expected = means(keys, values, weights, clusters)
     np.testing.assert_allclose(found.result, expected, rtol=1e-6, atol=BOUND)
     assert not np.any(np.asarray(found.result)[-1])  # the empty cluster's, exactly
@@ -71,12 +74,16 @@ def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
     assert list(found.measurements["clients"]) == list(np.bincount(keys, minlength=clusters))
 
 
-@pytest.mark.parametrize("least", [2, 3])
-def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least):
-    """A member of weight 0 hides nobody; the clusters have 3, 1, 2 and, with weights, 1 members."""
+@pytest.mark.parametrize("least, uniform", [(2, False), (3, False), (2, True)])
+def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least, uniform):
+    """A member of weight 0 hides nobody, also in what is summed beside updates, as control variates, where all others
+    count the same; the clusters have 3, 1, 2 and, with weights, 1 members."""
     keys, weights = np.array([0, 0, 0, 1, 2, 2, 3, 3]), np.array([1, 2, 3, 4, 5, 6, 7, 0])
     values = np.random.default_rng(1).normal(size=(8, SIZE)).astype(np.float32)
-    found = aggregated(keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=least), 4), keys, values, weights)
+    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=least), 4)
+    factory = factory.beside(UniformClusteredMeanFactory()) if uniform else factory
+    found = aggregated(factory, keys, values, weights)
+    weights = np.sign(weights) if uniform else weights
     expected, told = means(keys, values, weights, 4), np.array([3, 0, 2, 0])
     told[told < least] = 0
     np.testing.assert_allclose(found.result, expected * (told > 0)[:, None], rtol=1e-6, atol=BOUND)
@@ -221,7 +228,10 @@ def test_compression_is_off_by_a_step_of_each_layer_at_most(tff_worker, clusters
     values[:, 4:] *= 1000  # the other layer's steps stay fine
     layers = [slice(0, 4), slice(4, 6)]
     factory = tffcl.aggregation("compression", bits=6, layers=(4, 2), seed=3)
-    found = of_rows(np.asarray(aggregated(factory, keys, values, weights).result), clusters)
+    first = aggregated(factory, keys, values, weights)
+    again = aggregated(factory, keys, values, weights, first.state)
+    assert np.any(again.result != first.result)  # each round rounds anew, and errors do not gather
+    found = of_rows(np.asarray(first.result), clusters)
     error = np.abs(found - means(keys, values, weights, clusters))
     for layer in layers:
         step = np.ptp(values[:, layer], axis=1).max() / (2**6 - 1)
