@@ -110,7 +110,8 @@ def test_means_over_parts_of_the_examples_are_those_over_all_labels_that_count(m
     """Whatever the parts are: gradients that clients sign, correct by and adapt by, and the loss that is told."""
     model, (x, y) = of_classes(0), mostly_unlabelled
     plain = tffcl.LocalTraining(weight_decay=0.0)
-    of_parts = [build_gradient(model), build_full_gradient(model, dataclasses.replace(plain, batch_size=10))]
+    decaying = dataclasses.replace(plain, batch_size=10, weight_decay=0.3)
+    of_parts = [build_gradient(model), lambda at, x, y: build_full_gradient(model, decaying)(at, x, y) - 0.3 * at]
     adapt = build_adapt(model, plain, rate=1.0, steps=1)
     resting = [dataclasses.replace(plain, batch_size=size, learning_rate=1e-9, epochs=1) for size in (0, 10)]
     rounds = [build_local_sgd(model, each) for each in resting]
