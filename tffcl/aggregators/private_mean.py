@@ -69,7 +69,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
     @property
     def sends_weight(self) -> bool:
-        """Whether a client sends its weight, or that it is above 0: by secure sums that is in the rows."""
+        """Whether a client sends that its weight is above 0: in secure sums it is in the rows."""
         return not self._how.secure
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
@@ -102,8 +102,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         how, extended = self._how, _with_vote(value_type)
         state_type = tff.to_type(collections.OrderedDict(clip=np.float32, round=np.int32))
         build_sums = secure_sums if how.secure else segment_process
-        summing = build_sums(extended, weight_type, self._clusters(), uniform=True)
-        clip, release = _build_clip(value_type), self._build_release(summing, state_type)
+        summing = build_sums(extended, tff.TensorType(np.float32), self._clusters(), uniform=True)
+        clip, release = _build_clip(value_type, weight_type), self._build_release(summing, state_type)
 
         @tff.tensorflow.computation
         def first():
@@ -115,8 +115,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
         def step(state, value, weight):
             bound = tff.federated_broadcast(tff.federated_map(bound_of, state))
-            uploaded = tff.federated_map(clip, (value, bound))
-            summed = summing.next(summing.initialize(), uploaded, weight)
+            uploaded = tff.federated_map(clip, (value, weight, bound))
+            summed = summing.next(summing.initialize(), uploaded[0], uploaded[1])
             released = tff.federated_map(release, (summed.result, summed.measurements, state))
             return tff.templates.MeasuredProcessOutput(released[1], released[0], released[2])
 
@@ -155,19 +155,20 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         return release
 
 
-def _build_clip(value_type: tff.Type) -> tff.Computation:
-    """Builds `(<upload, clip> -> upload)`: an update in units of the clip, and a vote of ±½ on whether it was
-    short enough."""
+def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
+    """Builds `(<upload, weight, clip> -> <upload, weight>)`: an update in units of the clip, and a vote of ±½ on
+    whether it was short enough; and 1 or 0 for the weight, which nobody else is told."""
 
-    @tff.tensorflow.computation(value_type, np.float32)
-    def clip(upload, bound):
+    @tff.tensorflow.computation(value_type, weight_type, np.float32)
+    def clip(upload, weight, bound):
         norm = global_norm(upload["value"])
         counts = tf.where(tf.math.is_finite(norm), 1.0 / tf.maximum(norm, bound), 0.0)
         scaled = tf.nest.map_structure(
             lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"]
         )
         vote = tf.where(norm <= bound, 0.5, -0.5)
-        return collections.OrderedDict(key=upload["key"], value=collections.OrderedDict(value=scaled, vote=vote))
+        value = collections.OrderedDict(value=scaled, vote=vote)
+        return collections.OrderedDict(key=upload["key"], value=value), tf.cast(weight > 0, tf.float32)
 
     return clip
 
