@@ -82,8 +82,10 @@ def mixtures_of(state, population):
 def test_fedem_is_the_papers_in_numpy(tff_worker, regression, population, by_hand):
     method = fedem(regression)
     start = method.initialize(population)
-    models, mixtures = by_hand(oracle.fedem, start.models)
-    state = train(method, population, FIVE)
+    models, mixtures, losses = by_hand(oracle.fedem, start.models)
+    state = train(method, population, FIVE[:-1])
+    state, metrics = method.next(state, cohort_of(population, FIVE[-1], len(FIVE)))
+    np.testing.assert_allclose(metrics.losses, [losses[client] for client in FIVE[-1]], rtol=1e-4)
     np.testing.assert_allclose(state.models, models, atol=2e-5)
     np.testing.assert_allclose(mixtures_of(state, population), [mixtures[c] for c in range(5)], atol=2e-4)
     assert np.ptp(state.mixture, axis=1).max() > 0.2  # they are no longer equal

@@ -186,6 +186,15 @@ def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     np.testing.assert_array_equal(told[-1].clusters, second.assignment[[8, 0, 5]])
 
 
+def test_a_global_model_that_is_not_finite_ends_the_run(tff_worker, model, turned):
+    """Though the clusters' models, which nothing pulls towards it, are finite."""
+    method = stocfl(model, StoCFLParameters(threshold=-1, proximal_weight=0.0))
+    state = method.initialize(turned)
+    state = dataclasses.replace(state, models=np.full_like(state.models, np.nan))
+    with pytest.raises(Diverged, match="client 0 trained a model that is not finite"):
+        method.next(state, cohort_of(turned, [0, 1], 1))
+
+
 def test_a_failing_round_changes_nothing_and_a_repeated_one_is_the_same(tff_worker, model, turned, monkeypatch):
     method = stocfl(model)
     state, _ = rounds(method, turned, [(0, 1, 3)])

@@ -198,6 +198,21 @@ def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored
     np.testing.assert_allclose(mixture, 1 / 3, rtol=1e-5)  # as without examples
 
 
+def test_labels_of_a_sequence_are_equal_parts_of_it():
+    """Of those that count, by loops: what FedRC's models know of labels, and what they are responsible for."""
+    rng, y = np.random.default_rng(0), np.array([[0, 1, 2], [1, 1, 0], [2, 0, 0]], np.int32)
+    counted = np.array([[True] * 3, [True, True, False], [False] * 3])
+    known, shares = rng.uniform(1, 9, [2, 3]).astype(np.float32), rng.uniform(size=[2, 3]).astype(np.float32)
+    logarithms = -np.log(known / known.sum(axis=1, keepdims=True))
+    prior, counts = np.zeros([2, 3]), np.zeros([2, 3])
+    for example, own in enumerate([[0, 1, 2], [1, 1], []]):
+        for label in own:
+            prior[:, example] += logarithms[:, label] / len(own)
+            counts[:, label] += shares[:, example] / len(own)
+    np.testing.assert_allclose(label_prior(tf.constant(known), tf.constant(y), counted), prior, rtol=1e-5)
+    np.testing.assert_allclose(label_counts(shares, tf.constant(y), counted, 3), counts, rtol=1e-5)
+
+
 @pytest.mark.parametrize("ignored", IGNORED)
 def test_a_confusion_has_the_labels_that_count(ignored):
     model, (x, y) = of_classes(ignored), examples(of_classes(0))
