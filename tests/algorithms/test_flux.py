@@ -91,6 +91,14 @@ def test_newcomers_send_what_their_labels_do_not_change(flux, found, grouped, tf
     assert metric.proximity.shape == (10, 10) and metric.merges is None and metric.unit == "scaled descriptors of P(X)"
 
 
+def test_the_distance_of_neighbours_is_scaled_as_it_is_asked_for(tff_worker, model, grouped, flux):
+    wide = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=2, neighbourhood="gap", eps_scale=3.0))
+    once, thrice = (
+        method.next(method.initialize(grouped), cohort_of(grouped, [0, 1], 3))[0].eps for method in (flux, wide)
+    )
+    assert thrice == pytest.approx(3 * once) and once > 0
+
+
 @pytest.mark.slow
 def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):
     method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=9))
