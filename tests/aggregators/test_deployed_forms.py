@@ -21,6 +21,7 @@ from tffcl.lab.tasks import build, resolve
 from tffcl.registry import ALGORITHMS
 from tffcl.rounds import blocks
 from tffcl.rounds.simulation import run_round
+from tffcl.rounds.traffic import type_bytes
 from tffcl.validation import keys_of
 
 RULES = {
@@ -50,6 +51,8 @@ def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_w
     form = deployment_forms.build_form("map_reduce", composed.deployed)
     assert isinstance(form, tff.backends.mapreduce.MapReduceForm)
     assert not missing_on_devices(operations_of(form.work))
+    if label not in (*SUMS_ONLY, "compression"):  # whose numbers are of other types there
+        assert composed.transfer.up_bytes() == type_bytes(form.work.type_signature.result[0])
     if label in SUMS_ONLY:
         silent = composed.as_promised.deployed
         assert "loss" not in str(silent.type_signature.result) and "client_id" not in str(silent.type_signature.result)
@@ -156,8 +159,10 @@ def test_the_bytes_are_those_that_a_rule_sends(model):
     upload = 4 * model.size
     assert sent["robust median"] == plain
     assert plain - 0.76 * upload < sent["compression"] < plain - 0.7 * upload
-    assert sent["secure_sum"] == pytest.approx(plain + upload, abs=50)
+    # A row for each of the two clusters, with a count and a weight or a vote, in the place of key, upload and weight.
+    assert {sent[label] for label in SUMS_ONLY} == {plain - (4 + upload + 4) + 2 * (upload + 4 + 4)}
     assert sent["dp"] == plain + 4  # the vote on the clip
+    assert sent["robust clipping"] == plain + 4 + 4 + 4  # with a key and a weight of its own
 
 
 PRIVATE = {"dp": {"noise_multiplier": 0.5, "min_cluster_size": 0.5, "seed": 4}, "secure_sum": {}, "lie": {"share": 0.4}}

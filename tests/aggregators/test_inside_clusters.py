@@ -6,12 +6,13 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from scipy import stats
 
 import tffcl
 from tffcl.aggregators import parameters, private_mean
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformClusteredMeanFactory, keyed_factory
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.errors import UserError
 
@@ -58,11 +59,14 @@ def of_rows(found, clusters):
 CLUSTERS = pytest.mark.parametrize("clusters", [8, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 25))])
 
 
-@pytest.mark.parametrize("clusters", [8, 25])
-def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
+@pytest.mark.parametrize("clusters, bounds", [(8, {}), (25, {"bound": 1.0, "largest_weight": 5.0})])
+def test_secure_sums_are_the_weighted_mean(tff_worker, clusters, bounds):
+    """Of coordinates within the bound, and of weights up to the largest."""
     keys, values, weights = unequal(clusters)
-    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=1), clusters)
+    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=1, **bounds), clusters)
     found = aggregated(factory, keys, values, weights)
+    if bounds:
+        values, weights = np.clip(values, -1, 1), np.minimum(weights, 5)
     expected = means(keys, values, weights, clusters)
     np.testing.assert_allclose(found.result, expected, rtol=1e-6, atol=BOUND)
     assert not np.any(np.asarray(found.result)[-1])  # the empty cluster's, exactly
@@ -70,12 +74,16 @@ def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
     assert list(found.measurements["clients"]) == list(np.bincount(keys, minlength=clusters))
 
 
-@pytest.mark.parametrize("least", [2, 3])
-def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least):
-    """A member of weight 0 hides nobody; the clusters have 3, 1, 2 and, with weights, 1 members."""
+@pytest.mark.parametrize("least, uniform", [(2, False), (3, False), (2, True)])
+def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least, uniform):
+    """A member of weight 0 hides nobody, also in what is summed beside updates, as control variates, where all others
+    count the same; the clusters have 3, 1, 2 and, with weights, 1 members."""
     keys, weights = np.array([0, 0, 0, 1, 2, 2, 3, 3]), np.array([1, 2, 3, 4, 5, 6, 7, 0])
     values = np.random.default_rng(1).normal(size=(8, SIZE)).astype(np.float32)
-    found = aggregated(keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=least), 4), keys, values, weights)
+    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=least), 4)
+    factory = factory.beside(UniformClusteredMeanFactory()) if uniform else factory
+    found = aggregated(factory, keys, values, weights)
+    weights = np.sign(weights) if uniform else weights
     expected, told = means(keys, values, weights, 4), np.array([3, 0, 2, 0])
     told[told < least] = 0
     np.testing.assert_allclose(found.result, expected * (told > 0)[:, None], rtol=1e-6, atol=BOUND)
@@ -110,7 +118,8 @@ def test_without_noise_a_private_mean_is_the_mean_over_members(tff_worker, clust
     factory = tffcl.aggregation(
         "dp", noise_multiplier=0, clip=100, min_cluster_size=1, secure=secure, clipping=clipping
     )
-    found = aggregated(factory.with_clusters(clusters), keys, values, np.arange(1, len(keys) + 1))
+    # Whatever the weights, those from 0 to 1 too.
+    found = aggregated(factory.with_clusters(clusters), keys, values, np.arange(1, len(keys) + 1) / 4)
     expected = means(keys, values, np.ones(len(keys)), clusters)
     np.testing.assert_allclose(found.result, expected, atol=1e-5)
     np.testing.assert_allclose(found.measurements["clients"], np.bincount(keys, minlength=clusters), atol=1e-5)
@@ -219,7 +228,10 @@ def test_compression_is_off_by_a_step_of_each_layer_at_most(tff_worker, clusters
     values[:, 4:] *= 1000  # the other layer's steps stay fine
     layers = [slice(0, 4), slice(4, 6)]
     factory = tffcl.aggregation("compression", bits=6, layers=(4, 2), seed=3)
-    found = of_rows(np.asarray(aggregated(factory, keys, values, weights).result), clusters)
+    first = aggregated(factory, keys, values, weights)
+    again = aggregated(factory, keys, values, weights, first.state)
+    assert np.any(again.result != first.result)  # each round rounds anew, and errors do not gather
+    found = of_rows(np.asarray(first.result), clusters)
     error = np.abs(found - means(keys, values, weights, clusters))
     for layer in layers:
         step = np.ptp(values[:, layer], axis=1).max() / (2**6 - 1)
@@ -304,10 +316,11 @@ def test_updates_longer_than_the_clip_count_with_its_length(tff_worker):
     clips = []
     for quantile in (0.5, 0.9):
         factory = tffcl.aggregation("robust", rule="clipping", initial_clip=2.0, quantile=quantile).with_clusters(1)
-        found = aggregated(factory, keys, values, np.ones(3))
-        np.testing.assert_allclose(found.result, [[0.4, 1.6 / 3, 0.5 / 3, 0, 0, 2 / 3]], rtol=1e-5)
+        found = aggregated(factory, keys, values, [2, 1, 1])
+        np.testing.assert_allclose(found.result, [[0.6, 0.8, 0.125, 0, 0, 0.5]], rtol=1e-5)
         clips.append(found.state["clip"][0])
-    assert clips[0] < clips[1]
+    # One of three is short, whatever their weights.
+    np.testing.assert_allclose(clips, 2 * np.exp(-0.2 * (1 / 3 - np.array([0.5, 0.9]))), rtol=1e-5)
 
 
 @CLUSTERS
@@ -343,15 +356,28 @@ def test_zeroing_takes_out_what_is_so_many_clips_long(tff_worker):
     np.testing.assert_allclose(found.result, [[1, *[0] * (SIZE - 1)]], rtol=1e-5)
 
 
-def test_a_client_of_weight_zero_is_nobody(tff_worker):
-    keys, values = np.array([0, 0]), np.array([[1] * SIZE, [1e9] * SIZE], np.float32)
-    for name, options in (
+@pytest.mark.parametrize(
+    "name, options",
+    [
         ("robust", {"rule": "median"}),
         ("secure_sum", {"min_cluster_size": 1}),
-        ("robust", {"rule": "clipping", "initial_clip": 9}),
-    ):
-        factory = keyed_factory(tffcl.aggregation(name, **options), 1)
-        np.testing.assert_allclose(aggregated(factory, keys, values, [1, 0]).result, [np.ones(SIZE)], rtol=1e-4)
+        ("robust", {"rule": "clipping", "initial_clip": 2}),
+        ("dp", {"noise_multiplier": 0, "clip": 2.0, "clipping": "adaptive"}),
+        ("dp", {"noise_multiplier": 0, "clip": 2.0, "clipping": "adaptive", "secure": True}),
+    ],
+)
+def test_a_client_of_weight_zero_is_nobody(tff_worker, name, options):
+    """As one whose training was not finite, which a deployed round goes on without: neither the mean nor the clip,
+    which the two others are too long for, counts it as a short upload."""
+    values = np.array([[1] * SIZE, [2] * SIZE, [0] * SIZE, [1e9] * SIZE], np.float32)
+    factory = keyed_factory(tffcl.aggregation(name, **options), 1)
+    there, beside = (
+        aggregated(factory, np.zeros(count, int), values[:count], [1, 1, 0, 0][:count]) for count in (2, 4)
+    )
+    for part in ("result", "state"):
+        found, expected = (tf.nest.flatten(getattr(each, part)) for each in (beside, there))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=part)
 
 
 @pytest.mark.parametrize(

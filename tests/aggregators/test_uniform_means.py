@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, UniformMeanFactory
@@ -33,10 +34,14 @@ def test_over_all_clients_too(tff_worker, weights, mean):
 
 
 def test_a_device_keeps_its_model_where_training_is_not_finite(tff_worker, model, population):
-    composed = build_own_round(model, LocalTraining(epochs=2, batch_size=4, learning_rate=1e30))
+    """And what it keeps of its optimizer."""
+    training = LocalTraining(epochs=2, batch_size=4, learning_rate=1e30, momentum=0.5, optimizer_state="kept")
+    composed = build_own_round(model, training)
     client = collections.OrderedDict(
-        examples=population.train(0).dataset, client_id=np.int32(0), seed=np.array([1, 0], np.int32), kept=model.initial
-    )
+        examples=population.train(0).dataset, client_id=np.int32(0), seed=np.array([1, 0], np.int32),
+        kept=model.initial, optimizer=composed.work.optimizer,
+    )  # fmt: skip
     _, told, kept = composed.deployed_with_kept(collections.OrderedDict(aggregators=()), [client])
     assert not any(np.ravel(told["reports"]["value"]["finite"]))
     np.testing.assert_array_equal(kept[0]["kept"], model.initial)
+    tf.nest.map_structure(np.testing.assert_array_equal, list(kept[0]["optimizer"]), composed.work.optimizer)

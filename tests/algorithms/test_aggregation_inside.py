@@ -143,8 +143,10 @@ def test_private_control_variates_are_another_release(model):
     for build in (build_fednova, build_scaffold):
         hiding = build(model, ONCE, aggregation=registry.aggregation("secure_sum")).engine.round_for(1).uploads
         assert len(hiding) == 2 and all(factory.hides_uploads for factory in hiding.values())
-    composed = build_scaffold(model, ONCE, aggregation=registry.aggregation("dp")).engine.round_for(1)
+    composed = build_scaffold(model, ONCE, aggregation=registry.aggregation("dp", seed=3)).engine.round_for(1)
     assert [factory.noise_multiplier for factory in composed.uploads.values()] == [1, 1]
+    seeds = [factory.noise_seed for factory in composed.uploads.values()]
+    assert seeds[0] == 3 and seeds[1] not in (None, 3)  # the same numbers would be bare in their difference
 
 
 def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):

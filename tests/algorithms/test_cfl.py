@@ -108,6 +108,15 @@ def test_the_gate_looks_at_the_members_of_the_halves_that_are_most_alike():
     assert bipartition(updates, gate=0.72) is None
 
 
+@pytest.mark.parametrize("linkage, second", [("single", [0, 0, 0, 1]), ("complete", [0, 0, 1, 1])])
+def test_halves_are_of_the_linkage_that_is_asked_for(model, turned, linkage, second):
+    """Of updates at 0, 38, 80 and 128 degrees."""
+    method, angles = build_cfl(model, TRAINING, CFLParameters(linkage=linkage)), np.radians([0, 38, 80, 128])
+    updates, ids = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32), np.arange(4)
+    state = method.initialize(turned.restricted(ids))
+    assert method._split(state, 0, ids, updates, model.initial, 1).assignment.tolist() == second
+
+
 def test_an_update_goes_with_the_half_that_has_the_one_most_like_it():
     """Also where the others of that half are far from it."""
 

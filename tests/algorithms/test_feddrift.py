@@ -14,6 +14,7 @@ from tffcl.algorithms.each_round_parameters import FedDriftParameters
 from tffcl.algorithms.feddrift import build_feddrift, cross_losses, merged_clusters, merged_models
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
+from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -165,3 +166,9 @@ def test_newcomers_before_any_round_have_a_model_each_as_all_others(tff_worker, 
     assert len(set(joined.assignment)) == len(joined.models) == 5 and joined.untrained.all()
     after, expected = (method.next(each, cohort_of(clients, range(5), 1))[0] for each in (joined, whole))
     assert_close(models_of(method, after, clients), models_of(method, expected, clients))
+    # After it a newcomer takes the model of least loss, above which its own must rise before it opens one.
+    late = Population.from_arrays({7: (clients.train(1).x, clients.train(1).y)})
+    losses = [float(build_mean_loss(model)(row, *late.train(7).stacked.values())) for row in after.models]
+    admitted = method.admit(after, late)
+    assert admitted.assignment[5] == np.argmin(losses)
+    np.testing.assert_allclose(admitted.losses[5], min(losses), rtol=1e-5)

@@ -98,6 +98,15 @@ def test_a_cluster_that_has_settled_is_split_and_newcomers_take_the_better_model
     assert (joined.interactions[6:] == 1 / 64).all()
 
 
+def test_into_how_many_parts_a_cluster_is_split_follows_the_parameters(tff_worker, model, grouped):
+    """Of interactions by chance that split in three; with a small γ nobody is told apart."""
+    seen = np.random.default_rng(39).uniform(size=(9, 9))
+    for how, parts in (({}, 3), ({"most_parts": 2}, 2), ({"gamma": 1e-12}, 1)):
+        method = build_fedgwc(model, TRAINING, FedGWCParameters(**how))
+        state = dataclasses.replace(method.initialize(grouped), interactions=seen)
+        assert len(method._split(state, 0, 0, 5).models) == parts, how
+
+
 def test_bad_parameters(model):
     with pytest.raises(UserError, match="most_parts is 1; it must be a whole number from 2"):
         FedGWCParameters(most_parts=1)

@@ -254,6 +254,11 @@ def test_gamma_where_the_distances_have_a_gap(tff_worker):
     assert labels.tolist() == [0, 0, 0] and kept["relatedness"].all()
 
 
+@pytest.mark.parametrize("mixes", ["everyone", "cohort", "stored"])
+def test_who_gets_a_mix_is_as_it_is_asked_for(model, encoder, mixes):
+    assert flt(model, encoder, mixes=mixes)._rounds.mixes == mixes
+
+
 def test_without_an_encoder_it_is_told_in_a_line(model):
     with pytest.raises(UserError, match="encoder is None; it must be an autoencoder and its parameters"):
         build_flt(model, TRAINING, encoder=None)

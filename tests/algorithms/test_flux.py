@@ -79,15 +79,24 @@ def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_work
         np.testing.assert_allclose(joined.descriptors["marginal"][:9], state.descriptors["marginal"])
 
 
-def test_newcomers_send_what_their_labels_do_not_change(flux, found, digits, tff_worker):
-    """80 bytes for P(X), not 880; what the server then can compare everyone by is P(X)."""
-    (state, _), x = found, digits[0][:60]
-    joined = [flux.admit(state, Population.from_arrays({9: (x, np.full(60, label))})) for label in (3, 9)]
+def test_newcomers_send_what_their_labels_do_not_change(flux, found, grouped, tff_worker):
+    """80 bytes for P(X), not 880; what the server then can compare everyone by is P(X), under the model of then."""
+    (state, _), x = found, grouped.train(0).x
+    joined = [flux.admit(state, Population.from_arrays({9: (x, np.full(len(x), label))})) for label in (3, 9)]
     assert flux.joined_traffic(state, joined[0]).up == 4 * 20
     assert joined[0].descriptors.keys() == {"marginal"} and len(joined[0].descriptors["marginal"]) == 10
     np.testing.assert_array_equal(joined[0].descriptors["marginal"], joined[1].descriptors["marginal"])
+    np.testing.assert_allclose(*joined[0].descriptors["marginal"][[0, 9]], rtol=0, atol=1e-6)
     metric = flux.views(joined[0]).metric
     assert metric.proximity.shape == (10, 10) and metric.merges is None and metric.unit == "scaled descriptors of P(X)"
+
+
+def test_the_distance_of_neighbours_is_scaled_as_it_is_asked_for(tff_worker, model, grouped, flux):
+    wide = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=2, neighbourhood="gap", eps_scale=3.0))
+    once, thrice = (
+        method.next(method.initialize(grouped), cohort_of(grouped, [0, 1], 3))[0].eps for method in (flux, wide)
+    )
+    assert thrice == pytest.approx(3 * once) and once > 0
 
 
 @pytest.mark.slow

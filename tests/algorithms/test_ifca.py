@@ -287,6 +287,14 @@ def test_after_rounds_of_fedavg_weights_that_were_given_differ_by_their_noise_al
     assert np.abs(expected[0] - expected[1]).max() > 0
 
 
+def test_models_are_drawn_as_it_is_asked_for_a_single_one_too(model):
+    """Of PACFL's code biases are standard normal; as the model's own they are no more than an eighth."""
+    for count in (1, 2):
+        how = [IFCAParameters(num_clusters=count, initialization=each) for each in (None, "ifca_reference")]
+        own, theirs = (model.unravel(draw_models(model, each, 3)[-1])[1].numpy() for each in how)
+        assert np.abs(own).max() <= 1 / 8 < 0.5 < theirs.std()
+
+
 def test_sharing_needs_weights(convex):
     with pytest.raises(UserError, match="share_representation needs the weights"):
         build_ifca(

@@ -1,20 +1,32 @@
 """What all methods share that cluster once, before training: what decides without a number, and newcomers with one."""
 
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 
 from tests.short_runs import TRAINING, split
+from tffcl.algorithms import composed, presets
 from tffcl.algorithms.composed import build_composed, group_composed
 from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.one_shot import Signed
-from tffcl.algorithms.parameters import ComposedParameters, FedClustParameters, FLISHCParameters, PCAKMHCParameters
+from tffcl.algorithms.parameters import (
+    ComposedParameters,
+    EMDCFLParameters,
+    FedClustParameters,
+    FLHCParameters,
+    FLISHCParameters,
+    KFedParameters,
+    PACFLParameters,
+    PCAKMHCParameters,
+)
 from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km_hc
 from tffcl.choices import SELF
 from tffcl.clients.population import Population
 from tffcl.clustering.groupings import Grouping
 from tffcl.errors import UserError
+from tffcl.registry import find, parameters_of
 
 # Of answers, which a warm-up comes before, and of labels; the others are slow.
 LIKE_THEM = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedclust", "pca_km_hc", "descriptors")]
@@ -96,6 +108,65 @@ def test_density_finds_the_number_and_newcomers_near_to_nobody_found_clusters(tf
     assert state.assignment.tolist() == [0, 1, 2] * 3 and len(state.models) == 3
     by_knee = build("label_histogram", grouping="density").initialize(by_labels)
     assert by_knee.threshold > 0 and by_knee.merges.shape == (8, 4)
+
+
+OTHERS = {"preprocess": "centred", "encoder": "mnist", "form": "displacement", "layers": ["hidden"]}
+
+
+def another(key, value):
+    """Another value of a key than its default."""
+    if isinstance(value, bool):
+        return not value
+    return OTHERS.get(key) or (7 if value is None else value + 1 if isinstance(value, int) else value / 2 or 0.5)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """In the place of each signature what its builder was called with."""
+    for each in [each for each in vars(composed) if each.startswith("build_") and each != "build_grouping"]:
+        monkeypatch.setattr(composed, each, lambda *args, **kwargs: (args, kwargs))
+
+
+@pytest.mark.parametrize("name", composed.SIGNATURES)
+def test_each_key_of_a_signature_and_what_a_run_gives_reach_its_builder(model, calls, name):
+    """For one other value at a time."""
+
+    def called_with(own=(), **changed):
+        given = {"training": TRAINING, "seed": 1, "noise_seed": 2, "server_images": "images", **changed}
+        given["find_encoder"] = lambda *args, **kwargs: (args, kwargs)
+        how, build = parameters_of(find("signatures", name), dict(own), name), composed.SIGNATURES[name].build
+        return repr(build(model, how, **composed._taken(build, given))), how, inspect.signature(build).parameters
+
+    (usual, how, taken), noisy = called_with(), {"noise_multiplier": 2.0}
+    for key, value in vars(how).items():
+        base = noisy if key == "clip" else {}
+        assert called_with({**base, key: another(key, value)})[0] != called_with(base)[0], key
+    for key, value in {
+        "training": dataclasses.replace(TRAINING, learning_rate=9.0),
+        "seed": 3,
+        "noise_seed": 4,
+    }.items():
+        assert (called_with(**{key: value})[0] != usual) == (key in taken), key
+
+
+NOISE, TOLD = {"signature_noise_multiplier": 2.0, "signature_clip": 3.0}, {"noise_multiplier": 2.0, "clip": 3.0}
+
+
+@pytest.mark.parametrize("group, how, expected", [
+    (presets.group_pacfl, PACFLParameters(num_clusters=2, num_vectors=4, **NOISE), TOLD),
+    (presets.group_pca_km_hc, PCAKMHCParameters(num_clusters=2, num_components=9, **NOISE),
+     {"num_components": 9, **TOLD}),
+    (presets.group_kfed, KFedParameters(num_centres=3, **NOISE), {"num_centres": 3, **TOLD}),
+    (presets.group_emd_cfl, EMDCFLParameters(samples=9, threshold=2.5, linkage="single"), {"samples": 9}),
+    (presets.group_flhc, FLHCParameters(threshold=2.5, linkage="single"), {"form": "displacement", "projection": 0}),
+])  # fmt: skip
+def test_a_preset_passes_its_keys_on(model, calls, group, how, expected):
+    private = "noise_multiplier" in expected
+    found = group(model, TRAINING, how, **({"noise_seed": 5} if private else {"seed": 5}))
+    _, told = found.signature
+    assert {**told, **expected, ("noise_seed" if private else "seed"): 5} == told
+    if not private:
+        assert (found.threshold, found.num_clusters, found.linkage) == (2.5, None, "single")
 
 
 @pytest.mark.parametrize(

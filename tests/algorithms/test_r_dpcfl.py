@@ -45,11 +45,13 @@ def test_clusters_are_drawn_by_the_updates_and_then_clients_choose(tff_worker, m
 
 
 @pytest.mark.slow  # as that of FedGroup
-def test_its_pre_training_has_epochs_of_its_own(tff_worker, model, grouped):
+def test_its_pre_training_has_epochs_of_its_own_and_one_batch(tff_worker, model, grouped):
     how, few = RDPCFLParameters(num_clusters=2, pre_training_epochs=3), grouped.restricted([0, 1, 2, 3])
     overlaps = [
-        build_r_dpcfl(model, dataclasses.replace(TRAINING, epochs=epochs), how, seed=3).initialize(few).overlap
-        for epochs in (1, 3)
+        build_r_dpcfl(model, dataclasses.replace(TRAINING, epochs=each, batch_size=9 * each), how, seed=3)
+        .initialize(few)
+        .overlap
+        for each in (1, 3)
     ]
     assert overlaps[0] == overlaps[1] > 0
 

@@ -13,11 +13,20 @@ from scipy.spatial import distance
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
 from tffcl.algorithms.each_round_parameters import StoCFLParameters
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.stocfl import SequentialGlobal, build_bilevel_round, build_stocfl, group_stocfl
+from tffcl.algorithms.stocfl import (
+    SequentialGlobal,
+    build_bilevel_round,
+    build_data_signature,
+    build_stocfl,
+    group_stocfl,
+)
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.clustering import stochastic
 from tffcl.clustering.stochastic import KnownClients, Partition
 from tffcl.errors import Diverged, UserError
+from tffcl.rounds.client_queries import build_signing
 from tffcl.rounds.traffic import Traffic, type_bytes
+from tffcl.signatures.anchor_gradient import build_anchor_gradient
 
 TURNS = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
 QUICK = dataclasses.replace(TRAINING, epochs=1, batch_size=0)
@@ -90,7 +99,9 @@ def test_a_cluster_that_nobody_of_the_cohort_belongs_to_keeps_its_model(tff_work
     assert moved[[0, 2, 3]].all() and not moved[1]
 
 
-def test_merging_clusters_average_their_models_by_members_that_trained_them(tff_worker, model, digit_clients):
+def test_merging_clusters_average_their_models_by_members_that_trained_them(
+    tff_worker, model, digit_clients, monkeypatch
+):
     """Two clusters that were apart merge when a third client joins them; who comes new has trained nothing."""
     population = digit_clients([60] * 5)
     method = stocfl(model, StoCFLParameters(threshold=1))
@@ -128,6 +139,15 @@ def test_merging_clusters_average_their_models_by_members_that_trained_them(tff_
     after = pulled.next(again, cohort_of(population, [3], 3))[0]
     start = dataclasses.replace(start, models=((4 * free.models[1] + 2 * model.initial) / 5)[None])
     assert_close(after.models[after.known.rows], alone.next(start, cohort_of(population, [3], 3))[0].models)
+    # By the authors' way the larger cluster's model goes on; and which clusters merge is by the linkage.
+    merge, linkages = stochastic.merge, []
+    monkeypatch.setattr(stochastic, "merge", lambda *given: linkages.append(given[2]) or merge(*given))
+    how = {"model_merge": "larger", "linkage": "centroid"}
+    larger = stocfl(model, StoCFLParameters(threshold=-1, proximal_weight=0.0, **how))
+    after = larger.next(again, cohort_of(population, [3], 3))[0]
+    start = dataclasses.replace(start, models=free.models[[1]])
+    assert_close(after.models[after.known.rows], alone.next(start, cohort_of(population, [3], 3))[0].models)
+    assert linkages == ["centroid"]
 
 
 @pytest.mark.parametrize("start", ["initial", pytest.param("global", marks=pytest.mark.slow), "closest"])
@@ -184,6 +204,15 @@ def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     assert_close(models_of(method, first, turned), models_of(method, second, turned))
     assert told[-1].client_ids.tolist() == [8, 0, 5]
     np.testing.assert_array_equal(told[-1].clusters, second.assignment[[8, 0, 5]])
+
+
+def test_a_global_model_that_is_not_finite_ends_the_run(tff_worker, model, turned):
+    """Though the clusters' models, which nothing pulls towards it, are finite."""
+    method = stocfl(model, StoCFLParameters(threshold=-1, proximal_weight=0.0))
+    state = method.initialize(turned)
+    state = dataclasses.replace(state, models=np.full_like(state.models, np.nan))
+    with pytest.raises(Diverged, match="client 0 trained a model that is not finite"):
+        method.next(state, cohort_of(turned, [0, 1], 1))
 
 
 def test_a_failing_round_changes_nothing_and_a_repeated_one_is_the_same(tff_worker, model, turned, monkeypatch):
@@ -328,7 +357,8 @@ def test_another_global_aggregation_is_another_global_objective(tff_worker, mode
     assert_close(free.models[1:], near.models[1:])  # the centre was the same in the first round
 
 
-def test_the_authors_settings_run(tff_worker, model, turned):
+def test_the_authors_settings_run(tff_worker, model, turned, monkeypatch):
+    monkeypatch.setattr(stochastic, "merge", None)  # which is of all members' representations
     how = StoCFLParameters(
         representation="cohort",
         model_merge="larger",
@@ -342,6 +372,20 @@ def test_the_authors_settings_run(tff_worker, model, turned):
     assert state.known.signatures.shape == (10, 500)
     assert len({(turn, int(cluster)) for turn, cluster in zip(TURNS, state.assignment)}) == len(set(state.assignment))
     assert len(set(state.assignment)) < 10
+
+
+@pytest.mark.parametrize("own", [{"anchor_learning_rate": 0.05}, pytest.param({}, marks=pytest.mark.slow)])
+def test_signatures_are_those_that_are_asked_for(tff_worker, model, turned, own):
+    """Displacements by as many epochs, in such batches and at such a rate, which else is that of training; noised."""
+    how = {"form": "displacement", "projection": 50}
+    asked = StoCFLParameters(
+        **how, anchor_epochs=2, anchor_batch_size=20, signature_noise_multiplier=0.01, signature_clip=0.2, **own
+    )
+    local = LocalTraining(epochs=2, batch_size=20, learning_rate=own.get("anchor_learning_rate", QUICK.learning_rate))
+    expected = build_anchor_gradient(model, **how, local=local, seed=3, noise_multiplier=0.01, clip=0.2, noise_seed=4)
+    signed = [build_signing(each)(turned.restricted([0, 1]))
+              for each in (build_data_signature(model, QUICK, asked, 3, 4), expected)]  # fmt: skip
+    np.testing.assert_array_equal(*signed)
 
 
 def test_centroid_linkage_has_no_tree_to_draw(model):

@@ -5,13 +5,16 @@ import pytest
 import tensorflow as tf
 
 from tests.oracles import softmax_regression
+from tffcl.algorithms.per_fedavg import MetaSteps, build_meta_sgd
 from tffcl.client_work import local_sgd
 from tffcl.client_work.client_work import stack, visiting_order
 from tffcl.client_work.evaluation import build_count_correct, build_predict
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
+from tffcl.models import flat
 from tffcl.models.classifiers import build_mlp
 from tffcl.models.graph_function import graph_function
+from tffcl.models.layer_weights import Weight
 
 SEED = np.array([5, 6], np.int32)
 
@@ -85,6 +88,23 @@ def test_losses_by_epoch_are_those_of_so_many_epochs(digits, model):
     ]
     for epochs, expected in [(2, [*plain[:2], plain[1], plain[1]]), (4, plain)]:
         np.testing.assert_allclose(by_epoch(model.initial, x, y, SEED, epochs=epochs)[1], expected, rtol=1e-5)
+
+
+def test_each_step_draws_anew():
+    """A model of which a step moves the one number that its seed draws: as many have moved as there were steps."""
+
+    def logits(tensors, features, seed):
+        drawn = 0 if seed is None else tf.random.stateless_uniform([], seed, maxval=10_000, dtype=tf.int32)
+        return tensors[0][drawn] * tf.ones_like(features)
+
+    more = {"input_shape": (1,), "num_classes": None, "normalization": None, "initialization": "glorot", "seed": 0}
+    drawing = flat.build_flat_model("drawing", [Weight("w/bias", (10_000,), 1, 1, constant=0.0)], logits, **more)
+    x, y = np.zeros([16, 1], np.float32), np.ones(16, np.float32)
+    training = LocalTraining(epochs=3, batch_size=4, learning_rate=0.01)
+    steps = MetaSteps(alpha=0.0, beta=0.01, delta=0.01, gradient="first_order", velocity="outer")
+    for train, count in ((build_local_sgd(drawing, training), 12), (build_meta_sgd(drawing, training, steps), 6)):
+        moved = [np.flatnonzero(train(drawing.initial, x, y, SEED + client)[0]).tolist() for client in (0, 7)]
+        assert len(moved[0]) == len(moved[1]) == count and not set(moved[0]) & set(moved[1])
 
 
 def test_no_examples_leave_the_model_alone(digits, model):

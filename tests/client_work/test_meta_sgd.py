@@ -40,7 +40,7 @@ def data(digits):
     [
         pytest.param({}, marks=pytest.mark.slow),
         {"momentum": 0.5},
-        {"momentum": 0.5, "velocity": "shared"},
+        {"momentum": 0.5, "velocity": "shared", "weight_decay": 0.2},
         pytest.param({"gradient": "hessian_free"}, marks=pytest.mark.slow),
         {"gradient": "hessian_free", "momentum": 0.5},
     ],
@@ -48,18 +48,17 @@ def data(digits):
 )
 def test_meta_steps_are_those_of_numpy(model, data, how):
     how, (x, y) = dict(how), data
-    momentum = how.pop("momentum", 0.0)
+    momentum, decay = how.pop("momentum", 0.0), how.pop("weight_decay", 0.0)
     how = dataclasses.replace(HOW, **how)
-    trained, loss = build_meta_sgd(model, dataclasses.replace(TRAINING, momentum=momentum), how)(
-        model.initial, x, y, SEED
-    )
+    training = dataclasses.replace(TRAINING, momentum=momentum, weight_decay=decay)
+    trained, loss = build_meta_sgd(model, training, how)(model.initial, x, y, SEED)
     free = how.gradient == "hessian_free"
     groups = grouped(45, 7, 3 if free else 2)
     assert len(groups) == 2 * (2 if free else 3)  # seven batches an epoch, of which one is left over
     features = model.preprocess(x).numpy().reshape(45, -1).astype(float)
     expected, losses = meta_steps.train(
         tensors_of(model, model.initial), features, y, groups, alpha=how.alpha, beta=how.beta, momentum=momentum,
-        delta=how.delta if free else None, shared=how.velocity == "shared",
+        delta=how.delta if free else None, shared=how.velocity == "shared", weight_decay=decay,
     )  # fmt: skip
     np.testing.assert_allclose(trained, model.ravel(expected), rtol=0, atol=2e-5 if free else 2e-6)
     assert np.abs(trained - model.initial).max() > 0.02
@@ -123,8 +122,9 @@ def test_no_examples_no_step_and_a_proximal_term_is_refused(model, data):
 def test_adaptation_is_a_step_over_all_examples(model, digits):
     """However many there are: the same as one batch of plain SGD."""
     x, y = digits[0][:230], digits[1][:230]
-    adapted = build_adapt(model, TRAINING, rate=0.3, steps=2)(model.initial, x, y, SEED)
-    whole = LocalTraining(epochs=2, batch_size=0, learning_rate=0.3)
+    decaying = dataclasses.replace(TRAINING, weight_decay=0.2)
+    adapted = build_adapt(model, decaying, rate=0.3, steps=2)(model.initial, x, y, SEED)
+    whole = LocalTraining(epochs=2, batch_size=0, learning_rate=0.3, weight_decay=0.2)
     expected, _ = build_local_sgd(model, whole)(model.initial, x, y, SEED)
     np.testing.assert_allclose(adapted, expected, rtol=0, atol=2e-6)
     nothing = build_adapt(model, TRAINING, rate=0.3, steps=1)(model.initial, x[:0], y[:0], SEED)

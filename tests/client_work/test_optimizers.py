@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.oracles.corrected_averaging import weights_of_steps
 from tests.short_runs import cohort_of
 from tffcl.algorithms.cfl import build_cfl
 from tffcl.algorithms.fedavg import build_fedavg
@@ -221,6 +222,25 @@ def test_single_clients_train_as_if_all_had_their_settings(tff_worker, model, po
         alike = build_cfl(model, dataclasses.replace(base, **changes))
         expected, _ = alike.updates(model.initial[np.newaxis], keys, cohort)
         np.testing.assert_allclose(updates[row], expected[row], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [build_fednova, pytest.param(build_scaffold, marks=pytest.mark.slow)])
+def test_what_the_steps_of_single_clients_are_worth_follows_from_their_settings(tff_worker, model, population, build):
+    """The same updates, in a first round divided by as many steps as each client takes."""
+    own = {str(population.name_of(1)): {"epochs": 3}, str(population.name_of(3)): {"epochs": 1, "batch_size": 0}}
+    training = LocalTraining(epochs=2, batch_size=7, learning_rate=0.1, momentum=0.5, clients=own)
+    cohort, sizes = cohort_of(population, (0, 1, 3), 1), population.sizes[[0, 1, 3]]
+    updates, _ = build_cfl(model, training).updates(model.initial[np.newaxis], np.zeros(3, np.int32), cohort)
+    norms = [weights_of_steps(steps, 0.1, 0.5).sum() for steps in (2 * -(-sizes[0] // 7), 3 * -(-sizes[1] // 7), 1)]
+    directions, shares = updates / np.array(norms)[:, np.newaxis], sizes / sizes.sum()
+    method = build(model, training)
+    after, _ = method.next(method.initialize(population), cohort)
+    if build is build_fednova:
+        moved = (shares @ norms) * (shares @ directions)
+        np.testing.assert_allclose(after.models[0], model.initial + moved, rtol=0, atol=2e-6)
+        assert np.abs(moved - shares @ updates).max() > 1e-2
+    else:  # the sum of control variates, which were zero
+        np.testing.assert_allclose(after.server["control_sums"][0], -directions.sum(axis=0) / 0.1, rtol=0, atol=2e-5)
 
 
 MISTAKES = [

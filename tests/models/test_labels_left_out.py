@@ -110,7 +110,8 @@ def test_means_over_parts_of_the_examples_are_those_over_all_labels_that_count(m
     """Whatever the parts are: gradients that clients sign, correct by and adapt by, and the loss that is told."""
     model, (x, y) = of_classes(0), mostly_unlabelled
     plain = tffcl.LocalTraining(weight_decay=0.0)
-    of_parts = [build_gradient(model), build_full_gradient(model, dataclasses.replace(plain, batch_size=10))]
+    decaying = dataclasses.replace(plain, batch_size=10, weight_decay=0.3)
+    of_parts = [build_gradient(model), lambda at, x, y: build_full_gradient(model, decaying)(at, x, y) - 0.3 * at]
     adapt = build_adapt(model, plain, rate=1.0, steps=1)
     resting = [dataclasses.replace(plain, batch_size=size, learning_rate=1e-9, epochs=1) for size in (0, 10)]
     rounds = [build_local_sgd(model, each) for each in resting]
@@ -195,6 +196,21 @@ def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored
         np.testing.assert_allclose(one, other, rtol=1e-5)
     mixture = in_graph(found, models, known, x[-1:], y[-1:])[0]
     np.testing.assert_allclose(mixture, 1 / 3, rtol=1e-5)  # as without examples
+
+
+def test_labels_of_a_sequence_are_equal_parts_of_it():
+    """Of those that count, by loops: what FedRC's models know of labels, and what they are responsible for."""
+    rng, y = np.random.default_rng(0), np.array([[0, 1, 2], [1, 1, 0], [2, 0, 0]], np.int32)
+    counted = np.array([[True] * 3, [True, True, False], [False] * 3])
+    known, shares = rng.uniform(1, 9, [2, 3]).astype(np.float32), rng.uniform(size=[2, 3]).astype(np.float32)
+    logarithms = -np.log(known / known.sum(axis=1, keepdims=True))
+    prior, counts = np.zeros([2, 3]), np.zeros([2, 3])
+    for example, own in enumerate([[0, 1, 2], [1, 1], []]):
+        for label in own:
+            prior[:, example] += logarithms[:, label] / len(own)
+            counts[:, label] += shares[:, example] / len(own)
+    np.testing.assert_allclose(label_prior(tf.constant(known), tf.constant(y), counted), prior, rtol=1e-5)
+    np.testing.assert_allclose(label_counts(shares, tf.constant(y), counted, 3), counts, rtol=1e-5)
 
 
 @pytest.mark.parametrize("ignored", IGNORED)

@@ -266,7 +266,7 @@ def test_the_spec_of_a_sequence_of_labels_is_one_of_classes():
 @pytest.mark.parametrize("name, outputs, answers", [
     ("class weights", [[0.1, 0.2, 0.0], [np.nan, 0.0, 1.0], [np.inf, 0.0, 1.0], [-np.inf, 0.0, 1.0], 3 * [-np.inf]],
      [1, -1, -1, 2, -1]),
-    ("binary logits", [[2.0], [-2.0], [np.nan], [-np.inf]], [1, 0, -1, 0]),
+    ("binary logits", [[2.0], [-2.0], [np.nan], [-np.inf], [0.0]], [1, 0, -1, 0, 0]),
     ("labels", [[2.0, -2.0, 1.0], [np.nan, 2.0, 0.0]], [[1, 0, 1], [-1, 1, 0]]),
 ])  # fmt: skip
 def test_outputs_that_are_not_finite_are_no_answer(name, outputs, answers):

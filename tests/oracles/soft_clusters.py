@@ -16,13 +16,16 @@ def losses(models, x, y):
     return np.array([-np.log(probabilities(vector, x)[np.arange(len(y)), y]) for vector in models])
 
 
-def train(vector, x, y, batches, rate, momentum, weights=None, pull=0.0, centre=None):
-    """SGD over index batches on the mean of the examples' losses times their weights, held near a centre."""
+def train(vector, x, y, batches, rate, momentum, weights=None, pull=0.0, centre=None, told=None):
+    """SGD over index batches on the mean of the examples' losses times their weights, held near a centre; `told` gets
+    what these losses sum to in each step."""
     weights = np.ones(len(y)) if weights is None else weights
     vector, velocity = np.asarray(vector, float), 0.0
     centre = vector if centre is None else centre
     for batch in batches:
         share = probabilities(vector, x[batch])
+        if told is not None:
+            told.append(weights[batch] @ -np.log(share[np.arange(len(batch)), y[batch]]))
         share[np.arange(len(batch)), y[batch]] -= 1
         upstream = share * weights[batch, np.newaxis] / len(batch)
         slope = np.concatenate([(x[batch].T @ upstream).ravel(), upstream.sum(axis=0)])
@@ -39,19 +42,22 @@ def e_step(models, mixture, x, y, prior=None):
 
 
 def fedem(models, cohorts, data, batches, rate, momentum):
-    """The models and the mixture of each client after a round of each cohort."""
-    models, mixtures = np.asarray(models, float), {}
+    """The models, the mixture of each client after a round of each cohort, and the loss that each told last: the sum of
+    all models' in the second of two epochs."""
+    models, mixtures, told = np.asarray(models, float), {}, {}
     for number, cohort in enumerate(cohorts, 1):
         moved, total = np.zeros_like(models), 0
         for client in cohort:
             x, y = data[client]
             shares = e_step(models, mixtures.get(client, np.full(len(models), 1 / len(models))), x, y)
             mixtures[client] = shares.mean(axis=1)
-            steps = batches(number, client)
-            moved += len(y) * np.array([train(m, x, y, steps, rate, momentum, w) for m, w in zip(models, shares)])
+            steps, losses = batches(number, client), [[] for _ in models]
+            trained = [train(m, x, y, steps, rate, momentum, w, told=own) for m, w, own in zip(models, shares, losses)]
+            told[client] = sum(sum(own[len(own) // 2 :]) for own in losses) / len(y)
+            moved += len(y) * np.array(trained)
             total += len(y)
         models = moved / total
-    return models, mixtures
+    return models, mixtures, told
 
 
 def fedrc(models, cohorts, data, batches, rate, momentum, classes):

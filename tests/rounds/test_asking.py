@@ -1,10 +1,15 @@
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tffcl.client_work.client_work import sequence_type, stacked_type
 from tffcl.clients.simulation_context import simulating
 from tffcl.rounds import client_queries
 from tffcl.signatures.label_histogram import build_label_histogram
+from tffcl.signatures.signature import OWN_NOISE, OWN_SEED
 from tffcl.signatures.subspace import build_subspace
 
 
@@ -26,6 +31,20 @@ def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatc
         np.bincount([int(each["y"]) for each in population.train(client).dataset], minlength=10) for client in range(25)
     ]
     np.testing.assert_allclose(found, [each / each.sum() for each in counts], atol=1e-6)
+
+
+def test_each_client_has_seeds_of_its_own(tff_worker, model, population):
+    """The same whoever is asked beside it; all else that the server sends is as it was sent."""
+    seed, sequence = tff.TensorType(np.int32, [2]), sequence_type(model.example_spec)
+    kind = tff.to_type(collections.OrderedDict([(OWN_SEED, seed), ("as_sent", seed), (OWN_NOISE, seed)]))
+    asking = client_queries.build_asking(kind, stacked_type(sequence), lambda context, examples: dict(context))
+    context = {name: np.array([3, 4], np.int32) for name in (OWN_SEED, "as_sent", OWN_NOISE)}
+    found = client_queries.ask_all(asking, context, population)
+    few = client_queries.ask_all(asking, context, population.restricted([3, 20]))
+    for name in (OWN_SEED, OWN_NOISE):
+        assert len(np.unique(found[name], axis=0)) == 25
+        np.testing.assert_array_equal(few[name], found[name][[3, 20]])
+    np.testing.assert_array_equal(found["as_sent"], [[3, 4]] * 25)
 
 
 def test_clients_in_shards_answer_the_same(tff_worker, model, population):

@@ -96,7 +96,9 @@ def by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.cast(values, like.dtype), [-1] + [1] * (len(like.shape) - 1))
 
 
-def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: int) -> tff.templates.AggregationProcess:
+def secure_sums(
+    value_type: tff.Type, weight_type: tff.Type, clusters: int, *, uniform: bool = False
+) -> tff.templates.AggregationProcess:
     """Builds the process that sums the values of each cluster's members securely.
 
     Every client uploads a row for each cluster, zero but for its own, in whole numbers of which the server gets the sum
@@ -105,19 +107,20 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
     Args:
       value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are rounded to 30
         binary places: a sum is off by at most 2⁻³¹ for each client.
-      weight_type: Of weights from 0 to 1; None: all clients count 1.
+      weight_type: Of weights from 0 to 1.
       clusters: K.
+      uniform: Whether all clients with a weight above 0 count 1; the sums of their weights are left out then.
 
     Returns:
-      A process over values, and weights where there are some, with the result `<value=T[K,...],[weight=float32[K],]
-      clients=float32[K]>`: the sums of weight times value, of the weights, and the number of clients with a weight
-      above 0.
+      A process over values and weights with the result `<value=T[K,...],[weight=float32[K],]clients=float32[K]>`: the
+      sums of weight times value, of the weights, and the number of clients with a weight above 0.
     """
 
-    @tff.tensorflow.computation(value_type, weight_type or np.float32)
+    @tff.tensorflow.computation(value_type, weight_type)
     def as_integers(upload, weight):
         one = tf.one_hot(upload["key"], clusters, dtype=tf.float64)
-        weight = tf.clip_by_value(tf.cast(weight, tf.float64), 0.0, 1.0)
+        weight = tf.cast(weight > 0 if uniform else weight, tf.float64)
+        weight = tf.clip_by_value(weight, 0.0, 1.0)
 
         def scaled(leaf):
             leaf = tf.where(tf.math.is_nan(leaf), tf.zeros_like(leaf), leaf)
@@ -126,7 +129,7 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
             return tf.cast(tf.round(rows * SECURE_BOUND), tf.int64)
 
         found = collections.OrderedDict(value=tf.nest.map_structure(scaled, upload["value"]))
-        if weight_type is not None:
+        if not uniform:
             found["weight"] = tf.cast(tf.round(one * weight * SECURE_BOUND), tf.int64)
         counts = one * tf.cast(weight > 0, tf.float64)
         return collections.OrderedDict(**found, clients=tf.cast(counts * SECURE_BOUND, tf.int64))
@@ -137,12 +140,7 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
     def as_floats(sums):
         return tf.nest.map_structure(lambda leaf: tf.cast(tf.cast(leaf, tf.float64) / SECURE_BOUND, tf.float32), sums)
 
-    @tff.tensorflow.computation
-    def one():
-        return tf.constant(1.0)
-
-    def step(state, value, weight=None):
-        weight = tff.federated_eval(one, tff.CLIENTS) if weight is None else weight
+    def step(state, value, weight):
         output = summing.next(state, tff.federated_map(as_integers, (value, weight)))
         nothing = tff.federated_value((), tff.SERVER)
         return tff.templates.MeasuredProcessOutput(output.state, tff.federated_map(as_floats, output.result), nothing)

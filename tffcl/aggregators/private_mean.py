@@ -30,7 +30,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the
     result is their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard
     deviation `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same,
-    whatever its weight, which would be private, too; a member of weight 0 counts as an update of zero.
+    whatever its weight, which would be private, too; one of weight 0, as where training was not finite, counts nowhere.
 
     Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most
     1. Scaled by their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian
@@ -67,6 +67,11 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         """z of the Gaussian mechanism that one aggregation is, a client being added or removed."""
         return self._how.noise_multiplier
 
+    @property
+    def sends_weight(self) -> bool:
+        """Whether a client sends that its weight is above 0: in secure sums it is in the rows."""
+        return not self._how.secure
+
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`."""
         extended = _with_vote(value_type)
@@ -96,11 +101,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         check_types(value_type, weight_type)
         how, extended = self._how, _with_vote(value_type)
         state_type = tff.to_type(collections.OrderedDict(clip=np.float32, round=np.int32))
-        summing = (
-            secure_sums(extended, None, self._clusters())
-            if how.secure
-            else segment_process(extended, None, self._clusters())
-        )
+        build_sums = secure_sums if how.secure else segment_process
+        summing = build_sums(extended, tff.TensorType(np.float32), self._clusters(), uniform=True)
         clip, release = _build_clip(value_type, weight_type), self._build_release(summing, state_type)
 
         @tff.tensorflow.computation
@@ -114,7 +116,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         def step(state, value, weight):
             bound = tff.federated_broadcast(tff.federated_map(bound_of, state))
             uploaded = tff.federated_map(clip, (value, weight, bound))
-            summed = summing.next(summing.initialize(), uploaded)
+            summed = summing.next(summing.initialize(), uploaded[0], uploaded[1])
             released = tff.federated_map(release, (summed.result, summed.measurements, state))
             return tff.templates.MeasuredProcessOutput(released[1], released[0], released[2])
 
@@ -154,19 +156,19 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
 
 def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
-    """Builds `(<upload, weight, clip> -> upload)`: an update in units of the clip, and a vote of ±½ on whether it was
-    short enough."""
+    """Builds `(<upload, weight, clip> -> <upload, weight>)`: an update in units of the clip, and a vote of ±½ on
+    whether it was short enough; and 1 or 0 for the weight, which nobody else is told."""
 
     @tff.tensorflow.computation(value_type, weight_type, np.float32)
     def clip(upload, weight, bound):
         norm = global_norm(upload["value"])
-        counts = tf.cast(weight > 0, tf.float32) / tf.maximum(norm, bound)
-        counts = tf.where(tf.math.is_finite(norm), counts, 0.0)
+        counts = tf.where(tf.math.is_finite(norm), 1.0 / tf.maximum(norm, bound), 0.0)
         scaled = tf.nest.map_structure(
             lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"]
         )
         vote = tf.where(norm <= bound, 0.5, -0.5)
-        return collections.OrderedDict(key=upload["key"], value=collections.OrderedDict(value=scaled, vote=vote))
+        value = collections.OrderedDict(value=scaled, vote=vote)
+        return collections.OrderedDict(key=upload["key"], value=value), tf.cast(weight > 0, tf.float32)
 
     return clip
 

@@ -12,6 +12,8 @@ from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import RobustParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, global_norm
 
+_VOTE = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))  # on whether an update was short enough
+
 
 class ClippedClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates that are clipped.
@@ -31,12 +33,16 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
         super().__init__(num_clusters, how)
         self._how = how
 
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`: it, and its vote with a weight."""
+        return tff.to_type([value_type, _VOTE, np.float32])
+
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
         check_types(value_type, weight_type)
         how, clusters = self._how, self._clusters()
-        vote_type = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))
-        mean, votes = segment_process(value_type, weight_type, clusters), segment_process(vote_type, None, clusters)
+        mean = segment_process(value_type, weight_type, clusters)
+        votes = segment_process(_VOTE, weight_type, clusters, uniform=True)
         state_type = tff.to_type(collections.OrderedDict(clip=tff.TensorType(np.float32, [None])))
 
         @tff.tensorflow.computation(value_type, state_type)
@@ -72,7 +78,7 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
 
         def step(state, value, weight):
             bounds = tff.federated_broadcast(state)
-            voted = votes.next(votes.initialize(), tff.federated_map(vote, (value, bounds)))
+            voted = votes.next(votes.initialize(), tff.federated_map(vote, (value, bounds)), weight)
             output = mean.next(mean.initialize(), tff.federated_map(clip, (value, bounds)), weight)
             moved = tff.federated_map(move, (state, voted.result, voted.measurements))
             return tff.templates.MeasuredProcessOutput(moved, output.result, output.measurements)

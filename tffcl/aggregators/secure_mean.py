@@ -112,10 +112,11 @@ class SecureClusteredMeanFactory(PerClusterFactory):
         return aggregation_process(sums.initialize, step, value_type, weight_type)
 
 
-class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory):
-    """`SecureClusteredMeanFactory` in which every client counts the same."""
+class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
+    """`SecureClusteredMeanFactory` in which every client with a weight above 0 counts the same, and the others nowhere:
+    they hide nobody."""
 
-    is_keyed, hides_uploads = True, True
+    is_keyed, hides_uploads, sends_weight = True, True, False
 
     def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int):
         """Makes the factory; arguments as of `SecureClusteredMeanFactory`."""
@@ -126,18 +127,18 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.Unweighte
         """Returns the type of what a client sends for a value `<key=int32,value=T>`, masks apart."""
         return self._weighted.uploaded_type(value_type)
 
-    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
         inner = self._weighted.create(value_type, tff.TensorType(np.float32))
 
-        @tff.tensorflow.computation
-        def one():
-            return tf.constant(1.0)
+        @tff.tensorflow.computation(weight_type)
+        def one_or_nothing(weight):
+            return tf.cast(weight > 0, tf.float32)
 
-        def step(state, value):
-            return inner.next(state, value, tff.federated_eval(one, tff.CLIENTS))
+        def step(state, value, weight):
+            return inner.next(state, value, tff.federated_map(one_or_nothing, weight))
 
-        return aggregation_process(inner.initialize, step, value_type)
+        return aggregation_process(inner.initialize, step, value_type, weight_type)
 
 
 def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True) -> tff.Type:

@@ -65,8 +65,9 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
             weights[name] = own * result["weight"]
             # A weight of 0 silences the client, also one whose value is not finite.
             sums[name] = tf.math.multiply_no_nan(value, by_row(weights[name], value))
-        loss = tf.math.multiply_no_nan(result["report"]["loss"], result["weight"])
-        return collections.OrderedDict(sums=sums, weights=weights, clients=counts, loss=loss)
+        weight = result["weight"]  # once, though it may be in the sums of several models
+        loss = tf.math.multiply_no_nan(result["report"]["loss"], weight)
+        return collections.OrderedDict(sums=sums, weights=weights, clients=counts, loss=loss, weight=weight)
 
     @tff.tensorflow.computation(state_type, update.type_signature.result)
     def move(values, totals):
@@ -80,7 +81,7 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
         }
         moved = composed.server.step(values, means, counts)
         weight, clients = next(iter(counts.values())).values()
-        loss = tf.math.divide_no_nan(totals["loss"], tf.reduce_sum(weight))
+        loss = tf.math.divide_no_nan(totals["loss"], totals["weight"])
         kept = collections.OrderedDict((name, tf.ensure_shape(moved[name], state_type[name].shape)) for name in values)
         return kept, collections.OrderedDict(weight=weight, clients=clients, loss=loss)
 
