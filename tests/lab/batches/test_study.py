@@ -819,10 +819,10 @@ def test_kept_numbers_come_back(tmp_path, of, cells, first):
 
 def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "kept"
+    kept = tmp_path / "kept" / "privacy_signatures"
     shutil.copytree(task_directory() / "results" / "privacy_signatures", kept)
     (place,) = kept.glob("five*histogram/no_noise/seed-0")
-    monkeypatch.setattr(study, "_kept_results", lambda name: kept)
+    monkeypatch.setattr(study.task_file, "results_directory", lambda: kept.parent)
     summary = json.loads((place / "summary.json").read_text())
     rows = (place / "rounds.csv").read_text()
     for points, verdict, code in ((0.005, "within 1 point", 0), (0.02, "differs", 1)):

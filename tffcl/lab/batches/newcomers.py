@@ -17,7 +17,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.files import check_replaceable, csv_text, finite, write_text
 from tffcl.lab.reporting.batch_index import find_runs
-from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS, NEWCOMERS_CSV, columns_of, shown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.build import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population
@@ -94,7 +94,7 @@ def join_newcomers(
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
     if settings.round:
         raise UserError(f"the newcomers of the run in {out} joined it in round {settings.round}; none are left")
-    for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
+    for name in (NEWCOMERS_CSV, NEWCOMERS):  # before anything is computed
         check_replaceable(out / name)
     # The noise of what newcomers sign follows from the seed, so that whoever lets them join again learns no more.
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders, simulated=True)
@@ -226,8 +226,8 @@ def _rows(federated, joined: _Joined) -> list[dict]:
 
 def _write(out: pathlib.Path, contents: dict):
     rows, directory = contents["clients"], RunDirectory(out)
-    directory.list_files(["newcomers.csv", NEWCOMERS])
-    write_text(directory / "newcomers.csv", csv_text([rows[0], *(each.values() for each in rows)]))
+    directory.list_files([NEWCOMERS_CSV, NEWCOMERS])
+    write_text(directory / NEWCOMERS_CSV, csv_text([rows[0], *(each.values() for each in rows)]))
     directory.write_result(NEWCOMERS, contents)
 
 

@@ -24,7 +24,7 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.lab.tasks.settings import note_of, outcome_of, with_imitators, with_wrong_labels
-from tffcl.lab.tasks.task_file import ABOUT
+from tffcl.lab.tasks.task_file import settings_in
 from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback, waiting
 from tffcl.runs.checkpoints import Checkpoints
@@ -115,9 +115,6 @@ def _protocol(config: RunConfig, clients: int) -> Protocol:
     )  # fmt: skip
 
 
-_NO_SETTINGS = {"task", "algorithm", "seed", "versions", *ABOUT}
-
-
 def write_published(config: RunConfig, directory: RunDirectory) -> None:
     """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file
     without any."""
@@ -160,9 +157,7 @@ def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
 
 def _differences(wanted: Mapping, found: Mapping) -> list[str]:
     """The names of the settings that are not the same, such as "train.rounds"."""
-    first, second = (
-        flatten({name: value for name, value in each.items() if name not in _NO_SETTINGS}) for each in (wanted, found)
-    )
+    first, second = (flatten(settings_in(each)) for each in (wanted, found))
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
 

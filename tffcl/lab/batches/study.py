@@ -17,19 +17,19 @@ from tffcl import runtime
 from tffcl.errors import UserError, tell
 from tffcl.files import read_bytes, read_json, write_bytes, write_json
 from tffcl.lab.batches import study_plan
-from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
-from tffcl.lab.batches.study_file import compare_with
+from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_with_its_seed
+from tffcl.lab.batches.study_file import RESULTS, RUNS, compare_with
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.comparison_table import flatten
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS
 from tffcl.lab.reporting.number_format import show_settings
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.runs.run import Interrupted
-from tffcl.runs.run_directory import CHECKPOINTS, CONFIG, FAILED, KEPT, RunDirectory, first_difference
+from tffcl.runs.run_directory import CHECKPOINTS, CONFIG, FAILED, KEPT, ROUNDS, SUMMARY, RunDirectory, first_difference
 
-RUNS, RESULTS = "runs", "results"
-SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
+SMALL_FILES = (ROUNDS, SUMMARY, CONFIG, NEWCOMERS, FAILED)
 # Settings that change nothing of what is trained and compared.
 _UNCHANGING = ("evaluation.every", "evaluation.metrics", "checkpoint.")
 __all__ = ["StudyPlan", "plan", "run_study"]
@@ -67,8 +67,8 @@ def run_study(
     Raises:
       UserError: If `out` holds another study, or this one with other settings.
     """
-    known = _kept_results(planned.study.name)
-    if all_here and not any((known / job.place / "summary.json").is_file() for job in planned.jobs):
+    known = task_file.results_directory() / planned.study.name
+    if all_here and not any((known / job.place / SUMMARY).is_file() for job in planned.jobs):
         raise UserError(f"{known} has no results of these cells and seeds to compare with")
     options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
     batch = Batch("study", out, options, index=RESULTS, written=["table.csv", "table.md"])
@@ -77,7 +77,7 @@ def run_study(
     anew = [cell.name for cell in planned.cells] if overwrite else ()
     contents = _contents(planned, batch.index or {}, anew)
     _check_other_seeds(planned.decided, batch)
-    with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
+    with batch.claimed([_below(RUNS, job) for job in planned.decided], contents):
         if overwrite:
             _clear(planned.jobs, batch)
         cleared: set[pathlib.PurePath] = set()
@@ -102,17 +102,15 @@ def run_study(
 def _check_other_seeds(jobs: Sequence[Job], batch: Batch):
     """Raises UserError if a cell has runs of seeds that are not asked for, of other settings than those that are: its
     mean would be of both."""
-    asked = {job.place: job for job in jobs}
+    asked = {job.place for job in jobs}
     for place, job in {job.place.parent: job for job in jobs}.items():
-        wanted = settings_of(job.config)
         for seed in (batch.index or {}).get("seeds", ()):
             own = dataclasses.replace(job, place=place / f"seed-{seed}")
             there = [batch.place(_below(directory, own)) for directory in (RUNS, RESULTS)]
             there = [each for each in there if (each / CONFIG).is_file()]
             if own.place in asked or not there:
                 continue
-            before = settings_of(configs.load_run_config(there[0], trust_builders=job.config))
-            if difference := first_difference(before, {**wanted, "seed": before["seed"]}):
+            if difference := first_difference(*settings_with_its_seed(there[0], job.config)):
                 key, was, now = difference
                 raise UserError(
                     f"{there[0]} was run with {key} {was!r}, not {now!r}; the runs of a cell are of the same settings: "
@@ -154,21 +152,17 @@ def _clear(jobs: Sequence[Job], batch: Batch):
             (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
 
 
-def _kept_results(name: str) -> pathlib.Path:
-    return task_file.task_directory() / "results" / name
-
-
 def kept(job: Job, results: pathlib.Path) -> bool:
     """Whether a directory of results has a run of these very settings that has finished or diverged."""
     place = results / job.place
-    if not (place / "config.toml").is_file() or job.newcomers and not (place / "newcomers.json").is_file():
+    if not (place / CONFIG).is_file() or job.newcomers and not (place / NEWCOMERS).is_file():
         return False
     try:
         # With the defaults of keys that an earlier version had not.
         before = configs.load_run_config(place, trust_builders=job.config)
     except UserError:
         return False
-    ended = (place / "summary.json").is_file() or _diverged(place)
+    ended = (place / SUMMARY).is_file() or _diverged(place)
     return settings_of(before) == settings_of(job.config) and ended
 
 
@@ -205,7 +199,7 @@ def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here:
     for job in jobs:  # one that was ended before its results were copied
         _keep(job, batch, keep_checkpoints)
     batch.run(jobs, each=lambda job: _run(job, batch, keep_checkpoints), cheapest_first=True)
-    lacking = sum(not (batch.place(_below(RESULTS, job)) / "summary.json").is_file() for job in planned.jobs)
+    lacking = sum(not (batch.place(_below(RESULTS, job)) / SUMMARY).is_file() for job in planned.jobs)
     return lacking + len(planned.missing.get(study_plan.TRIAL_FAILED, ()))
 
 
@@ -242,7 +236,7 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
     if not batch.done(job) or place == results:
         return
     _copy(place, results)
-    if (results / "summary.json").is_file():
+    if (results / SUMMARY).is_file():
         (results / FAILED).unlink(missing_ok=True)
     if not keep_checkpoints:
         for name in (CHECKPOINTS, KEPT):
@@ -273,9 +267,9 @@ def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Tab
       The table, and how many runs differ: their accuracies are other than the kept ones by more than `CHECKED`. On the
       kind of machine that made the kept ones all numbers of all rounds are the same, up to rounding.
     """
-    kept_results, lines, differ = _kept_results(planned.study.name), [], 0
+    known, lines, differ = task_file.results_directory() / planned.study.name, [], 0
     for job in planned.jobs:
-        before, now = RunDirectory(kept_results / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
+        before, now = RunDirectory(known / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
         was, here = before.summary(), now.summary()
         if was is not None and here is not None:
             accuracies = [100 * each["accuracy"]["cluster"]["mean"] for each in (was, here)]

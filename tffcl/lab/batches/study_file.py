@@ -16,11 +16,20 @@ from tffcl.files import MOST_TOML, read_text
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.reporting.targets import parse_target
-from tffcl.lab.tasks.task_file import is_file, merged, overridden, read_toml, task_directory, task_names
+from tffcl.lab.tasks.task_file import (
+    is_file,
+    merged,
+    overridden,
+    read_toml,
+    results_directory,
+    task_directory,
+    task_names,
+)
 from tffcl.registry import Row, add
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, on_validation
 from tffcl.validation import Whole, check_value, types_of
 
+RUNS, RESULTS = "runs", "results"  # the directories of a study's runs, and of their small files and its tables
 LAYOUTS = ("published", "league")
 _LONGEST_SLUG = 80  # file systems end at 255 bytes
 _Tables = dict[str, dict]
@@ -167,7 +176,7 @@ def _rows() -> dict[str, Row]:
     for name in study_names():
         study = load_study(name)
         able = sum(not cell.missing for cell in study.cells)
-        kept = _kept_cells(task_directory() / "results" / name) & {(cell.column, cell.row) for cell in study.cells}
+        kept = _kept_cells(results_directory() / name) & {(cell.column, cell.row) for cell in study.cells}
         able = f"{able} can be run, results of {len(kept) or 'none'} are kept"
         found[name] = Row(f"{study.title} ({len(study.cells)} cells: {able})")
     return found
