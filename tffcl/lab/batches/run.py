@@ -32,7 +32,7 @@ from tffcl.runs.metrics import Metric, measured
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Protocol
-from tffcl.runs.run_directory import CHECKPOINTS, KEPT, RunDirectory
+from tffcl.runs.run_directory import CHECKPOINTS, CLIENT_STATES, RunDirectory
 from tffcl.runs.train import check_fits, check_given, default_settings, train_by
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.validation import Whole, check_kind, check_value
@@ -144,11 +144,7 @@ def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
         "where": ", ".join(filter(None, [study.paper, study.table])),
         "column": cell.column,
         "row": cell.row,
-        "measure": cell.measure,
-        "accuracy": cell.accuracy,
-        "target": cell.target,
-        "megabits_a_round": cell.megabits_a_round,
-        "published": cell.published,
+        **cell.compared_with(),
         "published_is": study.published_is,
         "rounds": wanted.train.rounds,
         "differs": _differences(wanted.as_dict(), config.as_dict()),
@@ -255,19 +251,18 @@ class ObjectRun:
         directory, method = RunDirectory(out), self.method
         directory.check_same(self._settings)
         self.check_same_data(directory)
-        name = (directory.marker() or {}).get("tffcl run", "")
-        checkpoints = Checkpoints(directory / CHECKPOINTS, run=name)
+        checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.name)
         last = (directory.summary() or {})["rounds"]
         stages = self.check()
         population = stages.at(last).population
         runtime.use_local_worker()
-        with simulating(client_states=KeptStore(directory / KEPT, run=name)):
+        with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.name)):
             state, _ = checkpoints.load(last, method.state_class)
         return Trained(method, method.choose(state, population.evaluated), population, last, stages.names())
 
     def check_same_data(self, directory: RunDirectory):
         """Raises UserError if the run in a directory was of other data."""
-        fingerprint.check_same_data(directory.path, (directory.marker() or {}).get("data"), self.clients.data)
+        fingerprint.check_same_data(directory, self.clients.data)
 
     def run(
         self,

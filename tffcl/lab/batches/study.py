@@ -27,7 +27,16 @@ from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.runs.run import Interrupted
-from tffcl.runs.run_directory import CHECKPOINTS, CONFIG, FAILED, KEPT, ROUNDS, SUMMARY, RunDirectory, first_difference
+from tffcl.runs.run_directory import (
+    CHECKPOINTS,
+    CLIENT_STATES,
+    CONFIG,
+    FAILED,
+    ROUNDS,
+    SUMMARY,
+    RunDirectory,
+    first_difference,
+)
 
 SMALL_FILES = (ROUNDS, SUMMARY, CONFIG, NEWCOMERS, FAILED)
 # Settings that change nothing of what is trained and compared.
@@ -239,7 +248,7 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
     if (results / SUMMARY).is_file():
         (results / FAILED).unlink(missing_ok=True)
     if not keep_checkpoints:
-        for name in (CHECKPOINTS, KEPT):
+        for name in (CHECKPOINTS, CLIENT_STATES):
             shutil.rmtree(place / name, ignore_errors=True)
 
 

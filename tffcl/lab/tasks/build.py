@@ -27,7 +27,7 @@ from tffcl.runs.checkpoints import ANEW, Checkpoints
 from tffcl.runs.population_changes import names_of, taken_by
 from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
-from tffcl.runs.run_directory import CHECKPOINTS, KEPT, LEDGER, RunDirectory
+from tffcl.runs.run_directory import CHECKPOINTS, CLIENT_STATES, LEDGER, RunDirectory
 
 _loaded: list = []  # the last data and what they were loaded for: the runs of a comparison share them
 
@@ -231,9 +231,7 @@ def load_run(
     directory = RunDirectory(out)
     out = directory.path
     config = load_run_config(out, trust_builders=trust_builders)
-    marker = directory.marker() or {}
-    name = marker.get("tffcl run", "")
-    checkpoints = Checkpoints(directory / CHECKPOINTS, run=name)
+    checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.name)
     newest = checkpoints.latest()
     if newest is None:
         raise UserError(f"{out} has no checkpoint; a run with {RESUME} makes one")
@@ -246,10 +244,10 @@ def load_run(
         last = summary["rounds"]
         raise UserError(f"the checkpoint of round {last} in {out} is missing; {_again(newest)}")
     federated = load_data(config, data_dir)
-    fingerprint.check_same_data(out, marker.get("data"), data_fingerprint(federated))
+    fingerprint.check_same_data(directory, data_fingerprint(federated))
     method = build_method(config, build_model(config, federated), federated, data_dir, simulated=simulated)
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(directory / KEPT, run=name)):
+    with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.name)):
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
     population = taken_by(method.model, population_in(config, federated, newest))
