@@ -15,7 +15,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
-from tffcl.files import check_replaceable, csv_text, finite, write_text
+from tffcl.files import check_replaceable, csv_text, finite, text_cell, write_text
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, NEWCOMERS_CSV, columns_of, shown
 from tffcl.lab.reporting.table import Table
@@ -172,7 +172,7 @@ def _personalised(
 
 def _contents(trained: TrainedRun, joined: _Joined) -> dict:
     config, federated = trained.config, trained.federated
-    kept, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
+    known, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
     return {
         "task": config.task,
         "algorithm": config.algorithm,
@@ -182,7 +182,7 @@ def _contents(trained: TrainedRun, joined: _Joined) -> dict:
         "epochs": config.newcomers.epochs,
         "newcomers": len(joined.client_ids),
         "clusters": {
-            "joined": {str(cluster): int(count) for cluster, count in zip(kept, counts, strict=True)},
+            "joined": {str(cluster): int(count) for cluster, count in zip(known, counts, strict=True)},
             "founded": len(np.unique(joined.clusters[joined.founded])),
             "ari": summary.agreement(joined.everyone, joined.views),
         },
@@ -206,11 +206,12 @@ def _metrics(joined: _Joined) -> dict:
 
 def _rows(federated, joined: _Joined) -> list[dict]:
     """A row a newcomer, as newcomers.csv has it."""
-    truth = federated.true_groups
+    truth, everyone = federated.true_groups, joined.everyone
+    named = everyone.shown_ids[everyone.index(joined.client_ids)].tolist()
     further = {f"{kind}_{name}": own for name, each in joined.metrics.items() for kind, own in each.items()}
     return [
         {
-            "client_id": int(client),
+            "client_id": named[row],
             "true_cluster": None if truth is None else int(truth[client]),
             "cluster": int(joined.clusters[row]),
             "founded": bool(joined.founded[row]),
@@ -226,8 +227,9 @@ def _rows(federated, joined: _Joined) -> list[dict]:
 
 def _write(out: pathlib.Path, contents: dict):
     rows, directory = contents["clients"], RunDirectory(out)
+    cells = [[text_cell(each) if isinstance(each, str) else each for each in row.values()] for row in rows]
     directory.list_files([NEWCOMERS_CSV, NEWCOMERS])
-    write_text(directory / NEWCOMERS_CSV, csv_text([rows[0], *(each.values() for each in rows)]))
+    write_text(directory / NEWCOMERS_CSV, csv_text([rows[0], *cells]))
     directory.write_result(NEWCOMERS, contents)
 
 
