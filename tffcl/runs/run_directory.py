@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -141,7 +142,7 @@ class RunDirectory(os.PathLike):
         return marker
 
     @property
-    def name(self) -> str:
+    def run_name(self) -> str:
         """The name of its run, which its checkpoints bear; "" if there is none."""
         return (self.marker() or {}).get("tffcl run", "")
 
@@ -398,6 +399,11 @@ class RunDirectory(os.PathLike):
                 (self / name).rmdir()
         if left:
             tell(f"not a run's, and left as they are: {', '.join(map(str, left))}")
+
+    def drop_states(self):
+        """Removes what only going on with the run, and exporting it, need."""
+        for name in (CHECKPOINTS, CLIENT_STATES):
+            shutil.rmtree(self / name, ignore_errors=True)
 
     def write_summary(self, summary: Mapping):
         """Writes summary.json, whole or not at all."""

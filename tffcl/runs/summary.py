@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 
-from tffcl.algorithms.method import Views, listed, nowhere_note
+from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.client_examples import chosen
 from tffcl.clients.population import Population
+from tffcl.display import listed
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import fingerprint

@@ -260,7 +260,7 @@ def _claimed(
         fingerprint.check_same_data(directory, data)
     ledger.file = directory / LEDGER
     if resume:
-        ledger.read_file(directory.name)
+        ledger.read_file(directory.run_name)
     elif ledger.file.exists() or _was_private(directory):
         tell(f"{directory} held a private run; what it has released adds to what this one does, which counts its own")
     code = fingerprint.of_own_modules(run.method, settings.get("directory", ""))

@@ -17,7 +17,7 @@ from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, t
 from tffcl.files import parse_toml, read_json, read_text
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.run import ObjectRun, run
-from tffcl.lab.reporting.batch_index import INDEX, KINDS, check_ours, read_index, write_index
+from tffcl.lab.reporting.batch_index import BESIDE, INDEX, KINDS, check_ours, read_index, write_index
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.build import load_run
@@ -106,9 +106,7 @@ class Batch:
     is resumed.
     """
 
-    def __init__(
-        self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = "", written: Sequence[str] = ()
-    ):
+    def __init__(self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = ""):
         """Checks that the directory may become, or is, that of such a batch.
 
         Args:
@@ -116,7 +114,6 @@ class Batch:
           out: The directory; it need not exist.
           options: How runs are made.
           index: Name of the directory in `out` that has the index; default `out` itself.
-          written: Names of the files that are written beside the index.
 
         Raises:
           UserError: If the directory is a run's or another kind of batch's, or a file there is somebody else's.
@@ -124,7 +121,7 @@ class Batch:
         self.kind, self.out, self.options = kind, pathlib.Path(out), options
         self._index = self.out / index
         try:
-            self._check_place(written)
+            self._check_place()
         except OSError as error:
             place = f"{argument('out')} {short_path(self.out)}"
             raise UserError(f"{place} cannot be used: {error.strerror or error}") from None
@@ -136,12 +133,12 @@ class Batch:
             other = next(each for each in KINDS if read_index(self._index, each))
             raise UserError(f"{self._index} holds a {other} ({INDEX}); a {kind} needs another directory")
 
-    def _check_place(self, written: Sequence[str]):
+    def _check_place(self):
         if (self._index / MARKER).is_file() or (self._index / SUMMARY).is_file():
             raise UserError(f"{short_path(self._index)} holds a run; a {self.kind} needs another directory")
         if self.out.exists() and not self.out.is_dir():
             raise UserError(f"{self.out} is a file; {argument('out')} must be a directory")
-        names = [INDEX] if self.index_file.exists() else written
+        names = [INDEX] if self.index_file.exists() else BESIDE[self.kind]
         foreign = [self._index / name for name in names if (self._index / name).exists()]
         if foreign and self._has_lost_index():
             check_ours(self._index)

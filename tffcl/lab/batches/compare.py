@@ -11,12 +11,12 @@ from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_t
 from tffcl.lab.batches.run import Clients, ObjectRun, built, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
 from tffcl.lab.reporting import report
-from tffcl.lab.reporting.batch_index import read_order
+from tffcl.lab.reporting.batch_index import places_in, read_order
 from tffcl.lab.reporting.targets import Target, parse_target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.metrics import check_measured
-from tffcl.runs.run_directory import CURES, REPORT, RunDirectory, State, first_difference
+from tffcl.runs.run_directory import CURES, RunDirectory, State, first_difference
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind, check_labels
 
@@ -140,7 +140,7 @@ def compare_runs(
     for target, config in itertools.product(targets, configs):
         check_measured(f"{argument('target')} {target}", target.metric.column, config.measured)
     options = Options(**how)
-    batch = Batch("comparison", out, options, written=[REPORT, "table.csv", "targets.csv"])
+    batch = Batch("comparison", out, options)
     jobs = [
         Job(each, pathlib.PurePath(each.algorithm, f"seed-{each.seed}"), f"{each.algorithm}, seed {each.seed}")
         for each in configs
@@ -191,13 +191,11 @@ def check_comparable(
     """
     wanted_configs, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
     dashes, overwrite_it = ("", "overwrite=True") if of_objects else ("--", "--overwrite")
-    asked = {(config.algorithm, str(config.seed)): config for config in configs}
-    for place in sorted(out.glob("*/seed-*")):
-        label, seed = place.parent.name, place.name.removeprefix("seed-")
-        again = (label, seed) in asked
+    asked = {(config.algorithm, config.seed): config for config in configs}
+    for label, seed, place in places_in(out):
+        again, directory = (label, seed) in asked, RunDirectory(place)
         # What has been asked for and has not ended is looked at where it is claimed.
-        directory = RunDirectory(place)
-        if not seed.isdecimal() or directory.state is State.EMPTY or again and (overwrite or not directory.ended):
+        if directory.state is State.EMPTY or again and (overwrite or not directory.ended):
             continue
         if label in wanted_configs:
             pair = settings_with_its_seed(place, asked.get((label, seed), wanted_configs[label]))

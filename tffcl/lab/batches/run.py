@@ -251,12 +251,12 @@ class ObjectRun:
         directory, method = RunDirectory(out), self.method
         directory.check_same(self._settings)
         self.check_same_data(directory)
-        checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.name)
+        checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.run_name)
         last = (directory.summary() or {})["rounds"]
         stages = self.check()
         population = stages.at(last).population
         runtime.use_local_worker()
-        with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.name)):
+        with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.run_name)):
             state, _ = checkpoints.load(last, method.state_class)
         return Trained(method, method.choose(state, population.evaluated), population, last, stages.names())
 

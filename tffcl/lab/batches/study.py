@@ -4,7 +4,6 @@ was ended.
 
 import dataclasses
 import pathlib
-import shutil
 import sys
 import tomllib
 import traceback
@@ -26,17 +25,10 @@ from tffcl.lab.reporting.number_format import show_settings
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
+from tffcl.runs.metrics import BY_KEY, Metric, rows_of
 from tffcl.runs.run import Interrupted
-from tffcl.runs.run_directory import (
-    CHECKPOINTS,
-    CLIENT_STATES,
-    CONFIG,
-    FAILED,
-    ROUNDS,
-    SUMMARY,
-    RunDirectory,
-    first_difference,
-)
+from tffcl.runs.run_directory import CONFIG, FAILED, ROUNDS, SUMMARY, RunDirectory, State, first_difference
+from tffcl.runs.run_files import RunNumbers
 
 SMALL_FILES = (ROUNDS, SUMMARY, CONFIG, NEWCOMERS, FAILED)
 # Settings that change nothing of what is trained and compared.
@@ -80,7 +72,7 @@ def run_study(
     if all_here and not any((known / job.place / SUMMARY).is_file() for job in planned.jobs):
         raise UserError(f"{known} has no results of these cells and seeds to compare with")
     options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
-    batch = Batch("study", out, options, index=RESULTS, written=["table.csv", "table.md"])
+    batch = Batch("study", out, options, index=RESULTS)
     if batch.index and batch.index["study"] != planned.study.name:
         raise UserError(f"{out} holds the study {batch.index['study']}, not {planned.study.name}; give another --out")
     anew = [cell.name for cell in planned.cells] if overwrite else ()
@@ -161,7 +153,7 @@ def _clear(jobs: Sequence[Job], batch: Batch):
             (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
 
 
-def kept(job: Job, results: pathlib.Path) -> bool:
+def has_results(job: Job, results: pathlib.Path) -> bool:
     """Whether a directory of results has a run of these very settings that has finished or diverged."""
     place = results / job.place
     if not (place / CONFIG).is_file() or job.newcomers and not (place / NEWCOMERS).is_file():
@@ -184,7 +176,9 @@ def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
     """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from,
     and says so.
     """
-    taken = [job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and kept(job, known)]
+    taken = [
+        job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and has_results(job, known)
+    ]
     for job in taken:
         _copy(known / job.place, batch.place(_below(RESULTS, job)))
     if taken:
@@ -195,9 +189,8 @@ def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
 def _placed(job: Job, batch: Batch) -> Job:
     """The job where its run is made, or where its results are if it was run elsewhere and these alone are here."""
     made = _below(RUNS, job)
-    return (
-        _below(RESULTS, job) if not RunDirectory(batch.place(made)).ended and kept(job, batch.out / RESULTS) else made
-    )
+    elsewhere = not RunDirectory(batch.place(made)).ended and has_results(job, batch.out / RESULTS)
+    return _below(RESULTS, job) if elsewhere else made
 
 
 def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here: bool) -> int:
@@ -248,8 +241,7 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
     if (results / SUMMARY).is_file():
         (results / FAILED).unlink(missing_ok=True)
     if not keep_checkpoints:
-        for name in (CHECKPOINTS, CLIENT_STATES):
-            shutil.rmtree(place / name, ignore_errors=True)
+        RunDirectory(place).drop_states()
 
 
 def _copy(place: pathlib.Path, results: pathlib.Path):
@@ -262,7 +254,7 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
             write_bytes(results / name, read_bytes(place / name))
 
 
-CHECKED = 1.0  # percentage points within which an accuracy counts as come back, on a machine of another kind
+CHECKED = 1.0  # percentage points, or percent of another metric, within which a number counts as come back elsewhere
 
 
 def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Table, int]:
@@ -273,21 +265,32 @@ def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Tab
       out: Directory of the study.
 
     Returns:
-      The table, and how many runs differ: their accuracies are other than the kept ones by more than `CHECKED`. On the
-      kind of machine that made the kept ones all numbers of all rounds are the same, up to rounding.
+      The table, and how many runs differ: their accuracies, or of numbers the first of their metrics, are other than
+      the kept ones by more than `CHECKED`. On the kind of machine that made the kept ones all numbers of all rounds are
+      the same, up to rounding.
     """
     known, lines, differ = task_file.results_directory() / planned.study.name, [], 0
     for job in planned.jobs:
         before, now = RunDirectory(known / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
-        was, here = before.summary(), now.summary()
-        if was is not None and here is not None:
-            accuracies = [100 * each["accuracy"]["cluster"]["mean"] for each in (was, here)]
-            difference = accuracies[1] - accuracies[0]
-            equal, near = _same_rounds(before, now), abs(difference) <= CHECKED
+        if before.state is now.state is State.FINISHED:
+            metric, was, here = _compared(before, now)
+            share = metric.unit == "%"
+            equal, near = _same_rounds(before, now), abs(here - was) <= CHECKED * (1 if share else abs(was) / 100)
             differ += not (equal or near)
-            verdict = "the same" if equal else f"within {CHECKED:g} point" if near else "differs"
-            lines.append([job.title, *(f"{each:.2f}" for each in accuracies), f"{difference:+.2f}", verdict])
+            verdict = "the same" if equal else f"within {CHECKED:g} {'point' if share else '%'}" if near else "differs"
+            digits = 2 if share else 3
+            numbers = f"{was:.{digits}f}", f"{here:.{digits}f}", f"{here - was:+.{digits}f}"
+            lines.append([job.title, *numbers, verdict])
     return Table.of(("", "kept", "here", "difference", "numbers"), lines), differ
+
+
+def _compared(*directories: RunDirectory) -> tuple[Metric, float, float]:
+    """By what two runs are compared, with the number of each: the cluster accuracy, or where there is none, as of
+    numbers, the first further metric."""
+    before, now = (RunNumbers(each.path) for each in directories)
+    further = (rows_of(name)[0] for name in before.summary.get("metrics", {}))
+    found = [(each, each.of_run(before), each.of_run(now)) for each in (BY_KEY["cluster_accuracy"], *further)]
+    return next((each for each in found if not np.isnan(each[1:]).any()), found[0])
 
 
 def _same_rounds(before: RunDirectory, now: RunDirectory) -> bool:
@@ -340,13 +343,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     order = [cell.name for cell in study.cells]
     return {
         "study": study.name,
-        "title": study.title,
-        "paper": study.paper,
-        "table": study.table,
-        "page": study.page,
-        "note": study.note,
-        "published_is": study.published_is,
-        "layout": study.layout,
+        **{key: getattr(study, key) for key in ("title", "paper", "table", "page", "note", "published_is", "layout")},
         "about": dict(study.about),
         "rounds": planned.rounds,
         "seeds": sorted({*planned.seeds, *before["seeds"]}) if before else list(planned.seeds),

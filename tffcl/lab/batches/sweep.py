@@ -14,7 +14,6 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.runs.run_directory import REPORT
 from tffcl.validation import check_kind, check_value
 
 if TYPE_CHECKING:
@@ -379,7 +378,7 @@ def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.summaries import Summaries
 
-    batch = batches.Batch("sweep", out, batches.Options(**how), written=[REPORT, "sweep.csv"])
+    batch = batches.Batch("sweep", out, batches.Options(**how))
     jobs = jobs_of(planned)
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]

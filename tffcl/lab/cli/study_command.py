@@ -106,7 +106,7 @@ def write_tables(out: pathlib.Path, which: Mapping | None = None):
     `read_study`)."""
     from tffcl.lab.batches.study_file import RESULTS
     from tffcl.lab.reporting import study_results, study_table
-    from tffcl.lab.reporting.batch_index import read_index
+    from tffcl.lab.reporting.batch_index import STUDY_TABLE, TABLE, read_index
 
     results = out if read_index(out, "study") else out / RESULTS
     read = study_results.read_study(results)
@@ -114,8 +114,8 @@ def write_tables(out: pathlib.Path, which: Mapping | None = None):
         from tffcl.lab.reporting import figures
 
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
-    write_text(results / "table.csv", study_table.to_csv(read))
-    write_text(results / "table.md", study_table.to_markdown(read))
+    write_text(results / TABLE, study_table.to_csv(read))
+    write_text(results / STUDY_TABLE, study_table.to_markdown(read))
     print(printable(study_table.to_text(study_results.read_study(results, **which) if which else read), keep="\n"))
     print(f"\nresults: {results}")
 

@@ -157,7 +157,7 @@ def directory_rows(path: str | pathlib.Path) -> list[Row]:
     """Returns the rows of the run or the comparison in a directory, failed ones too, in the order that was asked for.
 
     Raises:
-      UserError: As `files.find_runs`, but not where all runs failed.
+      UserError: As `batch_index.find_runs`, but not where all runs failed.
     """
     failures = [] if RunDirectory(path).is_run else batch_index.find_failures(path)
     finished = not failures or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))

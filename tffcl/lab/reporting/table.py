@@ -19,6 +19,7 @@ from tffcl.runs.metrics import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
+FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
 WIDTH = 120  # of a terminal, in columns
 _LATEX = {"±": r"$\pm$", "–": "--", "²": "$^2$"}  # beside what tabulate escapes
 # A row of Markdown has no more spaces than it needs, so that a longer number changes one line of a file.

@@ -107,29 +107,26 @@ def _labels_in_words(classes: int | None) -> str:
 
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
     """What the method's builders need beside model, training and parameters."""
-    server, find = federated.server, _encoder_finder(federated, data_dir)
-    values = {
-        "server_images": lambda: None if server is None else server.x,
-        "seed": lambda: stream(config.seed, config.base or config.algorithm),
-        "encoder": lambda: _encoder(config.method, find),
-        "find_encoder": lambda: find,
-        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
-        "aggregation": lambda: None,
-    }
-    return {name: values[name]() for name in config.method_source.needs}
+    server, method = federated.server, config.method
 
-
-def _encoder_finder(federated, data_dir: str | None):
     def find(encoder: str, **options):
         from tffcl.lab.tasks.encoders import find_encoder
 
         return find_encoder(encoder, federated.train.x.shape[1:], data_dir=data_dir, **options)
 
-    return find
+    def find_own():
+        how = {"epochs": method.encoder_epochs, "examples": method.encoder_examples, "latent": method.latent}
+        return find(method.encoder, **how)
 
-
-def _encoder(method, find):
-    return find(method.encoder, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent)
+    values = {
+        "server_images": lambda: None if server is None else server.x,
+        "seed": lambda: stream(config.seed, config.base or config.algorithm),
+        "encoder": find_own,
+        "find_encoder": lambda: find,
+        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
+        "aggregation": lambda: None,
+    }
+    return {name: values[name]() for name in config.method_source.needs}
 
 
 def build_method(
@@ -168,7 +165,8 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
     if not row.foreign:
         given = {
             "seed": stream(config.seed, "aggregation") if simulated else None,
-            "layers": None if model is None else layer_sizes(model),
+            # How many parameters each layer has, in order.
+            "layers": model and tuple(part.stop - part.start for part in model.layer_slices().values()),
         }
         return aggregation(name, **options, **{key: given[key] for key in row.takes})
     factory = made_by("aggregations", name, row.builder(), None, **options)
@@ -177,11 +175,6 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
         raise UserError(f"aggregation {name} gave None; it must give {wanted}", table="aggregation", key="builder")
     keyed_factory(factory)  # says what is wrong with what it is not
     return factory
-
-
-def layer_sizes(model: FlatModel) -> tuple[int, ...]:
-    """Returns how many of the model's parameters each of its layers has, in order."""
-    return tuple(part.stop - part.start for part in model.layer_slices().values())
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
@@ -231,7 +224,7 @@ def load_run(
     directory = RunDirectory(out)
     out = directory.path
     config = load_run_config(out, trust_builders=trust_builders)
-    checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.name)
+    checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.run_name)
     newest = checkpoints.latest()
     if newest is None:
         raise UserError(f"{out} has no checkpoint; a run with {RESUME} makes one")
@@ -247,7 +240,7 @@ def load_run(
     fingerprint.check_same_data(directory, data_fingerprint(federated))
     method = build_method(config, build_model(config, federated), federated, data_dir, simulated=simulated)
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.name)):
+    with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.run_name)):
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
     population = taken_by(method.model, population_in(config, federated, newest))
