@@ -56,7 +56,7 @@ class Summaries(list):
     def summary_frame(self) -> pd.DataFrame:
         """A row a method or a point of a sweep: means over the seeds, `<column>_std` and `<column>_stderr`, as in
         table.csv or sweep.csv."""
-        frame = report.plain_table(self.out).to_frame(comparison_table.SPREAD)
+        frame = report.plain_table(self.out).to_frame()
         return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
 
     @property

@@ -115,5 +115,5 @@ def shown(client: Mapping, column: str) -> str:
 def write_table(path: str | pathlib.Path) -> str:
     """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
     rows = newcomer_rows(path)
-    write_text(pathlib.Path(path) / NEWCOMERS_CSV, comparison_table.to_csv(rows, columns=COLUMNS))
+    write_text(pathlib.Path(path) / NEWCOMERS_CSV, comparison_table.plain_table(rows, columns=COLUMNS).to_csv())
     return f"{comparison_table.to_table(rows, _GROUPS, columns=COLUMNS).to_text()}\n\n{LEGEND}"

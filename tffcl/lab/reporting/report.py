@@ -137,7 +137,7 @@ def write_table(path: str | pathlib.Path):
     """
     path = pathlib.Path(path)
     name = SWEEP_TABLE if sweeps.is_sweep(path) else TABLE
-    write_text(path / name, plain_table(path).to_csv(comparison_table.SPREAD))
+    write_text(path / name, plain_table(path).to_csv())
 
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
@@ -146,7 +146,7 @@ def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture],
     draw = report_figures.run_pictures if alone else report_figures.comparison_pictures
     pictures = draw(runs[0] if alone else runs, formats)
     rows = comparison_table.directory_rows(path)
-    table = {} if alone else {TABLE: comparison_table.to_csv(rows)}
+    table = {} if alone else {TABLE: comparison_table.plain_table(rows).to_csv()}
     table |= _further("table", formats, comparison_table.to_table(rows))
     wanted = [] if alone else targets.read_targets(path)
     if wanted:
@@ -164,7 +164,7 @@ def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture]
     sweep = sweeps.read_sweep(path)
     pictures = report_figures.sweep_pictures(sweep, formats)
     return pictures, {
-        SWEEP_TABLE: sweeps.plain_table(sweep).to_csv(comparison_table.SPREAD),
+        SWEEP_TABLE: sweeps.plain_table(sweep).to_csv(),
         **_further("sweep", formats, sweeps.to_table(sweep)),
         REPORT: html.render(sweep.runs, pictures, path, sweep),
     }
