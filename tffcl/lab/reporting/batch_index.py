@@ -231,7 +231,7 @@ def check_begins(path: pathlib.Path, beginning: bytes):
 
 
 def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
-    """Reads a run, or all finished runs of a comparison, in the order that was asked for.
+    """Reads a run, or all finished runs of a comparison (`<algorithm>/seed-<n>/`), in the order that was asked for.
 
     Raises:
       UserError: If the directory holds no finished run, or a file of a run is missing or damaged.
