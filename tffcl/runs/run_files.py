@@ -312,11 +312,7 @@ def _check_of_one_run(run: RunFiles):
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:
     table = read_table(path, files.SPLIT_COLUMNS)
-    splits = (
-        np.stack([table.integers(name, empty=NO_CLUSTER) for name in files.SPLIT_COLUMNS], axis=1)
-        if table.rows
-        else np.zeros([0, 3], int)
-    )
+    splits = np.stack([table.integers(name, empty=NO_CLUSTER) for name in files.SPLIT_COLUMNS], axis=1)
     known = {0, *splits[:, 2].tolist()}
     if not set(splits[:, 1].tolist()) <= known or len(known) != len(splits) + 1:
         raise damaged(path, "a cluster is split that was never founded, or founded twice")
@@ -441,12 +437,8 @@ def _check_merges(merges: np.ndarray, count: int):
     sizes, left = [1] * count, set(range(count))
     for first, second, height, size in merges.tolist():
         pair = {first, second}
-        if (
-            len(pair) < 2
-            or not pair <= left
-            or not math.isfinite(height)
-            or size != sizes[int(first)] + sizes[int(second)]
-        ):
+        there = len(pair) == 2 and pair <= left and math.isfinite(height)
+        if not there or size != sizes[int(first)] + sizes[int(second)]:
             raise ValueError("merges is no tree of the clients")
         left -= pair
         left.add(len(sizes))

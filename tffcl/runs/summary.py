@@ -274,13 +274,10 @@ def _undefined(accuracy: Mapping) -> list[str]:
 
 def _information(population: Population, views: Views) -> dict:
     """Normalised mutual information beside the Rand indices, of known clients too where a method meets them."""
-    known = (
-        {}
-        if views.known is None
-        else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
-    )
-    was = wasserstein_adjusted_score(population.label_counts, np.asarray(views.clusters))
-    return {"nmi": agreement(population, views, index=mutual_information), **known, "was": was}
+    found = {"nmi": agreement(population, views, index=mutual_information)}
+    if views.known is not None:
+        found["known_nmi"] = agreement(population, views, views.known_or_all, mutual_information)
+    return found | {"was": wasserstein_adjusted_score(population.label_counts, np.asarray(views.clusters))}
 
 
 def _validation(accuracy: Mapping) -> dict:

@@ -335,11 +335,8 @@ class Estimate:
     def seconds(self, job: Job) -> float:
         """Returns what is left of a job; 0 where nothing is known."""
         settings, pace = settings_key(job.config.as_dict()), self._took / self._expected if self._expected else 1.0
-        rate = (
-            self._by_settings.get(settings)
-            or pace * self._known.get(settings, 0.0)
-            or self._by_task.get(job.config.task, 0.0)
-        )
+        rate = self._by_settings.get(settings) or pace * self._known.get(settings, 0.0)
+        rate = rate or self._by_task.get(job.config.task, 0.0)
         return rate * self.left.get(job, 0)
 
     def of(self, *jobs: Job, before: str = ": about ") -> str:

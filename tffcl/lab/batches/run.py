@@ -124,15 +124,12 @@ def write_published(config: RunConfig, directory: RunDirectory) -> None:
 
 
 def _cells(config: RunConfig) -> Iterator[dict]:
+    asked = config.task, config.algorithm
     for path in sorted(study_directory().glob("*.toml")):
         if f'"{config.task}"' in path.read_text(encoding="utf-8"):
             study = load_study(path.stem)
             for cell in study.cells if study.paper else ():
-                if (
-                    (cell.task, cell.method) == (config.task, config.algorithm)
-                    and not cell.missing
-                    and cell.published[0] is not None
-                ):
+                if (cell.task, cell.method) == asked and not cell.missing and cell.published[0] is not None:
                     yield _noted(study, cell, config)
 
 

@@ -370,11 +370,8 @@ def _cell(
 def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
     """The values to choose from, by key; a later table's key without values takes it away."""
     for key, values in table.items():
-        if (
-            not isinstance(values, list)
-            or len(values) == 1
-            or any(value in values[:i] for i, value in enumerate(values))
-        ):
+        different = isinstance(values, list) and not any(value in values[:i] for i, value in enumerate(values))
+        if not different or len(values) == 1:
             raise UserError(
                 f"{where}: tune.{key} is {values!r}; it must be a list of two or more different values, or empty"
             )

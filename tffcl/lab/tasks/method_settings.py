@@ -181,12 +181,8 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
             )
     fields = []
     for each in own:
-        field = (
-            dataclasses.field()
-            if each.default is each.empty
-            else dataclasses.field(default_factory=lambda own=each: own.default)
-        )
-        fields.append((each.name, hints.get(each.name, object), field))
+        default = {} if each.default is each.empty else {"default_factory": lambda own=each: own.default}
+        fields.append((each.name, hints.get(each.name, object), dataclasses.field(**default)))
     fields.sort(key=lambda field: field[2].default_factory is not dataclasses.MISSING)
     made = dataclasses.make_dataclass("OwnParameters", fields, bases=(_Spread,), frozen=True)
     made.__doc__ = builder.__doc__

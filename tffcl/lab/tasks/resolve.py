@@ -169,12 +169,9 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
                 f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or "
                 "algorithms.pacfl.num_clusters=4"
             )
+        where = f"--set {key.strip()[:100]}"
         try:
-            value = (
-                task_file.read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"]
-                if text.strip()
-                else task_file.UNSET
-            )
+            value = task_file.read_toml(f"value = {text}", where)["value"] if text.strip() else task_file.UNSET
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
