@@ -345,17 +345,12 @@ def _check_parameters(what: str, build: Callable, values: Mapping) -> bool:
     parameters = inspect.signature(build).parameters.values()
     named = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     any_name = any(each.kind == each.VAR_KEYWORD for each in parameters)
-    given = {*values, "seed"}
+    variadic = [each.name for each in parameters if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    given = {*values, "seed", *variadic}
     lacking = [] if any_name else [name for name in values if name not in named]
     if lacking:
         raise UserError(f"{what} has no parameter {lacking[0]}, which the sweep is over")
-    needed = [
-        each.name
-        for each in parameters
-        if each.default is each.empty
-        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        and each.name not in given
-    ]
+    needed = [each.name for each in parameters if each.default is each.empty and each.name not in given]
     if needed:
         function = getattr(build, "__name__", type(build).__name__)
         arguments = ", ".join([*values, "seed"])

@@ -63,14 +63,9 @@ def data_fingerprint(federated) -> dict[str, str]:
                 f"{name} images": fingerprint.of_array(images.x),
                 f"{name} labels": fingerprint.of_array(images.y),
             }
-    held = {
-        "training": federated.train_indices,
-        "test": federated.test_indices,
-        "validation": federated.validation_indices,
-    }
-    found |= {
-        f"the clients' shares of {name} examples": fingerprint.of_parts(held[name]) for name in held if held[name]
-    }
+    for name, kind in (("training", "train"), ("test", "test"), ("validation", "validation")):
+        if held := getattr(federated, f"{kind}_indices"):
+            found[f"the clients' shares of {name} examples"] = fingerprint.of_parts(held)
     return {"clients": str(federated.num_clients), **found}
 
 
@@ -84,13 +79,9 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     _use_own(config)
     name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
-    given = {
-        # Numbers that are no images reach the model as they are.
-        "normalization": (np.asarray(federated.mean), np.asarray(federated.std))
-        if federated.train.are_images
-        else None,
-        "seed": stream(config.seed, "model"),
-    }
+    # Numbers that are no images reach the model as they are.
+    normal = (np.asarray(federated.mean), np.asarray(federated.std)) if federated.train.are_images else None
+    given = {"normalization": normal, "seed": stream(config.seed, "model")}
     model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
     takes, has = model.example_spec["x"], federated.train.x
     few = None not in (model.num_classes, classes) and model.num_classes < classes
