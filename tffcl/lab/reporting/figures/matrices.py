@@ -145,7 +145,7 @@ def confusion_figure(counts: Mapping[int, np.ndarray], names: Sequence[str] = ()
 
 def pairs_figure(
     proximity: np.ndarray,
-    truth: Sequence | None = None,
+    truth: Sequence | np.ndarray | None = None,
     *,
     threshold: float | None = None,
     unit: str = "",
