@@ -1,7 +1,7 @@
 """How objects show themselves: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class Shown:
@@ -46,6 +46,12 @@ def ranges(numbers: Iterable[int], to: str = "-") -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}{to}{last}" for first, last in runs)
+
+
+def listed(items: Sequence, most: int = 20) -> str:
+    """Returns the first of many items for a message, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def percent(share: float) -> str:

@@ -175,7 +175,7 @@ class Subject:
 
     def numbers(self, state) -> dict[str, np.ndarray]:
         """Copies of all arrays of a state, and of what each client keeps, by place."""
-        arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
+        arrays, _ = checkpoints.pack({"state": state}, with_client_states=False)
         found = {place: np.array(array) for place, array in arrays.items()}
         ids = self.everyone.client_ids
         for place, values in _kept_in(state, "kept"):

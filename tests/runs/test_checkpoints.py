@@ -99,7 +99,7 @@ def test_a_state_comes_back_as_it_was(kind, tmp_path):
     store = KeptStore(tmp_path / "kept")
     with simulating(client_states=store):
         state = sample(kind, np.random.default_rng(0))
-        checkpoints = Checkpoints(tmp_path / "checkpoints", kept_store=store)
+        checkpoints = Checkpoints(tmp_path / "checkpoints", client_states=store)
         checkpoints.save(7, state, TOTALS)
         found, totals = checkpoints.load(7, kind)
     assert_same(found, state)

@@ -319,6 +319,12 @@ def stopped_again(runs, tmp_path):
     return shutil.copytree(runs[0] / "stopped", tmp_path / "stopped again")
 
 
+def check_same_data(before, now):
+    directory = RunDirectory("OUT")
+    directory.marker = lambda: {"data": before}
+    fingerprint.check_same_data(directory, now)
+
+
 def test_every_part_of_the_data_counts(population):
     federated = build.load_data(resolved())
     before = build.data_fingerprint(federated)
@@ -326,10 +332,10 @@ def test_every_part_of_the_data_counts(population):
     fewer = [index[:-1] for index in federated.test_indices]
     after = build.data_fingerprint(dataclasses.replace(federated, test_indices=tuple(fewer)))
     with pytest.raises(UserError, match="the clients' shares of test examples differ"):
-        fingerprint.check_same_data("OUT", before, after)
+        check_same_data(before, after)
     own, other = (fingerprint.of_populations({0: each}) for each in (population, population.restricted([0, 1, 2, 3])))
     with pytest.raises(UserError, match=r"clients differ \(4, not 5\), sizes of clients differ"):
-        fingerprint.check_same_data("OUT", own, other)
+        check_same_data(own, other)
 
 
 def test_validation_examples_and_who_is_tested_on_how_many_count_too(population):
@@ -342,12 +348,12 @@ def test_validation_examples_and_who_is_tested_on_how_many_count_too(population)
 
     assert told(5) == told(5)
     with pytest.raises(UserError, match="run in OUT: test examples differ;"):
-        fingerprint.check_same_data("OUT", told(5), told(6))
+        check_same_data(told(5), told(6))
     validated = told(5, validation_examples=population.test_examples)
     with pytest.raises(UserError, match="run in OUT: validation examples are new;"):
-        fingerprint.check_same_data("OUT", told(5), validated)
+        check_same_data(told(5), validated)
     with pytest.raises(UserError, match="run in OUT: validation examples differ"):
-        fingerprint.check_same_data("OUT", validated, told(5, validation_examples=population.train_examples))
+        check_same_data(validated, told(5, validation_examples=population.train_examples))
 
 
 # --- The disk ---

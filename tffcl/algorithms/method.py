@@ -16,7 +16,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, index_of
-from tffcl.display import Shown
+from tffcl.display import Shown, listed
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
@@ -155,11 +155,6 @@ class Views(Shown):
     def found(self) -> int:
         """How many clusters the known clients are in."""
         return len(np.unique(self.clusters[self.known_or_all]))
-
-
-def listed(names: Sequence) -> str:
-    """Returns names for a note, the first of many."""
-    return ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
 
 
 def nowhere_note(names: Sequence) -> str:

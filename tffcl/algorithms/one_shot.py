@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
-from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, listed, nowhere_note
 from tffcl.choices import GAP, KNEE, SELF, VECTOR_METRICS
+from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering import groupings, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
 from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
 from tffcl.clustering.vector_distances import without_direction
+from tffcl.display import listed
 from tffcl.errors import UserError
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic

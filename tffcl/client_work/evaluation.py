@@ -11,7 +11,7 @@ from tffcl.trace_cache import built_once
 FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 
 
-def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
+def _build_inference(model: FlatModel, finish, dtype, shape, few=False):
     """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch.
 
     What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. With `few` all

@@ -12,6 +12,7 @@ from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
 from tffcl.clients.table_files import read_table_file
+from tffcl.display import listed
 from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
@@ -19,7 +20,6 @@ MISSING = ("refuse", "mean", "drop")
 _STANDARDISED = "features are standardised by means and deviations of the training clients' training examples"
 _NOISED = ", which have noise of a multiplier of {:g} against any one client"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
-_MOST_NAMED = 20  # clients in a note
 _FEW_NUMBERS = 5  # so many texts that are numbers may be categories that somebody has numbered
 
 
@@ -221,8 +221,7 @@ def read_table(
     frame, note = frame[kept], f"{(~kept).sum()} rows with missing values are left out" if not kept.all() else ""
     gone, ids = np.setdiff1d(ids, ids[kept]), ids[kept]
     if len(gone):
-        note += f", and with them all of client{'s' * (len(gone) > 1)} {', '.join(map(str, gone[:_MOST_NAMED]))}"
-        note += ", ..." * (len(gone) > _MOST_NAMED)
+        note += f", and with them all of client{'s' * (len(gone) > 1)} {listed(gone)}"
     values = {name: _values(frame[name], ids) for name in columns}
     if isinstance(test, str) and not frame[test].isin([0, 1]).all():
         raise UserError(f"column {test} must hold bools: True where a row is for tests")

@@ -304,12 +304,10 @@ class Inference:
 
     Attributes:
       closest: Int64 [B], the place of the nearest known cluster.
-      cosines: Float32 [B], its cosine.
       founded: Int64 [B], the number from 0 of the new cluster that a newcomer is in; -1 for one that joined `closest`.
     """
 
     closest: np.ndarray
-    cosines: np.ndarray
     founded: np.ndarray
 
 
@@ -329,7 +327,7 @@ def infer(partition: Partition, signatures: np.ndarray, threshold: float) -> Inf
     founded = np.full(len(closest), -1, np.int64)
     alone = np.flatnonzero(cosines < min(_limit(threshold), _EQUAL))
     founded[alone] = connected(unit_vectors(signatures[alone]), np.arange(len(alone)), threshold)
-    return Inference(closest, cosines, founded)
+    return Inference(closest, founded)
 
 
 def nearest(vectors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

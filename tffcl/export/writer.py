@@ -29,7 +29,7 @@ from tffcl.models.model_rows import assigned
 from tffcl.runs import checkpoints
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import chooses_at_evaluations
-from tffcl.runs.run_directory import CONFIG, KEPT, RunDirectory
+from tffcl.runs.run_directory import CLIENT_STATES, CONFIG, RunDirectory
 from tffcl.validation import check_kind
 
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
@@ -80,7 +80,7 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
             f"{directory} holds another run since this result was made, or more rounds of it; export what made it last"
         )
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(result.out / KEPT)):
+    with simulating(client_states=KeptStore(result.out / CLIENT_STATES)):
         return write_export(result.trained, settings, to, result.summary.get("privacy"))
 
 
@@ -289,7 +289,7 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
     else:
         rows = assignments(method, state, lambda client: text_cell(trained.names[client]))
         write_text(directory / ASSIGNMENTS, csv_text(rows))
-    arrays, _ = checkpoints.pack({"state": state}, with_kept=False)
+    arrays, _ = checkpoints.pack({"state": state}, with_client_states=False)
     np.savez_compressed(directory / STATE, **arrays)
     why = "not written: clients choose themselves, and "
     why += "few of so many were asked" if few else "a round tells the server nobody's choice"

@@ -386,12 +386,12 @@ def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> t
     return choose
 
 
-def check_element_spec(model: FlatModel, element_spec=None):
+def check_element_spec(model: FlatModel, element_spec):
     """Returns the `element_spec` of the clients' data sets, after a check that the model can take them.
 
     Args:
       model: What is trained on them.
-      element_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of single examples or of batches; default the
+      element_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of single examples or of batches; None: the
         batches that the processes of `tff.learning` take for the same model (`model.functional.input_spec`).
 
     Raises:

@@ -27,33 +27,33 @@ from tffcl.runs.run import Totals
 STRUCTURE = "structure"
 
 
-def pack(values: Mapping, *, with_kept: bool = True) -> tuple[dict[str, np.ndarray], list[tuple[int, int]]]:
+def pack(values: Mapping, *, with_client_states: bool = True) -> tuple[dict[str, np.ndarray], list[tuple[int, int]]]:
     """Turns named values into arrays.
 
     Args:
       values: Dataclasses, mappings, lists and tuples of arrays, numbers, text and None, by name.
-      with_kept: Whether what clients keep is named; without, they have kept nothing.
+      with_client_states: Whether these are named; without, no client has one.
 
     Returns:
-      The arrays by name, with the description under `STRUCTURE`; and `(client, version)` of every kept value.
+      The arrays by name, with the description under `STRUCTURE`; and `(client, version)` of every client state.
 
     Raises:
       TypeError: If a value is something else.
     """
     arrays, named = {}, []
-    described = {name: _packed(value, name, arrays, named, with_kept) for name, value in values.items()}
+    described = {name: _packed(value, name, arrays, named, with_client_states) for name, value in values.items()}
     return {STRUCTURE: np.array(json.dumps(described)), **arrays}, named
 
 
-def _packed(value, place: str, arrays: dict, named: list, with_kept: bool):
+def _packed(value, place: str, arrays: dict, named: list, with_client_states: bool):
     def inner(name, each):
-        return _packed(each, f"{place}.{name}", arrays, named, with_kept)
+        return _packed(each, f"{place}.{name}", arrays, named, with_client_states)
 
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
     if isinstance(value, KeptStates):
         nobody = np.zeros(0, np.int32), np.zeros(0, np.int64)
-        clients, versions = value.saved() if with_kept else nobody
+        clients, versions = value.saved() if with_client_states else nobody
         named += zip(clients.tolist(), versions.tolist(), strict=True)
         parts = {"clients": clients, "versions": versions, "initial": value.initial}
         return {"kept": [inner(name, each) for name, each in parts.items()]}
@@ -117,7 +117,7 @@ def _dataclass(content: Mapping, arrays: Mapping, kind):
     return found(**{name: _unpacked(each, arrays, hints[name]) for name, each in content.items()})
 
 
-_KEPT = "kept versions"  # `int64 [n, 2]`: client and version
+_VERSIONS = "kept versions"  # of client states, `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
 _LARGE = "large arrays"  # the name of each, and of its file, in JSON
 LARGE_BYTES = 2**22  # from so many on an array has a file of its own
@@ -133,16 +133,16 @@ class _Foreign(UserError):
 class Checkpoints:
     """The checkpoints in a directory, of which the newest are kept."""
 
-    def __init__(self, directory: pathlib.Path, keep: int = 2, kept_store: KeptStore | None = None, run: str = ""):
+    def __init__(self, directory: pathlib.Path, keep: int = 2, client_states: KeptStore | None = None, run: str = ""):
         """Opens a directory of checkpoints; it need not exist.
 
         Args:
           directory: Where the files are.
           keep: How many of the newest are kept.
-          kept_store: Where the files of clients' kept values are; those that no checkpoint names are removed from it.
+          client_states: Where their files are; those that no checkpoint names are removed.
           run: The name of the run; a checkpoint of another run is refused. Without a name, none is.
         """
-        self._directory, self._keep, self._store, self._run = directory, keep, kept_store, run
+        self._directory, self._keep, self._store, self._run = directory, keep, client_states, run
 
     def rounds(self) -> list[int]:
         """Returns the saved rounds, ascending."""
@@ -161,7 +161,7 @@ class Checkpoints:
         large = {name: self._write_large(array) for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
         others = {name: array for name, array in arrays.items() if name not in large}
         about = {
-            _KEPT: np.array(named, np.int64).reshape(-1, 2),
+            _VERSIONS: np.array(named, np.int64).reshape(-1, 2),
             _RUN: np.array(self._run),
             _LARGE: np.array(json.dumps(large)),
             STRUCTURE: described,
@@ -204,7 +204,7 @@ class Checkpoints:
         if None in named:  # a disk that does not answer now may tomorrow
             return
         if self._store is not None and self._store.files():
-            self._store.remove_all_but(pair for kept, _ in named for pair in kept)
+            self._store.remove_all_but(pair for states, _ in named for pair in states)
         wanted = {file for _, large in named for file in large}
         for path in self._directory.glob("*.npy"):
             if _LARGE_NAME.fullmatch(path.name) and path.name not in wanted:
@@ -230,7 +230,7 @@ class Checkpoints:
                     raise ValueError(f"{damaged} is damaged")
                 if self._run and str(saved[_RUN]) != self._run:
                     raise _Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
-                self._check_kept(saved[_KEPT].tolist())
+                self._check_client_states(saved[_VERSIONS].tolist())
                 loaded = unpack(
                     collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals}
                 )
@@ -276,19 +276,19 @@ class Checkpoints:
             return number, *loaded
         raise first
 
-    def _check_kept(self, named):
+    def _check_client_states(self, named):
         missing = set(map(tuple, named)) - set(self._store.files()) if self._store is not None and named else None
         if missing:
-            raise ValueError(f"what client {min(missing)[0]} kept is missing")
+            raise ValueError(f"the state of client {min(missing)[0]} is missing")
 
     def _path(self, round_number: int) -> pathlib.Path:
         return self._directory / f"round_{round_number:06}.npz"
 
     def _named_by(self, round_number: int) -> tuple[list[tuple[int, int]], list[str]] | None:
-        """The kept versions and the files of large arrays that a checkpoint names; None where it cannot be read."""
+        """The client states and the files of large arrays that a checkpoint names; None where it cannot be read."""
         try:
             with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
-                return [tuple(pair) for pair in saved[_KEPT].tolist()], [*self._large_in(saved).values()]
+                return [tuple(pair) for pair in saved[_VERSIONS].tolist()], [*self._large_in(saved).values()]
         except Exception:  # as in `load`
             return None
 

@@ -23,7 +23,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.traffic import Traffic
 from tffcl.runs.population_changes import Stages
-from tffcl.runs.run_directory import KEPT
+from tffcl.runs.run_directory import CLIENT_STATES
 from tffcl.runtime import memory
 
 _ROUNDING = 1e-4  # by which the weights of a mixture may miss the sum of one
@@ -249,12 +249,12 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     paired = min(clients, method.pairs_of or clients)
     memory.check_room(paired**2 * method.pair_bytes, f"the distances of {paired:,} × {paired:,} clients")
     own = method.kept_bytes + _optimizer_bytes(method)
-    kept = taking_part * own
-    there = sum(path.lstat().st_size for path in (out / KEPT).glob("*.npz"))
-    if kept > (free := _disk_room(out) + there):
+    wanted = taking_part * own
+    there = sum(path.lstat().st_size for path in (out / CLIENT_STATES).glob("*.npz"))
+    if wanted > (free := _disk_room(out) + there):
         each = _parameters(own / 4)
         raise UserError(
-            f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the "
+            f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(wanted)} on the "
             f"disk of {short_path(out)}; {memory.shown(free)} are free"
         )
 

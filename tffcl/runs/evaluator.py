@@ -394,14 +394,11 @@ class Evaluator:
         defined."""
         if not self._whole:
             return {}
-        answers = self.global_answers(model)
+        everything = _union(self._tests.indices)
+        outputs = self.answers(model[np.newaxis], {0: everything})[0]
+        answers = answers_of(self.model, self._tests.y[everything], outputs)
         found = {metric.name: compute(metric, answers) for metric in self.model.metrics_of_outputs}
         return {name: value if np.isfinite(value) else None for name, value in found.items()}
-
-    def global_answers(self, model: np.ndarray) -> Answers:
-        """Returns what one model `float32 [P]` answers on the union of all test images."""
-        everything = _union(self._tests.indices)
-        return answers_of(self.model, self._tests.y[everything], self.answers(model[np.newaxis], {0: everything})[0])
 
     def global_accuracy(self, model: np.ndarray) -> float | None:
         """Accuracy of one model `float32 [P]` on the union of all test images; None if there are none."""

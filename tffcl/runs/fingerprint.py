@@ -22,6 +22,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, FlatWeights
 from tffcl.models.graph_function import graph_function
+from tffcl.runs.run_directory import RunDirectory
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
@@ -128,24 +129,23 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
     return found
 
 
-def check_same_data(out, before: Mapping[str, str] | None, now: Mapping[str, str]):
-    """Checks that data are those of the run in a directory.
+def check_same_data(directory: RunDirectory, now: Mapping[str, str]):
+    """Checks that data are those of the run in a directory, if it has noted their fingerprint.
 
     Args:
-      out: The directory.
-      before: The fingerprint that the run has noted; None for none.
-      now: That of the data there are.
+      directory: Of the run.
+      now: The fingerprint of the data there are.
 
     Raises:
       UserError: If they differ; the message says in what.
     """
-    if before is None or before == now:
+    before = (directory.marker() or {}).get("data", now)
+    if before == now:
         return
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     differences = [_difference(name, before.get(name), now.get(name)) for name in differing]
-    raise UserError(
-        f"the data have changed since the run in {out}: {', '.join(differences)}; a new run needs another directory"
-    )
+    changed = f"the data have changed since the run in {directory}: {', '.join(differences)}"
+    raise UserError(f"{changed}; a new run needs another directory")
 
 
 def _difference(name: str, before: str | None, now: str | None) -> str:

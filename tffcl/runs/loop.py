@@ -186,27 +186,20 @@ def _names(run: Run) -> tuple[str, ...]:
 
 def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
     """The cells of a round with an evaluation."""
-    local = totals.local_accuracies
-    known = np.isfinite(local)
+
+    def mean(values: np.ndarray) -> float | None:
+        return summary.spread(values)["mean"]
+
     cells = {
-        "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
-        "local_accuracy": float(local[known].mean()) if known.any() else None,
+        "local_accuracy": mean(totals.local_accuracies),
         "local_share": totals.share_trained,
-        "global_accuracy": accuracy["global"],
-        "cluster_accuracy_participants": summary.spread(accuracy["cluster"][totals.rounds_trained > 0])["mean"],
-        "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, totals))["mean"],
+        "cluster_accuracy_participants": mean(accuracy["cluster"][totals.rounds_trained > 0]),
+        "local_accuracy_all": mean(summary.local_of_all(accuracy, totals)),
+        **{f"local_{name}": mean(totals.local_metrics[:, place]) for place, name in enumerate(accuracy["metrics"])},
     }
-    for place, (name, found) in enumerate(accuracy["metrics"].items()):
-        cells[f"cluster_{name}"] = summary.spread(found["cluster"])["mean"]
-        cells[f"local_{name}"] = summary.spread(totals.local_metrics[:, place])["mean"]
-        cells[f"global_{name}"] = found["global"]
-    if "validation" in accuracy:
-        found = accuracy["validation"]
-        for name, each in found["metrics"].items():
-            cells[f"validation_cluster_{name}"] = summary.spread(each["cluster"])["mean"]
-            cells[f"validation_global_{name}"] = each["global"]
-        cells["validation_cluster_accuracy"] = summary.spread(found["cluster"])["mean"]
-        cells["validation_global_accuracy"] = found["global"]
+    for before, found in (("", accuracy), ("validation_", accuracy.get("validation"))):
+        for name, each in ({"accuracy": found, **found["metrics"]} if found else {}).items():
+            cells |= {f"{before}cluster_{name}": mean(each["cluster"]), f"{before}global_{name}": each["global"]}
     return cells
 
 

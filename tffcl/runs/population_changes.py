@@ -14,12 +14,11 @@ from tffcl.clients.arrays import BOOLS
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
+from tffcl.display import listed
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.objectives import LABELS, RECONSTRUCTION
 from tffcl.runs.evaluator import Evaluator, check_tokens
-
-_MOST_NAMED = 20  # clients in a note
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -170,6 +169,9 @@ def names_of(population: Population) -> dict[int, object]:
     return dict(zip(population.client_ids.tolist(), population.shown_ids.tolist(), strict=True))
 
 
+_CURE = "build it with known=, a population that has all so far"
+
+
 def why_not_after(before: Population, after: Population, known: Mapping[int, object] | None = None) -> str:
     """Says why a population cannot follow another in a run; "" if it can.
 
@@ -183,16 +185,16 @@ def why_not_after(before: Population, after: Population, known: Mapping[int, obj
     for number, name in (known or names_of(before)).items():
         if names.get(number, name) != name or (number not in names and name in there):
             called = f"called {names[number]}" if number in names else "another client"
-            return f"client {name} is {called} in it; build it with known=, a population that has all so far"
+            return f"client {name} is {called} in it; {_CURE}"
     rules = [each.table and (each.table.inputs, each.table.columns) for each in (before, after)]
     named = after.label_names not in (None, before.label_names)
     if named and (before.label_names or after.label_names != BOOLS):  # bools are the numbers 0 and 1
-        return "it has other names of labels; build it with known=, a population that has all so far"
+        return f"it has other names of labels; {_CURE}"
     if None not in rules and rules[0] != rules[1]:
-        return "it has other rules of columns; build it with known=, a population that has all so far"
+        return f"it has other rules of columns; {_CURE}"
     columns = [frame_columns(each) for each in (before, after)]
     if any(columns[0][part] != columns[1][part] for part in columns[0].keys() & columns[1].keys()):
-        return "its frames have other columns; build it with known=, a population that has all so far"
+        return f"its frames have other columns; {_CURE}"
     return ""
 
 
@@ -246,13 +248,16 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
       views: Of the method's last state.
     """
     found, drifted, arrived_changed = [], np.zeros(0, np.int32), np.zeros(0, np.int32)
-    names, changed_in = stages.names(), {}
-    name_of = names.__getitem__
+    name_of, changed_in = stages.names().__getitem__, {}
+
+    def named(clients) -> str:
+        return listed(list(map(name_of, clients)))
+
     for start in (each for each in stages.starts[1:] if each <= rounds):
         stage = stages.at(start)
         for clients, did in ((stage.left, "left"), (stage.returned, "came back")):
             if clients.size:
-                found.append(f"in round {start} {did}: {_listed(list(map(name_of, clients)))}")
+                found.append(f"in round {start} {did}: {named(clients)}")
         if stage.changed.size:
             changed_in[start] = stage.changed
             drifted = np.union1d(drifted, stage.changed)
@@ -263,32 +268,24 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
             if changed_in:  # they held the other data before they joined
                 changed_in[max(changed_in)] = np.union1d(changed_in[max(changed_in)], changed)
     for start, changed in changed_in.items():
-        found.append(f"from round {start} on these clients held other data: {_listed(list(map(name_of, changed)))}")
+        found.append(f"from round {start} on these clients held other data: {named(changed)}")
     if views.moves is None:
         return found
     moved, flagged = views.moves.moved_in, views.moves.flagged_in
     for number in np.unique(moved[moved > 0]):
         clients = views.client_ids[moved == number]
-        found.append(
-            f"clusters formed anew after round {number}; into another cluster moved: "
-            f"{_listed(list(map(name_of, clients)))}"
-        )
+        found.append(f"clusters formed anew after round {number}; into another cluster moved: {named(clients)}")
     if (flagged > 0).any():
         raised = [
             f"{name_of(client)} (round {number})"
             for client, number in zip(views.client_ids, flagged, strict=True)
             if number
         ]
-        found.append(f"flags of change: {_listed(raised)}")
+        found.append(f"flags of change: {listed(raised)}")
     silent = np.setdiff1d(drifted, [*views.client_ids[flagged > 0], *arrived_changed])
     if silent.size:
         found.append(
-            f"no flag of {_listed(list(map(name_of, silent)))}: none was asked of them with the new data, or their "
+            f"no flag of {named(silent)}: none was asked of them with the new data, or their "
             "answer called for none, as a loss within its bound or one that another model had"
         )
     return found
-
-
-def _listed(items: Sequence) -> str:
-    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return ", ".join(str(item) for item in list(items)[:_MOST_NAMED]) + more

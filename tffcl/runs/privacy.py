@@ -154,11 +154,8 @@ def _renyi_of(kind, replaces: bool) -> np.ndarray:
         event = dp_accounting.PoissonSampledDpEvent(rate, event)
     elif replaces and clients < population:
         event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
-    return (
-        rdp.RdpAccountant(neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE)
-        .compose(event)
-        ._rdp
-    )
+    relation = relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE
+    return rdp.RdpAccountant(neighboring_relation=relation).compose(event)._rdp
 
 
 NOTHING = np.zeros((0, 8))  # what `Ledger.as_array` gives where nothing was released
@@ -474,7 +471,5 @@ def privacy_notes(summary: dict | None) -> list[str]:
 
 def _neighbours(summary: dict) -> str:
     """Which populations ε compares, and what it is where other data take the place of a client's."""
-    more = (
-        f"; {summary['replacing_epsilon']:.4g} with other data in their place" if "replacing_epsilon" in summary else ""
-    )
-    return summary["neighbours"] + more
+    replacing = summary.get("replacing_epsilon")
+    return summary["neighbours"] + ("" if replacing is None else f"; {replacing:.4g} with other data in their place")

@@ -250,7 +250,7 @@ class Run:
     stopped: str = ""
     budget_spent: bool = False
     callback_states: dict = dataclasses.field(default_factory=dict)
-    _viewed: tuple[object, Views] | None = None
+    _viewed: tuple[object, Stage, Views] | None = None
 
     def __post_init__(self):
         self.totals = self.totals or Totals.of_nobody(len(self.population), len(self.method.model.metrics_of_outputs))
@@ -263,11 +263,10 @@ class Run:
     @property
     def views(self) -> Views:
         """What the method shows of its state, of the clients that there are."""
-        known, of = self._viewed or (None, None), (self.state, self.stage)
-        if known[0] is None or known[0][0] is not of[0] or known[0][1] is not of[1]:
+        if self._viewed is None or self._viewed[0] is not self.state or self._viewed[1] is not self.stage:
             asked = self.population.evaluated.client_ids
-            self._viewed = of, shown_views(self.method, self.state, self.population, asked)
-        return self._viewed[1]
+            self._viewed = self.state, self.stage, shown_views(self.method, self.state, self.population, asked)
+        return self._viewed[2]
 
     @property
     def is_over(self) -> bool:

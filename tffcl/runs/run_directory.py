@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may de
 LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
 FAILED = "failed.json"  # why a run of several diverged
 REPORT = "report.html"
-CHECKPOINTS, KEPT, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
+CHECKPOINTS, CLIENT_STATES, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
 CURES = {f"{BUILT_FROM}.model.initial_weights": "build it after tf.keras.utils.set_random_seed(1)"}
 
@@ -53,7 +54,7 @@ _FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
 # What a run's files in its directories are called; in figures there are those that the marker names alone.
 _DIRECTORIES = {
     CHECKPOINTS: r"round_\d{6,}\.npz|[0-9a-f]{32}\.npy",
-    KEPT: r"\d+\.\d+\.npz",
+    CLIENT_STATES: r"\d+\.\d+\.npz",
     TENSORBOARD: r"events\.out\.tfevents\..+",
     HISTORY: r"\d{6,}\.npy",
     FIGURES: "",
@@ -139,6 +140,11 @@ class RunDirectory(os.PathLike):
                 f"{self / MARKER} is damaged, or not a run's ({error}); remove it, or give another directory"
             ) from None
         return marker
+
+    @property
+    def run_name(self) -> str:
+        """The name of its run, which its checkpoints bear; "" if there is none."""
+        return (self.marker() or {}).get("tffcl run", "")
 
     def settings(self) -> dict:
         """Reads the settings in config.toml, as they stand there.
@@ -264,7 +270,7 @@ class RunDirectory(os.PathLike):
                 )
         names = [
             path.relative_to(self.path)
-            for name in (CHECKPOINTS, KEPT, HISTORY)
+            for name in (CHECKPOINTS, CLIENT_STATES, HISTORY)
             for path in (self / name).glob("*.np[yz]")
         ]
         for name in (*_FILES, MARKER, LOCK, *names):
@@ -393,6 +399,11 @@ class RunDirectory(os.PathLike):
                 (self / name).rmdir()
         if left:
             tell(f"not a run's, and left as they are: {', '.join(map(str, left))}")
+
+    def drop_states(self):
+        """Removes what only going on with the run, and exporting it, need."""
+        for name in (CHECKPOINTS, CLIENT_STATES):
+            shutil.rmtree(self / name, ignore_errors=True)
 
     def write_summary(self, summary: Mapping):
         """Writes summary.json, whole or not at all."""

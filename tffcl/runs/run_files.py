@@ -147,7 +147,7 @@ class Samples(Shown):
 
 
 class _Numbers:
-    """What has a summary of a run, and where that is, `path`."""
+    """What has a summary of a run, the columns of its `rounds.csv`, and where these are, `path`."""
 
     def number(self, *keys: str) -> float:
         """Returns a number of the summary, e.g. `number("accuracy", "cluster", "mean")`; NaN for null.
@@ -168,6 +168,12 @@ class _Numbers:
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
             raise self._damaged(keys, value)
         return float(value)
+
+    def exchanged(self) -> tuple[np.ndarray, float]:
+        """Returns the bytes down and up of each round, and those before them, which stand in the summary alone."""
+        of_rounds = self.rounds["down_bytes"] + self.rounds["up_bytes"]
+        whole = self.number("traffic", "down_bytes") + self.number("traffic", "up_bytes")
+        return of_rounds, whole - of_rounds.sum()
 
     def _damaged(self, keys, value) -> UserError:
         what = "a fraction" if keys[0] == "accuracy" else "a number"
@@ -277,7 +283,8 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     """
     directory = files.RunDirectory(path)
     config, summary = _read_config(directory / files.CONFIG), _read_summary(directory)
-    rounds, clients = _read_rounds(directory, summary), _read_clients(directory / files.CLIENTS)
+    rounds = _known_rounds(directory.rounds(*metrics.COLUMNS), summary)
+    clients = _read_clients(directory / files.CLIENTS)
     if len(np.unique(clients.client_id)) < len(clients):
         raise damaged(directory / files.CLIENTS, "a client stands twice in it")
     run = RunFiles(
@@ -305,11 +312,7 @@ def _check_of_one_run(run: RunFiles):
 
 def _read_splits(path: pathlib.Path) -> np.ndarray:
     table = read_table(path, files.SPLIT_COLUMNS)
-    splits = (
-        np.stack([table.integers(name, empty=NO_CLUSTER) for name in files.SPLIT_COLUMNS], axis=1)
-        if table.rows
-        else np.zeros([0, 3], int)
-    )
+    splits = np.stack([table.integers(name, empty=NO_CLUSTER) for name in files.SPLIT_COLUMNS], axis=1)
     known = {0, *splits[:, 2].tolist()}
     if not set(splits[:, 1].tolist()) <= known or len(known) != len(splits) + 1:
         raise damaged(path, "a cluster is split that was never founded, or founded twice")
@@ -339,13 +342,6 @@ def _read_summary(directory: files.RunDirectory) -> dict:
     if not isinstance(clusters, dict) or clusters.get("count") is None:
         raise damaged(path, "there is no clusters.count")
     return summary
-
-
-def _read_rounds(directory: files.RunDirectory, summary: Mapping) -> dict[str, np.ndarray]:
-    table = directory.rounds(*metrics.COLUMNS)
-    if np.any(table.integers(metrics.ROUND, empty=0) < 1):
-        raise damaged(table.path, "a row is of no round")
-    return _known_rounds(table, summary)
 
 
 def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
@@ -441,12 +437,8 @@ def _check_merges(merges: np.ndarray, count: int):
     sizes, left = [1] * count, set(range(count))
     for first, second, height, size in merges.tolist():
         pair = {first, second}
-        if (
-            len(pair) < 2
-            or not pair <= left
-            or not math.isfinite(height)
-            or size != sizes[int(first)] + sizes[int(second)]
-        ):
+        there = len(pair) == 2 and pair <= left and math.isfinite(height)
+        if not there or size != sizes[int(first)] + sizes[int(second)]:
             raise ValueError("merges is no tree of the clients")
         left -= pair
         left.add(len(sizes))

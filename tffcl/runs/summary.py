@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 
-from tffcl.algorithms.method import Views, listed, nowhere_note
+from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.client_examples import chosen
 from tffcl.clients.population import Population
+from tffcl.display import listed
 from tffcl.models.metrics import UP, better_of
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import fingerprint
@@ -273,13 +274,10 @@ def _undefined(accuracy: Mapping) -> list[str]:
 
 def _information(population: Population, views: Views) -> dict:
     """Normalised mutual information beside the Rand indices, of known clients too where a method meets them."""
-    known = (
-        {}
-        if views.known is None
-        else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
-    )
-    was = wasserstein_adjusted_score(population.label_counts, np.asarray(views.clusters))
-    return {"nmi": agreement(population, views, index=mutual_information), **known, "was": was}
+    found = {"nmi": agreement(population, views, index=mutual_information)}
+    if views.known is not None:
+        found["known_nmi"] = agreement(population, views, views.known_or_all, mutual_information)
+    return found | {"was": wasserstein_adjusted_score(population.label_counts, np.asarray(views.clusters))}
 
 
 def _validation(accuracy: Mapping) -> dict:

@@ -26,7 +26,7 @@ from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
 from tffcl.runs.result import Result
 from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run import Protocol, Run, stopped, watch_for_interrupts
-from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
+from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, CLIENT_STATES, LEDGER, RunDirectory
 from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes
@@ -253,15 +253,14 @@ def _claimed(
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
     directory, ledger = run.directory, run.ledger
     directory.check_claim(settings, resume=resume, overwrite=overwrite, locked=True, longer=True)
-    marker = directory.marker() or {}
     anew = not resume or checkpoints.latest() is None
     if anew:
         check_start(run.method.model)
     else:
-        fingerprint.check_same_data(directory.path, marker.get("data"), data)
+        fingerprint.check_same_data(directory, data)
     ledger.file = directory / LEDGER
     if resume:
-        ledger.read_file(marker.get("tffcl run", ""))
+        ledger.read_file(directory.run_name)
     elif ledger.file.exists() or _was_private(directory):
         tell(f"{directory} held a private run; what it has released adds to what this one does, which counts its own")
     code = fingerprint.of_own_modules(run.method, settings.get("directory", ""))
@@ -284,7 +283,7 @@ def _under_way(run: Run, name: str, memory: int, shards: int | None) -> Iterator
     simulation = simulating(
         memory=memory,
         shards=shards,
-        client_states=KeptStore(run.directory / KEPT, run=name),
+        client_states=KeptStore(run.directory / CLIENT_STATES, run=name),
         ledger=run.ledger,
         on_plan=progress.say_once,
         on_progress=progress.show_clients,

@@ -225,13 +225,7 @@ def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, n
 def _as_images(x: np.ndarray) -> np.ndarray | None:
     """Examples as images uint8 `[m, h, w, 1 or 3]`; None if they are none."""
     x = x[..., None] if x.ndim == 3 else x
-    if (
-        x.ndim != 4
-        or x.shape[3] not in (1, 3)
-        or x.shape[1] not in _SIDES
-        or x.shape[2] not in _SIDES
-        or x.dtype.kind not in "uif"
-    ):
+    if x.ndim != 4 or x.shape[3] not in (1, 3) or not {*x.shape[1:3]} <= {*_SIDES} or x.dtype.kind not in "uif":
         return None
     if x.dtype == np.uint8:
         return x

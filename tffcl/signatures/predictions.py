@@ -57,7 +57,7 @@ def build_answer(model: FlatModel, *, soft: bool = False):
     return build_probabilities(model) if soft else build_predict(model)
 
 
-def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tff.TensorType:
+def answers_type(model: FlatModel, num_images: int, *, soft: bool) -> tff.TensorType:
     """The TFF type of one client's answers: `int32[n]`, or `float32[n,C]` if soft; UserError if they are no classes."""
     classes = model.objective.classes_for("what compares models by their answers")
     shape = [num_images, *model.label_shape]

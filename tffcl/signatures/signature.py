@@ -46,12 +46,12 @@ class Signature:
     least_examples: int = 1
     model: str | None = None
 
-    def context_with(self, model: np.ndarray | None = None, round_number: int = 0):
+    def context_with(self, model: np.ndarray | None, round_number: int):
         """Returns what the server broadcasts when it asks in the middle of a run.
 
         Args:
           model: `float32 [P]`, in the place of the model; None: that of `context`.
-          round_number: After so many rounds: noise of a seed is other noise in each.
+          round_number: After so many rounds, 0 before the first: noise of a seed is other noise in each.
         """
         context = self.context
         if model is not None and self.model is not None:

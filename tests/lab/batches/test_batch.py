@@ -159,7 +159,7 @@ def test_the_cheapest_of_a_seed_comes_first(tmp_path, ran, monkeypatch):
     monkeypatch.setattr(batch, "earlier_runs", lambda *_: {batch.settings_key(asked[0].as_dict()): 9.0})
     jobs = [batch.Job(each, pathlib.PurePath(each.algorithm, f"seed-{each.seed}"), each.algorithm) for each in asked]
     some = batch.Batch("comparison", tmp_path, batch.Options(show_progress=False))
-    with some.begun(jobs, {"algorithms": [], "targets": []}):
+    with some.claimed(jobs, {"algorithms": [], "targets": []}):
         some.run(jobs, cheapest_first=True)
     assert ran == [("solo", 0), ("fedavg", 0), ("solo", 1), ("fedavg", 1)]
 

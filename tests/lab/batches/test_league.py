@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from tffcl.lab.reporting.results_page import results_page, write_leagues
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.build import load_data
 from tffcl.runs import metrics
+from tffcl.runs.run_files import RunNumbers
 
 MINE = """
 title = "Two methods"
@@ -208,10 +208,9 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
     cells = dict(zip(league_table.HEADS, league_table.cells(row), strict=True))
     assert cells["chosen"] == "learning rate 0.08" and cells["seeds"] == "1"
     sent = np.array([3.0, 3.0])
-    beside = types.SimpleNamespace(  # signatures of 7 bytes before the first round
-        rounds={"round": [1, 2], "cluster_accuracy": np.array([0.1, 0.2]), "down_bytes": sent, "up_bytes": sent},
-        number=lambda *keys: {"down_bytes": 6.0, "up_bytes": 13.0}.get(keys[-1], np.nan),
-    )
+    beside = RunNumbers(league[1])
+    beside.summary = {"traffic": {"down_bytes": 6.0, "up_bytes": 13.0}}  # signatures of 7 bytes before the first round
+    beside.rounds = {"round": [1, 2], "cluster_accuracy": np.array([0.1, 0.2]), "down_bytes": sent, "up_bytes": sent}
     found = league_table._numbers(beside, metrics.BY_KEY["cluster_accuracy"], 10)
     assert (found["rounds_to_target"], found["bytes_to_target"], found["total_bytes"]) == (1, 6 + 7, 19)
 

@@ -4,13 +4,14 @@ is tested.
 
 import json
 import math
+import types
 
 import pytest
 
 from tests.lab.cli.test_cli import fails
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
-from tffcl.lab.batches import search
+from tffcl.lab.batches import search, summaries
 from tffcl.lab.cli.main import main
 
 SHORT = "--rounds 4 --set evaluation.every=1 --set train.clients_per_round=6 --set train.local_epochs=1".split()
@@ -134,6 +135,14 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
     assert math.isnan(search.validation(tmp_path, "global", 8))
     (tmp_path / "summary.json").unlink()
     assert search.validation(tmp_path, "cluster", 8) == -math.inf
+
+
+def test_a_search_over_lists_shows_its_points():
+    points = [{"values": [[0, 3]], "score": 0.5}, {"values": [[0, 6]], "score": None}]
+    index = {"keys": ["partition.shifts"], "select": "cluster", "rungs": [{"rounds": 2, "points": points}]}
+    found = summaries.Found([], types.SimpleNamespace(out=None, index=index), [], [])
+    assert found.frame["shifts"].tolist() == [[0, 3], [0, 6]]
+    assert found.frame["validation_cluster_accuracy_percent"].dropna().tolist() == [50.0]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -817,12 +818,26 @@ def test_kept_numbers_come_back(tmp_path, of, cells, first):
     assert (tmp_path / f"runs/studies/{of}-check/runs").is_dir()  # they were made here
 
 
+def test_results_without_accuracies_are_compared_by_another_metric(tmp_path):
+    place = pathlib.PurePath("diabetes_devices", "ditto", "seed-0")
+    here = shutil.copytree(task_directory() / "results" / "clinics" / place, tmp_path / "results" / place)
+    job = types.SimpleNamespace(place=place, title="ditto")
+    planned = types.SimpleNamespace(study=types.SimpleNamespace(name="clinics"), jobs=[job])
+    for factor, verdict in ((1, "the same"), (1.005, "within 1 %"), (1.02, "differs")):
+        for name in ("summary.json", "rounds.csv"):  # its mean absolute error, and that of the last round
+            text = (task_directory() / "results" / "clinics" / place / name).read_text()
+            (here / name).write_text(re.sub(r"0\.6893048\d*", lambda found: f"{factor * float(found[0]):.9g}", text))
+        table, differ = study.compared_with_kept(planned, tmp_path)
+        assert table.rows[0][1:3] == ["0.689", f"{0.6893048 * factor:.3f}"] and table.rows[0][-1] == verdict
+        assert differ == (verdict == "differs")
+
+
 def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "kept"
+    kept = tmp_path / "kept" / "privacy_signatures"
     shutil.copytree(task_directory() / "results" / "privacy_signatures", kept)
     (place,) = kept.glob("five*histogram/no_noise/seed-0")
-    monkeypatch.setattr(study, "_kept_results", lambda name: kept)
+    monkeypatch.setattr(study.task_file, "results_directory", lambda: kept.parent)
     summary = json.loads((place / "summary.json").read_text())
     rows = (place / "rounds.csv").read_text()
     for points, verdict, code in ((0.005, "within 1 point", 0), (0.02, "differs", 1)):

@@ -55,7 +55,7 @@ def test_tables_figures_and_page_show_the_metrics_of_a_run(run):
     cells = dict(zip(((each.group, each.header) for each in table.columns), table.cells[0], strict=True))
     found = run.summary["metrics"]["auc"]["cluster"]["mean"]
     assert cells["AUC", "cluster"].text == f"{found:.3f}" and cells["AUC", "global"].text == "–"
-    plain = comparison_table.plain_table(rows).to_csv(comparison_table.SPREAD)
+    plain = comparison_table.plain_table(rows).to_csv()
     assert "cluster_auc,cluster_auc_std" in plain
     page = write_report(run.path).read_text()
     assert {"metrics", "confusion"} <= {file.stem for file in (run.path / "figures").iterdir()}

@@ -20,6 +20,7 @@ TABLE = Table(
         ["a_b <i>", Stat.of([7]), Stat.of([]), Stat.of([3])],
     ],
     notes=["a_b failed: <no>"],
+    spread=("std", "stderr"),
 )
 
 
@@ -45,7 +46,7 @@ def test_markdown_and_latex_escape():
 
 
 def test_csv_has_numbers_and_no_formula():
-    first, second = csv.DictReader(io.StringIO(TABLE.to_csv(("std", "stderr"))))
+    first, second = csv.DictReader(io.StringIO(TABLE.to_csv()))
     assert (
         first["method"] == "'=a|b"
         and first["ari"] == first["ari_std"] == ""

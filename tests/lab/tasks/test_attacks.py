@@ -191,6 +191,12 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
         assert len(result.trained.population.train(client).y) == result.trained.population.sizes[client]
 
 
+def test_malicious_clients_are_told_by_name():
+    columns = {"client_id": np.array(["a", "b"]), "cluster": np.zeros(2, int), "cluster_accuracy": np.ones(2)}
+    told = settings.outcome_of(settings.AttackSettings(share=0.5), np.array([1]), columns, np.arange(2), None)
+    assert told["malicious"] == ["b"] and told["ended"] == {"b": {"cluster": 0}}
+
+
 def test_what_cannot_be_is_said(task, tmp_path):
     with pytest.raises(UserError, match="attack.share is 1; it must be a number from 0 to below 1"):
         resolve.resolve(task, "fedavg", overrides={"attack": {"share": 1}})

@@ -133,7 +133,7 @@ def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     for another in (resolved, dataclasses.replace(asked, directory="elsewhere")):
         with pytest.raises(UserError, match="names 'subprocess:getoutput'"):
             resolve.load_run_config(run, trust_builders=another)
-    assert not study.kept(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "a cell"), out)
+    assert not study.has_results(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "a cell"), out)
     assert not canary.exists()
     assert main(["export", "--check", str(to), "--trust-builders"]) == 2  # it is called, and gives no factory
     # What the command printed.

@@ -19,7 +19,6 @@ from tests.runs.test_run import wait_for
 from tffcl import algorithms
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers, sweep
-from tffcl.lab.batches.batch import Options
 from tffcl.lab.batches.run import run
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting.batch_index import find_runs
@@ -108,7 +107,7 @@ def test_its_keys_can_be_swept_over(task, tmp_path):
     planned = sweep.plan(
         task, "mine", [sweep.parse_axis("num_clusters=2,3", source)], overrides={"train": {"rounds": 1}}
     )
-    summaries = sweep.run_plan(planned, tmp_path / "sweep", Options(show_progress=False))
+    summaries = sweep.run_plan(planned, tmp_path / "sweep", show_progress=False)
     assert [each["clusters"]["count"] for each in summaries] == [2, 3]
 
 

@@ -13,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 
 import tffcl
 from tests import digits
+from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
@@ -79,8 +80,13 @@ def test_a_comparison_on_a_table_has_the_clinics_by_name(compared):
 
 
 def test_newcomers_of_a_table_are_told_by_name(compared):
-    found = newcomers.join_newcomers(compared / "pacfl" / "seed-0", show_progress=False)
-    assert found["newcomers"] == 2
+    run = compared / "pacfl" / "seed-0"
+    found = newcomers.join_newcomers(run, show_progress=False)
+    took_part = {row["client_id"] for row in rows_of(run / "clients.csv")}
+    names = [row["client_id"] for row in found["clients"]]
+    assert {*names} == {f"clinic {each}" for each in range(8)} - took_part and len(names) == found["newcomers"] == 2
+    assert [row["client_id"] for row in rows_of(run / "newcomers.csv")] == names
+    assert names[0] in newcomers.describe(found)
 
 
 def test_show_and_export_take_a_table(table, compared, capsys, monkeypatch):

@@ -17,17 +17,16 @@ from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, t
 from tffcl.files import parse_toml, read_json, read_text
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.run import ObjectRun, run
-from tffcl.lab.reporting.batch_index import INDEX, KINDS, check_ours, read_index, write_index
+from tffcl.lab.reporting.batch_index import BESIDE, INDEX, KINDS, check_ours, read_index, write_index
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.build import load_run
-from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.lab.tasks.task_file import ABOUT
+from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.directory_lock import locked
 from tffcl.runs.result import Result
-from tffcl.runs.run_directory import CHECKPOINTS, MARKER, SUMMARY, RunDirectory, State
+from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, CONFIG, MARKER, SUMMARY, RunDirectory, State
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_label
 
@@ -51,8 +50,25 @@ class Job:
 
 def settings_of(config: RunConfig | ObjectRun) -> dict:
     """Returns the settings of a run as a TOML file gives them back, without what only describes them."""
-    settings = tomllib.loads(tomli_w.dumps(config.as_dict()))
-    return {key: value for key, value in settings.items() if key not in ABOUT}
+    return task_file.settings_in(tomllib.loads(tomli_w.dumps(config.as_dict())))
+
+
+def settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> dict:
+    """Returns the same of the run in a directory, whose functions are trusted as far as a configuration names them."""
+    try:
+        return settings_of(load_run_config(place, trust_builders=own if isinstance(own, RunConfig) else False))
+    except UserError:  # its own code is not there any more, or another's
+        return task_file.settings_in(RunDirectory(place).settings())
+
+
+def settings_with_its_seed(place: pathlib.Path, config: RunConfig | ObjectRun) -> tuple[dict, dict]:
+    """Returns the settings of the run in a directory, and those of a configuration with the seed of that run."""
+    there, wanted = settings_there(place, config), settings_of(config)
+    # Of a method that is made for each seed, the seed stands in what it was built from, too.
+    built, was = wanted.get(BUILT_FROM, {}), there.get(BUILT_FROM, {})
+    if built.get("seed") == config.seed and was.get("seed") == there.get("seed"):
+        wanted[BUILT_FROM] = {**built, "seed": was.get("seed")}
+    return there, {**wanted, "seed": there.get("seed")}
 
 
 def _has_kind(file: pathlib.Path) -> bool:
@@ -90,9 +106,7 @@ class Batch:
     is resumed.
     """
 
-    def __init__(
-        self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = "", written: Sequence[str] = ()
-    ):
+    def __init__(self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = ""):
         """Checks that the directory may become, or is, that of such a batch.
 
         Args:
@@ -100,7 +114,6 @@ class Batch:
           out: The directory; it need not exist.
           options: How runs are made.
           index: Name of the directory in `out` that has the index; default `out` itself.
-          written: Names of the files that are written beside the index.
 
         Raises:
           UserError: If the directory is a run's or another kind of batch's, or a file there is somebody else's.
@@ -108,7 +121,7 @@ class Batch:
         self.kind, self.out, self.options = kind, pathlib.Path(out), options
         self._index = self.out / index
         try:
-            self._check_place(written)
+            self._check_place()
         except OSError as error:
             place = f"{argument('out')} {short_path(self.out)}"
             raise UserError(f"{place} cannot be used: {error.strerror or error}") from None
@@ -120,12 +133,12 @@ class Batch:
             other = next(each for each in KINDS if read_index(self._index, each))
             raise UserError(f"{self._index} holds a {other} ({INDEX}); a {kind} needs another directory")
 
-    def _check_place(self, written: Sequence[str]):
+    def _check_place(self):
         if (self._index / MARKER).is_file() or (self._index / SUMMARY).is_file():
             raise UserError(f"{short_path(self._index)} holds a run; a {self.kind} needs another directory")
         if self.out.exists() and not self.out.is_dir():
             raise UserError(f"{self.out} is a file; {argument('out')} must be a directory")
-        names = [INDEX] if self.index_file.exists() else written
+        names = [INDEX] if self.index_file.exists() else BESIDE[self.kind]
         foreign = [self._index / name for name in names if (self._index / name).exists()]
         if foreign and self._has_lost_index():
             check_ours(self._index)
@@ -136,7 +149,7 @@ class Batch:
 
     def _has_lost_index(self) -> bool:
         """Whether there is no index, and runs are where a batch has them."""
-        patterns = ("*/seed-*/config.toml", "*/*/seed-*/config.toml")
+        patterns = (f"*/seed-*/{CONFIG}", f"*/*/seed-*/{CONFIG}")
         return not self.index_file.exists() and any(any(self._index.glob(pattern)) for pattern in patterns)
 
     def place(self, job: Job) -> pathlib.Path:
@@ -171,7 +184,7 @@ class Batch:
                 job.config.check_same_data(directory)
 
     @contextlib.contextmanager
-    def begun(self, jobs: Iterable[Job], contents: Mapping):
+    def claimed(self, jobs: Iterable[Job], contents: Mapping):
         """Checks the jobs, and holds the directory for the block, with its index written and what is overwritten
         deleted.
 
@@ -247,20 +260,21 @@ class Batch:
         saved = {job: Checkpoints(self.place(job) / CHECKPOINTS).latest() or 0 for job in to_do}
         left = {job: max((until or job.config.train.rounds) - saved[job], 1) for job in to_do}
         estimate = Estimate(left, [*earlier_places(to_do), self.out])
+        known = estimate.of()
         order = list(jobs)
         if cheapest_first:
             seeds = list(dict.fromkeys(job.config.seed for job in jobs))
             order.sort(key=lambda job: (seeds.index(job.config.seed), estimate.seconds(job)))
         if len(jobs) > 1:
-            self.say(f"{len(jobs)} runs, {len(to_do)} to do{estimate.in_words}")
+            self.say(f"{len(jobs)} runs, {len(to_do)} to do{known}{', going by earlier runs' if known else ''}")
         for number, job in enumerate(order, 1):
             state = self.done(job, until)
             about = f": {state} before" if state else estimate.of(job)
             if len(jobs) > 1:
-                self.say(f"[{number}/{len(jobs)}] {job.title}{about}{estimate.rest}")
+                self.say(f"[{number}/{len(jobs)}] {job.title}{about}{estimate.of(before='; all that is left: ')}")
             if state:
                 continue
-            if len(left) > len(estimate) and not self.options.workers:
+            if len(estimate.left) < len(to_do) and not self.options.workers:
                 runtime.renew_local_worker(above=runtime.LARGE_WORKER)
             each(job) if each else self.run_or_note(job, until)
             estimate.finished(job, RunDirectory(self.place(job)).summary())
@@ -299,17 +313,21 @@ class Batch:
 
 class Estimate:
     """What runs will take: by earlier runs of the same settings, and by what those of this command have
-    taken so far."""
+    taken so far.
 
-    def __init__(self, rounds: Mapping[Job, int], known: Iterable[pathlib.Path]):
+    Attributes:
+      left: How many rounds are left of each job that has not ended.
+    """
+
+    def __init__(self, left: Mapping[Job, int], known: Iterable[pathlib.Path]):
         """Looks up what is known.
 
         Args:
-          rounds: How many are left of each job that is to be run.
+          left: How many rounds are left of each job that is to be run.
           known: Directories below which earlier runs are; later ones win.
         """
-        self._known = earlier_runs(known, [job.config.as_dict() for job in rounds])
-        self._rounds = dict(rounds)
+        self._known = earlier_runs(known, [job.config.as_dict() for job in left])
+        self.left = dict(left)
         self._by_settings: dict[str, float] = {}  # seconds a round of this command's runs
         self._by_task: dict[str, float] = {}
         self._expected = self._took = 0.0  # of those that were known from earlier ones, which may be of another machine
@@ -317,40 +335,21 @@ class Estimate:
     def seconds(self, job: Job) -> float:
         """Returns what is left of a job; 0 where nothing is known."""
         settings, pace = settings_key(job.config.as_dict()), self._took / self._expected if self._expected else 1.0
-        rate = (
-            self._by_settings.get(settings)
-            or pace * self._known.get(settings, 0.0)
-            or self._by_task.get(job.config.task, 0.0)
-        )
-        return rate * self._rounds.get(job, 0)
+        rate = self._by_settings.get(settings) or pace * self._known.get(settings, 0.0)
+        rate = rate or self._by_task.get(job.config.task, 0.0)
+        return rate * self.left.get(job, 0)
 
-    @property
-    def in_words(self) -> str:
-        """Of all jobs together, for the line before the first."""
-        seconds = sum(map(self.seconds, self._rounds))
-        return f": about {human_time(seconds)}, going by earlier runs" if seconds else ""
-
-    def of(self, job: Job) -> str:
-        """Of one job, for the line before it."""
-        seconds = self.seconds(job)
-        return f": about {human_time(seconds)}" if seconds else ""
-
-    @property
-    def rest(self) -> str:
-        """Of all jobs that have not ended."""
-        seconds = sum(map(self.seconds, self._rounds))
-        return f"; all that is left: {human_time(seconds)}" if seconds else ""
-
-    def __len__(self) -> int:
-        """How many jobs have not ended."""
-        return len(self._rounds)
+    def of(self, *jobs: Job, before: str = ": about ") -> str:
+        """Returns in words what is left of jobs together, by default of all; "" where nothing is known."""
+        seconds = sum(map(self.seconds, jobs or self.left))
+        return f"{before}{human_time(seconds)}" if seconds else ""
 
     def finished(self, job: Job, summary: Mapping | None):
         """Notes that a job has ended, with its summary if it has one, and what it took."""
-        settings, rounds = settings_key(job.config.as_dict()), self._rounds.pop(job)
+        settings, rounds = settings_key(job.config.as_dict()), self.left.pop(job)
         if not summary:
             return
-        rate = summary["seconds"]["total"] / max(summary["rounds"], 1)
+        rate = seconds_a_round(summary)
         self._by_settings[settings] = self._by_task[job.config.task] = rate
         if settings in self._known:
             self._expected += self._known[settings] * rounds
@@ -361,8 +360,13 @@ def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
     """Where earlier runs of the tasks of jobs may be, beside their own directory; kept results are of the package's own
     tasks, and there are thousands."""
     tasks, own = sorted({job.config.task for job in jobs}), task_file.task_directory()
-    kept = [own / "results"] if any((own / f"{task}.toml").is_file() for task in tasks) else []
+    kept = [task_file.results_directory()] if any((own / f"{task}.toml").is_file() for task in tasks) else []
     return [*kept, *(pathlib.Path("runs") / task for task in tasks)]
+
+
+def seconds_a_round(summary: Mapping) -> float:
+    """Returns what a round of a finished run took."""
+    return summary["seconds"]["total"] / max(summary["rounds"], 1)
 
 
 def settings_key(settings: Mapping) -> str:
@@ -392,15 +396,14 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
     }
     found = {}
     for root in roots:
-        for file in sorted(root.glob("**/seed-*/summary.json")):
+        for file in sorted(root.glob(f"**/seed-*/{SUMMARY}")):
             try:
-                text = read_text(file.parent / "config.toml")
+                text = read_text(file.parent / CONFIG)
                 if not any(task in text and algorithm in text for task, algorithm in named):
                     continue
                 key = settings_key(parse_toml(text))
                 if key in wanted:
-                    summary = json.loads(read_text(file))
-                    found[key] = summary["seconds"]["total"] / max(summary["rounds"], 1)
+                    found[key] = seconds_a_round(json.loads(read_text(file)))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # a run of another version, or a damaged one, tells nothing
     return found

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
 from tffcl.errors import UserError, argument, short_path
-from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
+from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_there, settings_with_its_seed
 from tffcl.lab.batches.run import Clients, ObjectRun, built, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
 from tffcl.lab.reporting import report
-from tffcl.lab.reporting.batch_index import read_order
+from tffcl.lab.reporting.batch_index import places_in, read_order
 from tffcl.lab.reporting.targets import Target, parse_target, read_targets
-from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
-from tffcl.lab.tasks.task_file import ABOUT
+from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.metrics import check_measured
 from tffcl.runs.run_directory import CURES, RunDirectory, State, first_difference
@@ -77,24 +76,19 @@ def compare(
     if not methods:
         raise UserError(f"methods is empty; it must be {_WANTED}")
     configs: Sequence[RunConfig | ObjectRun]
-    others = None
     if isinstance(methods, Mapping):
         clients = Clients(population, later or {}, task, memory)  # type: ignore[arg-type]  # which checks them
         configs = _object_runs(methods, clients, check_seeds(seeds), protocol)
-
-        def others(label):
-            return configs[0]  # the protocol is one for all
-
     else:
         configs, out = methods, out or population  # type: ignore[assignment]  # comes after the configurations
         if any(isinstance(each, Method) for each in configs):
             raise UserError(f"methods is a list of methods; it must be {_WANTED}")
         if protocol:
             raise UserError(f"{next(iter(protocol))} is for methods made in Python; tffcl.resolve has a task's own")
+    wanted = [parse_target(each) if isinstance(each, str) else each for each in targets]
     found = compare_runs(
-        configs, out or "runs/compare", data_dir=data_dir, resume=resume, overwrite=overwrite, others=others,
+        configs, out or "runs/compare", targets=wanted, data_dir=data_dir, resume=resume, overwrite=overwrite,
         show_progress=show_progress, workers=workers, callbacks=callbacks,
-        targets=[parse_target(each) if isinstance(each, str) else each for each in targets],
     )  # fmt: skip
     if any(found):
         report.write_report(found.out)
@@ -122,24 +116,18 @@ def compare_runs(
     configs: Sequence[RunConfig | ObjectRun],
     out: str | pathlib.Path,
     *,
-    data_dir: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    show_progress: bool = True,
-    workers: RemoteWorkers | None = None,
     targets: Sequence[Target] = (),
-    others: Callable[[str], RunConfig | ObjectRun] | None = None,
-    callbacks: Sequence[Callback] = (),
+    others: Callable[[str], RunConfig] | None = None,
+    **how,
 ) -> Summaries:
     """Does what `compare` does, but for the page.
 
     Args:
       configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
-      data_dir: As in `run.run`; so are the workers, and the others as of `compare`.
       targets: Beside those of an earlier call.
-      others: Returns what a method that is there already, but not among `configs`, would be run with, see
-        `check_comparable`.
+      others: As of `check_comparable`.
+      **how: As of `batch.Options`.
 
     Raises:
       UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs;
@@ -151,16 +139,16 @@ def compare_runs(
             check_config("one of configs", each)
     for target, config in itertools.product(targets, configs):
         check_measured(f"{argument('target')} {target}", target.metric.column, config.measured)
-    options = Options(data_dir, resume, overwrite, show_progress, workers, callbacks)
-    batch = Batch("comparison", out, options, written=["report.html", "table.csv", "targets.csv"])
+    options = Options(**how)
+    batch = Batch("comparison", out, options)
     jobs = [
         Job(each, pathlib.PurePath(each.algorithm, f"seed-{each.seed}"), f"{each.algorithm}, seed {each.seed}")
         for each in configs
     ]
     if len({job.place for job in jobs}) < len(jobs):
         raise UserError("a comparison needs each algorithm and each seed once")
-    check_comparable(batch.out, configs, overwrite=overwrite, others=others)
-    with batch.begun(jobs, _contents(batch, configs, targets)):
+    check_comparable(batch.out, configs, overwrite=options.overwrite, others=others)
+    with batch.claimed(jobs, _contents(batch, configs, targets)):
         found = batch.run(jobs, after_each=lambda: report.write_table(batch.out))
     return Summaries(found, batch, jobs, [(each.algorithm,) for each in configs])
 
@@ -184,7 +172,7 @@ def check_comparable(
     configs: Sequence[RunConfig | ObjectRun],
     *,
     overwrite: bool,
-    others: Callable[[str], RunConfig | ObjectRun] | None = None,
+    others: Callable[[str], RunConfig] | None,
 ):
     """Checks that the runs which stay in a comparison's directory may stand beside those that are asked for.
 
@@ -195,31 +183,27 @@ def check_comparable(
       out: Directory of the comparison.
       configs: What is asked for.
       overwrite: Whether what is there of it is deleted.
-      others: Returns what another method would be run with; without it, of its [train] the rounds alone are compared.
+      others: Returns what another method of the task, which is there already, would be run with; without it, of its
+        [train] the rounds alone are compared.
 
     Raises:
       UserError: Naming the first run that is of other settings, what differs, and what to do.
     """
     wanted_configs, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
     dashes, overwrite_it = ("", "overwrite=True") if of_objects else ("--", "--overwrite")
-    asked = {(config.algorithm, str(config.seed)): config for config in configs}
-    for place in sorted(out.glob("*/seed-*")):
-        label, seed = place.parent.name, place.name.removeprefix("seed-")
-        again = (label, seed) in asked
+    asked = {(config.algorithm, config.seed): config for config in configs}
+    for label, seed, place in places_in(out):
+        again, directory = (label, seed) in asked, RunDirectory(place)
         # What has been asked for and has not ended is looked at where it is claimed.
-        directory = RunDirectory(place)
-        if not seed.isdecimal() or directory.state is State.EMPTY or again and (overwrite or not directory.ended):
+        if directory.state is State.EMPTY or again and (overwrite or not directory.ended):
             continue
-        there = _settings_there(place, wanted_configs.get(label))
         if label in wanted_configs:
-            config = asked.get((label, seed))
-            wanted = settings_of(config) if config else _of_seed(wanted_configs[label], there)
+            pair = settings_with_its_seed(place, asked.get((label, seed), wanted_configs[label]))
             anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
         else:
-            there, wanted = _shared(there, configs, others)
+            pair = _shared(settings_there(place, None), configs, others)
             anew = f"{overwrite_it} with {label} among {'methods' if of_objects else '--algorithms'}"
-        difference = first_difference(there, wanted)
-        if difference:
+        if difference := first_difference(*pair):
             own = label not in wanted_configs and not of_objects
             reason = _reason(label, *difference, own=own)
             raise UserError(f"{short_path(place)} {reason} give another {dashes}out, or run it anew ({anew})")
@@ -227,34 +211,18 @@ def check_comparable(
             configs[0].check_same_data(directory)
 
 
-def _of_seed(config: RunConfig | ObjectRun, there: Mapping) -> dict:
-    """The settings that a run with another seed than is asked for must have: of a method that is made for each seed,
-    that of the run stands in what it was built from."""
-    wanted, seed = settings_of(config), there.get("seed")
-    built, was = wanted.get("built_from", {}), there.get("built_from", {})
-    if built.get("seed") == config.seed and was.get("seed") == seed:
-        wanted["built_from"] = {**built, "seed": seed}
-    return {**wanted, "seed": seed}
-
-
-def _settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> dict:
-    """The settings of the run in a directory."""
-    try:
-        return settings_of(load_run_config(place, trust_builders=own if isinstance(own, RunConfig) else False))
-    except UserError:  # its own code is not there any more, or another's
-        settings = RunDirectory(place).settings()
-        return {key: value for key, value in settings.items() if key not in ABOUT}
-
-
 def _shared(
-    there: Mapping, configs: Sequence[RunConfig | ObjectRun], others: Callable[[str], RunConfig | ObjectRun] | None
+    there: Mapping, configs: Sequence[RunConfig | ObjectRun], others: Callable[[str], RunConfig] | None
 ) -> tuple[dict, dict]:
     """Of a run of a method that is not asked for, what must be the same; and what it must be."""
     wanted = {key: value for key, value in settings_of(configs[0]).items() if key in _SHARED}
     found = {key: value for key, value in there.items() if key in _SHARED}
     if found == wanted:
         try:
-            train = settings_of(others(there.get("algorithm", "")))["train"] if others else None
+            if isinstance(configs[0], ObjectRun):  # whose protocol is one for all
+                train = settings_of(configs[0])["train"]
+            else:
+                train = settings_of(others(there.get("algorithm", "")))["train"] if others else None
         except UserError:  # the task has no such method any more
             train = None
         same = {config.train.rounds for config in configs}

@@ -15,9 +15,9 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
-from tffcl.files import check_replaceable, csv_text, finite, write_text
+from tffcl.files import check_replaceable, csv_text, finite, text_cell, write_text
 from tffcl.lab.reporting.batch_index import find_runs
-from tffcl.lab.reporting.newcomers_table import NEWCOMERS, columns_of, shown
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS, NEWCOMERS_CSV, columns_of, shown
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.build import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population
@@ -94,7 +94,7 @@ def join_newcomers(
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
     if settings.round:
         raise UserError(f"the newcomers of the run in {out} joined it in round {settings.round}; none are left")
-    for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
+    for name in (NEWCOMERS_CSV, NEWCOMERS):  # before anything is computed
         check_replaceable(out / name)
     # The noise of what newcomers sign follows from the seed, so that whoever lets them join again learns no more.
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders, simulated=True)
@@ -172,7 +172,7 @@ def _personalised(
 
 def _contents(trained: TrainedRun, joined: _Joined) -> dict:
     config, federated = trained.config, trained.federated
-    kept, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
+    known, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
     return {
         "task": config.task,
         "algorithm": config.algorithm,
@@ -182,7 +182,7 @@ def _contents(trained: TrainedRun, joined: _Joined) -> dict:
         "epochs": config.newcomers.epochs,
         "newcomers": len(joined.client_ids),
         "clusters": {
-            "joined": {str(cluster): int(count) for cluster, count in zip(kept, counts, strict=True)},
+            "joined": {str(cluster): int(count) for cluster, count in zip(known, counts, strict=True)},
             "founded": len(np.unique(joined.clusters[joined.founded])),
             "ari": summary.agreement(joined.everyone, joined.views),
         },
@@ -206,11 +206,12 @@ def _metrics(joined: _Joined) -> dict:
 
 def _rows(federated, joined: _Joined) -> list[dict]:
     """A row a newcomer, as newcomers.csv has it."""
-    truth = federated.true_groups
+    truth, everyone = federated.true_groups, joined.everyone
+    named = everyone.shown_ids[everyone.index(joined.client_ids)].tolist()
     further = {f"{kind}_{name}": own for name, each in joined.metrics.items() for kind, own in each.items()}
     return [
         {
-            "client_id": int(client),
+            "client_id": named[row],
             "true_cluster": None if truth is None else int(truth[client]),
             "cluster": int(joined.clusters[row]),
             "founded": bool(joined.founded[row]),
@@ -226,8 +227,9 @@ def _rows(federated, joined: _Joined) -> list[dict]:
 
 def _write(out: pathlib.Path, contents: dict):
     rows, directory = contents["clients"], RunDirectory(out)
-    directory.list_files(["newcomers.csv", NEWCOMERS])
-    write_text(directory / "newcomers.csv", csv_text([rows[0], *(each.values() for each in rows)]))
+    cells = [[text_cell(each) if isinstance(each, str) else each for each in row.values()] for row in rows]
+    directory.list_files([NEWCOMERS_CSV, NEWCOMERS])
+    write_text(directory / NEWCOMERS_CSV, csv_text([rows[0], *cells]))
     directory.write_result(NEWCOMERS, contents)
 
 

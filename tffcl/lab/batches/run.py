@@ -24,7 +24,7 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.lab.tasks.settings import note_of, outcome_of, with_imitators, with_wrong_labels
-from tffcl.lab.tasks.task_file import ABOUT
+from tffcl.lab.tasks.task_file import settings_in
 from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback, waiting
 from tffcl.runs.checkpoints import Checkpoints
@@ -32,7 +32,7 @@ from tffcl.runs.metrics import Metric, measured
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run import Protocol
-from tffcl.runs.run_directory import CHECKPOINTS, KEPT, RunDirectory
+from tffcl.runs.run_directory import CHECKPOINTS, CLIENT_STATES, RunDirectory
 from tffcl.runs.train import check_fits, check_given, default_settings, train_by
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.validation import Whole, check_kind, check_value
@@ -115,9 +115,6 @@ def _protocol(config: RunConfig, clients: int) -> Protocol:
     )  # fmt: skip
 
 
-_NO_SETTINGS = {"task", "algorithm", "seed", "versions", *ABOUT}
-
-
 def write_published(config: RunConfig, directory: RunDirectory) -> None:
     """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file
     without any."""
@@ -127,15 +124,12 @@ def write_published(config: RunConfig, directory: RunDirectory) -> None:
 
 
 def _cells(config: RunConfig) -> Iterator[dict]:
+    asked = config.task, config.algorithm
     for path in sorted(study_directory().glob("*.toml")):
         if f'"{config.task}"' in path.read_text(encoding="utf-8"):
             study = load_study(path.stem)
             for cell in study.cells if study.paper else ():
-                if (
-                    (cell.task, cell.method) == (config.task, config.algorithm)
-                    and not cell.missing
-                    and cell.published[0] is not None
-                ):
+                if (cell.task, cell.method) == asked and not cell.missing and cell.published[0] is not None:
                     yield _noted(study, cell, config)
 
 
@@ -147,11 +141,7 @@ def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
         "where": ", ".join(filter(None, [study.paper, study.table])),
         "column": cell.column,
         "row": cell.row,
-        "measure": cell.measure,
-        "accuracy": cell.accuracy,
-        "target": cell.target,
-        "megabits_a_round": cell.megabits_a_round,
-        "published": cell.published,
+        **cell.compared_with(),
         "published_is": study.published_is,
         "rounds": wanted.train.rounds,
         "differs": _differences(wanted.as_dict(), config.as_dict()),
@@ -160,9 +150,7 @@ def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
 
 def _differences(wanted: Mapping, found: Mapping) -> list[str]:
     """The names of the settings that are not the same, such as "train.rounds"."""
-    first, second = (
-        flatten({name: value for name, value in each.items() if name not in _NO_SETTINGS}) for each in (wanted, found)
-    )
+    first, second = (flatten(settings_in(each)) for each in (wanted, found))
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
 
@@ -260,19 +248,18 @@ class ObjectRun:
         directory, method = RunDirectory(out), self.method
         directory.check_same(self._settings)
         self.check_same_data(directory)
-        name = (directory.marker() or {}).get("tffcl run", "")
-        checkpoints = Checkpoints(directory / CHECKPOINTS, run=name)
+        checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.run_name)
         last = (directory.summary() or {})["rounds"]
         stages = self.check()
         population = stages.at(last).population
         runtime.use_local_worker()
-        with simulating(client_states=KeptStore(directory / KEPT, run=name)):
+        with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.run_name)):
             state, _ = checkpoints.load(last, method.state_class)
         return Trained(method, method.choose(state, population.evaluated), population, last, stages.names())
 
     def check_same_data(self, directory: RunDirectory):
         """Raises UserError if the run in a directory was of other data."""
-        fingerprint.check_same_data(directory.path, (directory.marker() or {}).get("data"), self.clients.data)
+        fingerprint.check_same_data(directory, self.clients.data)
 
     def run(
         self,
@@ -358,17 +345,12 @@ def _check_parameters(what: str, build: Callable, values: Mapping) -> bool:
     parameters = inspect.signature(build).parameters.values()
     named = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     any_name = any(each.kind == each.VAR_KEYWORD for each in parameters)
-    given = {*values, "seed"}
+    variadic = [each.name for each in parameters if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    given = {*values, "seed", *variadic}
     lacking = [] if any_name else [name for name in values if name not in named]
     if lacking:
         raise UserError(f"{what} has no parameter {lacking[0]}, which the sweep is over")
-    needed = [
-        each.name
-        for each in parameters
-        if each.default is each.empty
-        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        and each.name not in given
-    ]
+    needed = [each.name for each in parameters if each.default is each.empty and each.name not in given]
     if needed:
         function = getattr(build, "__name__", type(build).__name__)
         arguments = ", ".join([*values, "seed"])

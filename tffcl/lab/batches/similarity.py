@@ -120,11 +120,7 @@ class Similarity(Shown):
         from tffcl.lab.reporting import figures
 
         return figures.pairs_figure(
-            self.proximity,
-            None if truth is None else list(truth),
-            threshold=self.threshold,
-            unit=self.how.unit,
-            measure=self.how.metric,
+            self.proximity, truth, threshold=self.threshold, unit=self.how.unit, measure=self.how.metric
         )
 
     def umap(self):

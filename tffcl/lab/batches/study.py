@@ -4,7 +4,6 @@ was ended.
 
 import dataclasses
 import pathlib
-import shutil
 import sys
 import tomllib
 import traceback
@@ -17,19 +16,21 @@ from tffcl import runtime
 from tffcl.errors import UserError, tell
 from tffcl.files import read_bytes, read_json, write_bytes, write_json
 from tffcl.lab.batches import study_plan
-from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
-from tffcl.lab.batches.study_file import compare_with
+from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_with_its_seed
+from tffcl.lab.batches.study_file import RESULTS, RUNS, compare_with
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.comparison_table import flatten
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS
 from tffcl.lab.reporting.number_format import show_settings
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
+from tffcl.runs.metrics import BY_KEY, Metric, rows_of
 from tffcl.runs.run import Interrupted
-from tffcl.runs.run_directory import CHECKPOINTS, CONFIG, FAILED, KEPT, RunDirectory, first_difference
+from tffcl.runs.run_directory import CONFIG, FAILED, ROUNDS, SUMMARY, RunDirectory, State, first_difference
+from tffcl.runs.run_files import RunNumbers
 
-RUNS, RESULTS = "runs", "results"
-SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
+SMALL_FILES = (ROUNDS, SUMMARY, CONFIG, NEWCOMERS, FAILED)
 # Settings that change nothing of what is trained and compared.
 _UNCHANGING = ("evaluation.every", "evaluation.metrics", "checkpoint.")
 __all__ = ["StudyPlan", "plan", "run_study"]
@@ -67,17 +68,17 @@ def run_study(
     Raises:
       UserError: If `out` holds another study, or this one with other settings.
     """
-    known = _kept_results(planned.study.name)
-    if all_here and not any((known / job.place / "summary.json").is_file() for job in planned.jobs):
+    known = task_file.results_directory() / planned.study.name
+    if all_here and not any((known / job.place / SUMMARY).is_file() for job in planned.jobs):
         raise UserError(f"{known} has no results of these cells and seeds to compare with")
     options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
-    batch = Batch("study", out, options, index=RESULTS, written=["table.csv", "table.md"])
+    batch = Batch("study", out, options, index=RESULTS)
     if batch.index and batch.index["study"] != planned.study.name:
         raise UserError(f"{out} holds the study {batch.index['study']}, not {planned.study.name}; give another --out")
     anew = [cell.name for cell in planned.cells] if overwrite else ()
     contents = _contents(planned, batch.index or {}, anew)
     _check_other_seeds(planned.decided, batch)
-    with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
+    with batch.claimed([_below(RUNS, job) for job in planned.decided], contents):
         if overwrite:
             _clear(planned.jobs, batch)
         cleared: set[pathlib.PurePath] = set()
@@ -102,17 +103,15 @@ def run_study(
 def _check_other_seeds(jobs: Sequence[Job], batch: Batch):
     """Raises UserError if a cell has runs of seeds that are not asked for, of other settings than those that are: its
     mean would be of both."""
-    asked = {job.place: job for job in jobs}
+    asked = {job.place for job in jobs}
     for place, job in {job.place.parent: job for job in jobs}.items():
-        wanted = settings_of(job.config)
         for seed in (batch.index or {}).get("seeds", ()):
             own = dataclasses.replace(job, place=place / f"seed-{seed}")
             there = [batch.place(_below(directory, own)) for directory in (RUNS, RESULTS)]
             there = [each for each in there if (each / CONFIG).is_file()]
             if own.place in asked or not there:
                 continue
-            before = settings_of(configs.load_run_config(there[0], trust_builders=job.config))
-            if difference := first_difference(before, {**wanted, "seed": before["seed"]}):
+            if difference := first_difference(*settings_with_its_seed(there[0], job.config)):
                 key, was, now = difference
                 raise UserError(
                     f"{there[0]} was run with {key} {was!r}, not {now!r}; the runs of a cell are of the same settings: "
@@ -154,21 +153,17 @@ def _clear(jobs: Sequence[Job], batch: Batch):
             (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
 
 
-def _kept_results(name: str) -> pathlib.Path:
-    return task_file.task_directory() / "results" / name
-
-
-def kept(job: Job, results: pathlib.Path) -> bool:
+def has_results(job: Job, results: pathlib.Path) -> bool:
     """Whether a directory of results has a run of these very settings that has finished or diverged."""
     place = results / job.place
-    if not (place / "config.toml").is_file() or job.newcomers and not (place / "newcomers.json").is_file():
+    if not (place / CONFIG).is_file() or job.newcomers and not (place / NEWCOMERS).is_file():
         return False
     try:
         # With the defaults of keys that an earlier version had not.
         before = configs.load_run_config(place, trust_builders=job.config)
     except UserError:
         return False
-    ended = (place / "summary.json").is_file() or _diverged(place)
+    ended = (place / SUMMARY).is_file() or _diverged(place)
     return settings_of(before) == settings_of(job.config) and ended
 
 
@@ -181,7 +176,9 @@ def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
     """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from,
     and says so.
     """
-    taken = [job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and kept(job, known)]
+    taken = [
+        job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and has_results(job, known)
+    ]
     for job in taken:
         _copy(known / job.place, batch.place(_below(RESULTS, job)))
     if taken:
@@ -192,9 +189,8 @@ def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
 def _placed(job: Job, batch: Batch) -> Job:
     """The job where its run is made, or where its results are if it was run elsewhere and these alone are here."""
     made = _below(RUNS, job)
-    return (
-        _below(RESULTS, job) if not RunDirectory(batch.place(made)).ended and kept(job, batch.out / RESULTS) else made
-    )
+    elsewhere = not RunDirectory(batch.place(made)).ended and has_results(job, batch.out / RESULTS)
+    return _below(RESULTS, job) if elsewhere else made
 
 
 def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here: bool) -> int:
@@ -205,7 +201,7 @@ def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here:
     for job in jobs:  # one that was ended before its results were copied
         _keep(job, batch, keep_checkpoints)
     batch.run(jobs, each=lambda job: _run(job, batch, keep_checkpoints), cheapest_first=True)
-    lacking = sum(not (batch.place(_below(RESULTS, job)) / "summary.json").is_file() for job in planned.jobs)
+    lacking = sum(not (batch.place(_below(RESULTS, job)) / SUMMARY).is_file() for job in planned.jobs)
     return lacking + len(planned.missing.get(study_plan.TRIAL_FAILED, ()))
 
 
@@ -242,11 +238,10 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
     if not batch.done(job) or place == results:
         return
     _copy(place, results)
-    if (results / "summary.json").is_file():
+    if (results / SUMMARY).is_file():
         (results / FAILED).unlink(missing_ok=True)
     if not keep_checkpoints:
-        for name in (CHECKPOINTS, KEPT):
-            shutil.rmtree(place / name, ignore_errors=True)
+        RunDirectory(place).drop_states()
 
 
 def _copy(place: pathlib.Path, results: pathlib.Path):
@@ -259,7 +254,7 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
             write_bytes(results / name, read_bytes(place / name))
 
 
-CHECKED = 1.0  # percentage points within which an accuracy counts as come back, on a machine of another kind
+CHECKED = 1.0  # percentage points, or percent of another metric, within which a number counts as come back elsewhere
 
 
 def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Table, int]:
@@ -270,21 +265,32 @@ def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Tab
       out: Directory of the study.
 
     Returns:
-      The table, and how many runs differ: their accuracies are other than the kept ones by more than `CHECKED`. On the
-      kind of machine that made the kept ones all numbers of all rounds are the same, up to rounding.
+      The table, and how many runs differ: their accuracies, or of numbers the first of their metrics, are other than
+      the kept ones by more than `CHECKED`. On the kind of machine that made the kept ones all numbers of all rounds are
+      the same, up to rounding.
     """
-    kept_results, lines, differ = _kept_results(planned.study.name), [], 0
+    known, lines, differ = task_file.results_directory() / planned.study.name, [], 0
     for job in planned.jobs:
-        before, now = RunDirectory(kept_results / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
-        was, here = before.summary(), now.summary()
-        if was is not None and here is not None:
-            accuracies = [100 * each["accuracy"]["cluster"]["mean"] for each in (was, here)]
-            difference = accuracies[1] - accuracies[0]
-            equal, near = _same_rounds(before, now), abs(difference) <= CHECKED
+        before, now = RunDirectory(known / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
+        if before.state is now.state is State.FINISHED:
+            metric, was, here = _compared(before, now)
+            share = metric.unit == "%"
+            equal, near = _same_rounds(before, now), abs(here - was) <= CHECKED * (1 if share else abs(was) / 100)
             differ += not (equal or near)
-            verdict = "the same" if equal else f"within {CHECKED:g} point" if near else "differs"
-            lines.append([job.title, *(f"{each:.2f}" for each in accuracies), f"{difference:+.2f}", verdict])
+            verdict = "the same" if equal else f"within {CHECKED:g} {'point' if share else '%'}" if near else "differs"
+            digits = 2 if share else 3
+            numbers = f"{was:.{digits}f}", f"{here:.{digits}f}", f"{here - was:+.{digits}f}"
+            lines.append([job.title, *numbers, verdict])
     return Table.of(("", "kept", "here", "difference", "numbers"), lines), differ
+
+
+def _compared(*directories: RunDirectory) -> tuple[Metric, float, float]:
+    """By what two runs are compared, with the number of each: the cluster accuracy, or where there is none, as of
+    numbers, the first further metric."""
+    before, now = (RunNumbers(each.path) for each in directories)
+    further = (rows_of(name)[0] for name in before.summary.get("metrics", {}))
+    found = [(each, each.of_run(before), each.of_run(now)) for each in (BY_KEY["cluster_accuracy"], *further)]
+    return next((each for each in found if not np.isnan(each[1:]).any()), found[0])
 
 
 def _same_rounds(before: RunDirectory, now: RunDirectory) -> bool:
@@ -337,13 +343,7 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     order = [cell.name for cell in study.cells]
     return {
         "study": study.name,
-        "title": study.title,
-        "paper": study.paper,
-        "table": study.table,
-        "page": study.page,
-        "note": study.note,
-        "published_is": study.published_is,
-        "layout": study.layout,
+        **{key: getattr(study, key) for key in ("title", "paper", "table", "page", "note", "published_is", "layout")},
         "about": dict(study.about),
         "rounds": planned.rounds,
         "seeds": sorted({*planned.seeds, *before["seeds"]}) if before else list(planned.seeds),

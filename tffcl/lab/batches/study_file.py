@@ -16,11 +16,12 @@ from tffcl.files import MOST_TOML, read_text
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.reporting.targets import parse_target
-from tffcl.lab.tasks.task_file import is_file, merged, overridden, read_toml, task_directory, task_names
+from tffcl.lab.tasks import task_file
 from tffcl.registry import Row, add
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, on_validation
 from tffcl.validation import Whole, check_value, types_of
 
+RUNS, RESULTS = "runs", "results"  # the directories of a study's runs, and of their small files and its tables
 LAYOUTS = ("published", "league")
 _LONGEST_SLUG = 80  # file systems end at 255 bytes
 _Tables = dict[str, dict]
@@ -153,7 +154,7 @@ class Study:
 
 def study_directory() -> pathlib.Path:
     """Where the studies that come with tffcl are."""
-    return task_directory() / "studies"
+    return task_file.task_directory() / "studies"
 
 
 def study_names() -> list[str]:
@@ -167,7 +168,7 @@ def _rows() -> dict[str, Row]:
     for name in study_names():
         study = load_study(name)
         able = sum(not cell.missing for cell in study.cells)
-        kept = _kept_cells(task_directory() / "results" / name) & {(cell.column, cell.row) for cell in study.cells}
+        kept = _kept_cells(task_file.results_directory() / name) & {(cell.column, cell.row) for cell in study.cells}
         able = f"{able} can be run, results of {len(kept) or 'none'} are kept"
         found[name] = Row(f"{study.title} ({len(study.cells)} cells: {able})")
     return found
@@ -214,12 +215,12 @@ def load_study(name: str | pathlib.Path) -> Study:
     path = pathlib.Path(name)
     if path.suffix != ".toml":
         path = study_directory() / f"{name}.toml"
-        if not is_file(path):
-            if name and is_file(pathlib.Path(f"{name}.toml")):
+        if not task_file.is_file(path):
+            if name and task_file.is_file(pathlib.Path(f"{name}.toml")):
                 raise UserError(f"unknown study {str(name)!r}; did you mean the file {name}.toml?")
             raise unknown("study", str(name), study_names(), listed="studies")
     try:
-        contents = read_toml(read_text(path, MOST_TOML), path.name)
+        contents = task_file.read_toml(read_text(path, MOST_TOML), path.name)
     except FileNotFoundError:
         hint = f"; did you mean {path.stem}, which comes with tffcl?" if path.stem in study_names() else ""
         raise UserError(f"there is no study file {path}{hint}") from None
@@ -253,7 +254,8 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         for row in rows:
             tables = (columns[column], rows[row], own.get(f"{column}/{row}", {}))
             cells.append(_cell(f"{path.name}, {column}/{row}", path.parent, base, (column, row), tables))
-    layout = _layout(path.name, contents.get("layout", LAYOUTS[0]))
+    if (layout := contents.get("layout", LAYOUTS[0])) not in LAYOUTS:
+        raise unknown(f"layout of {path.name}:", layout, LAYOUTS)
     of_columns: dict[str, tuple] = {}
     for cell, _ in cells if layout == "league" else ():
         if cell.measure not in BY_MEASURE:
@@ -276,12 +278,6 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         layout=layout,
         about={name: " ".join(table["about"].split()) for name, table in columns.items() if "about" in table},
     )
-
-
-def _layout(name: str, layout: str) -> str:
-    if layout not in LAYOUTS:
-        raise unknown(f"layout of {name}:", layout, LAYOUTS)
-    return layout
 
 
 def _tuning(where: str, table: Mapping) -> Tuning:
@@ -317,15 +313,14 @@ def _cell(
     is published: it has all of its cells.
     """
     (column, row), (of_column, of_row, own) = names, tables
-    missing = (
-        _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row))
-        or ""
-    )
-    published = _first(
-        own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
-    )
-    both = functools.reduce(merged, tables, base)
-    overrides = functools.reduce(overridden, (each.get("set", {}) for each in (base, *tables)), {})
+
+    def first(key: str):
+        values = own.get(key), _of_cell(of_row.get(key), column), _of_cell(of_column.get(key), row)
+        return next((value for value in values if value is not None), None)
+
+    missing, published = first("missing") or "", first("published")
+    both = functools.reduce(task_file.merged, tables, base)
+    overrides = functools.reduce(task_file.overridden, (each.get("set", {}) for each in (base, *tables)), {})
     accuracy = both.get("accuracy", "local")
     measure = both.get("measure", accuracy)
     if measure not in MEASURES:
@@ -351,8 +346,8 @@ def _cell(
     task = str(both.get("task", ""))
     if task.endswith(".toml"):
         task = str(directory / task)
-    elif task and task not in task_names():
-        raise unknown(f"task of {where}:", task, task_names())
+    elif task and task not in task_file.task_names():
+        raise unknown(f"task of {where}:", task, task_file.task_names())
     cell = Cell(
         column=column,
         row=row,
@@ -375,19 +370,12 @@ def _cell(
 def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
     """The values to choose from, by key; a later table's key without values takes it away."""
     for key, values in table.items():
-        if (
-            not isinstance(values, list)
-            or len(values) == 1
-            or any(value in values[:i] for i, value in enumerate(values))
-        ):
+        different = isinstance(values, list) and not any(value in values[:i] for i, value in enumerate(values))
+        if not different or len(values) == 1:
             raise UserError(
                 f"{where}: tune.{key} is {values!r}; it must be a list of two or more different values, or empty"
             )
     return {key: tuple(values) for key, values in table.items() if values}
-
-
-def _first(*values):
-    return next((value for value in values if value is not None), None)
 
 
 def _of_cell(value, key: str):

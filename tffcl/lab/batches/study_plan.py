@@ -15,7 +15,7 @@ from tffcl.errors import UserError
 from tffcl.files import finite
 from tffcl.lab.batches import search, sweep
 from tffcl.lab.batches.batch import Batch, Job
-from tffcl.lab.batches.study_file import Cell, Study, chosen, slug
+from tffcl.lab.batches.study_file import RESULTS, RUNS, Cell, Study, chosen, slug
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
@@ -144,7 +144,7 @@ def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConf
     return dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=fewer))
 
 
-_TRIALS = pathlib.PurePath("runs", "trials")
+_TRIALS = "trials"
 _RATE = "train.learning_rate"
 
 
@@ -199,7 +199,7 @@ def tuned(
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
     # The index says what a reader wants to know of them.
-    shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)
+    shutil.rmtree(batch.out / RESULTS / _TRIALS, ignore_errors=True)
     chosen = {
         cell.name: dataclasses.replace(cell, tune={}, missing=TRIAL_FAILED)
         if cell.name in waiting
@@ -227,7 +227,7 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
     """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what
     is default.
     """
-    task = {key: value for key, value in task_file.load_task(cell.task).contents.items() if key not in task_file.ABOUT}
+    task = task_file.settings_in(task_file.load_task(cell.task).contents)
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
     tuning, rounds = dataclasses.asdict(cell.tuning), float(planned.rounds)
     overrides = [_of_method(each, cell.method) for each in (cell.overrides, planned.overrides)]
@@ -270,7 +270,8 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
     title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in values.items())}"
-    return Job(config, _TRIALS / slug(cell.column) / slug(cell.row) / str(number) / f"seed-{tuning.seed}", title)
+    place = pathlib.PurePath(RUNS, _TRIALS, slug(cell.column), slug(cell.row), str(number), f"seed-{tuning.seed}")
+    return Job(config, place, title)
 
 
 def _nested(values: Mapping) -> Mapping:

@@ -9,7 +9,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches.batch import Batch, Job
 from tffcl.lab.reporting import batch_index, comparison_table, report, sweeps
 from tffcl.lab.reporting.verdict import verdict
-from tffcl.runs.metrics import BY_KEY, on_test, on_validation
+from tffcl.runs.metrics import on_validation
 from tffcl.runs.result import Result
 from tffcl.runs.run_directory import SUMMARY
 from tffcl.runs.run_files import RunFiles
@@ -56,7 +56,7 @@ class Summaries(list):
     def summary_frame(self) -> pd.DataFrame:
         """A row a method or a point of a sweep: means over the seeds, `<column>_std` and `<column>_stderr`, as in
         table.csv or sweep.csv."""
-        frame = report.plain_table(self.out).to_frame(comparison_table.SPREAD)
+        frame = report.plain_table(self.out).to_frame()
         return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
 
     @property
@@ -129,26 +129,16 @@ class Found(Summaries):
     def frame(self) -> pd.DataFrame:
         """A row a point, the best first: its values, after how many `rounds` it was last compared, and its metric on
         validation examples then, in percent where tables have it so; NaN where it diverged."""
-        index, metric, rows = self._batch.index, on_validation(self._batch.index["select"]), {}
-        for rung in reversed(index["rungs"]):
-            for point in rung["points"]:
-                score = float("nan") if point["score"] is None else metric.scale * point["score"]
-                rows.setdefault(tuple(point["values"]), [*point["values"], rung["rounds"], score])
-        return pd.DataFrame(rows.values(), columns=[*self._settings, "rounds", metric.name])
+        rows = [[*values, rounds, score] for values, rounds, score in sweeps.compared_points(self._batch.index)]
+        columns = [*self._settings, "rounds", on_validation(self._batch.index["select"]).name]
+        return pd.DataFrame(rows, columns=columns)
 
     @property
     def tests(self) -> pd.DataFrame:
         """A row a fresh seed of the picked values: accuracies on test examples in percent, and the metric by which they
         were picked; NaN where there is none."""
-        picked, select = self._batch.index["picked"], self._batch.index["select"]
-        own = on_test(on_validation(select))
-        columns = {
-            (metric := own if kind == select else BY_KEY[f"{kind}_accuracy"]).name: [
-                float("nan") if value is None else metric.scale * value for value in values
-            ]
-            for kind, values in picked["test"].items()
-        }
-        return pd.DataFrame({"seed": picked["seeds"], **columns})
+        columns = {metric.name: values for metric, values in sweeps.picked_tests(self._batch.index).values()}
+        return pd.DataFrame({"seed": self._batch.index["picked"]["seeds"], **columns})
 
     def result(self, *name: object, seed: int | None = None) -> Result:
         """Returns the result of the picked values, of a fresh seed, default the first; see `Summaries.result`."""

@@ -19,7 +19,7 @@ from tffcl.validation import check_kind, check_value
 if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
     from tffcl.clients.population import Population
-    from tffcl.lab.batches.batch import Job, Options
+    from tffcl.lab.batches.batch import Job
     from tffcl.lab.batches.run import ObjectRun
     from tffcl.lab.batches.summaries import Summaries
     from tffcl.runs.callbacks import Callback
@@ -286,13 +286,14 @@ def sweep(
     Raises:
       UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
     """
-    from tffcl.lab.batches.batch import Options
-
     planned = plan_given(
         method, over, population, task=task, seeds=seeds, later=later, memory=memory, overrides=overrides,
         protocol=protocol,
     )  # fmt: skip
-    found = run_plan(planned, out, Options(data_dir, resume, overwrite, show_progress, workers, callbacks))
+    found = run_plan(
+        planned, out, data_dir=data_dir, resume=resume, overwrite=overwrite, show_progress=show_progress,
+        workers=workers, callbacks=callbacks,
+    )  # fmt: skip
     if any(found):
         report.write_report(found.out)
     return found
@@ -358,7 +359,7 @@ def plan_given(
     return planned
 
 
-def run_plan(planned: Plan, out: str | pathlib.Path, options: "Options") -> "Summaries":
+def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
     """Does what `sweep` does, but for the page.
 
     `OUT/batch.json` says before the first run what there will be.
@@ -366,7 +367,7 @@ def run_plan(planned: Plan, out: str | pathlib.Path, options: "Options") -> "Sum
     Args:
       planned: What to run.
       out: Directory of the sweep.
-      options: How the runs are made.
+      **how: As of `batch.Options`.
 
     Returns:
       The summaries, point by point and of each point seed by seed.
@@ -377,11 +378,11 @@ def run_plan(planned: Plan, out: str | pathlib.Path, options: "Options") -> "Sum
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.summaries import Summaries
 
-    batch = batches.Batch("sweep", out, options, written=["report.html", "sweep.csv"])
+    batch = batches.Batch("sweep", out, batches.Options(**how))
     jobs = jobs_of(planned)
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
-    with batch.begun(order, contents_of(planned)):
+    with batch.claimed(order, contents_of(planned)):
         found = dict(zip(order, batch.run(order, after_each=lambda: report.write_table(batch.out))))
     names = [point.values for point in planned.points for _ in point.runs]
     jobs = [job for own in jobs for job in own]

@@ -5,8 +5,6 @@ import pathlib
 from tffcl.errors import UserError, unknown
 from tffcl.validation import check_label, each_once
 
-_FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
-
 
 def add_data_dir(parser):
     """Adds where data sets are."""
@@ -134,8 +132,12 @@ def parse_formats(text: str) -> list[str]:
     Raises:
       UserError: If one is unknown.
     """
-    formats = [each.strip() for each in text.split(",")] if text else []
+    if not text:
+        return []
+    from tffcl.lab.reporting.table import FORMATS
+
+    formats = [each.strip() for each in text.split(",")]
     for each in formats:
-        if each not in _FORMATS:
-            raise unknown("format", each, _FORMATS)
+        if each not in FORMATS:
+            raise unknown("format", each, FORMATS)
     return formats

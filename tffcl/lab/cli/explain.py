@@ -42,7 +42,7 @@ def explain(kind: str, name: str) -> list[str]:
     Raises:
       UserError: For an unknown name.
     """
-    row, also = registry.find(kind, name), _ALSO.get(kind, _nothing)
+    row, also = registry.find(kind, name), _ALSO.get(kind, lambda name: ())
     if kind in ("tasks", "studies", "encoders"):
         return [*([row.summary] if kind == "encoders" else []), *also(name)]
     table = f"algorithms.{name}" if kind == "algorithms" else registry.noun(kind)
@@ -53,10 +53,6 @@ def explain(kind: str, name: str) -> list[str]:
     else:
         keys = _settings(table, row.builder(), registry.given(kind))
     return [row.summary, *keys, *also(name)]
-
-
-def _nothing(name: str) -> Iterator[str]:
-    yield from ()
 
 
 def _algorithm(name: str) -> Iterator[str]:

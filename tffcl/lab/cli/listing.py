@@ -73,7 +73,6 @@ def _name_values(parser: argparse.ArgumentParser):
         "algorithms": "algorithms",
         "signature": "signatures",
         "name": "studies",
-        "names": "datasets",
     }
     files = {"out": shtab.DIRECTORY, "to": shtab.DIRECTORY, "check": shtab.DIRECTORY, "data_dir": shtab.DIRECTORY}
     for command in _parsers(parser):

@@ -65,14 +65,13 @@ def run(options):
     from tffcl.lab.batches.run import run
 
     out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
-    how = {"resume": options.resume, "overwrite": options.overwrite}
     workers = shared.workers(options)
     if not options.resume:
         job = batch.Job(resolved, pathlib.Path(out), options.algorithm)
-        about = batch.Estimate({job: resolved.train.rounds}, batch.earlier_places([job])).in_words
+        about = batch.Estimate({job: resolved.train.rounds}, batch.earlier_places([job])).of()
         if about:
-            print(f"1 run{about}", file=sys.stderr, flush=True)
-    run(resolved, out, data_dir=options.data_dir, **how, workers=workers)
+            print(f"1 run{about}, going by earlier runs", file=sys.stderr, flush=True)
+    run(resolved, out, **_how(options), workers=workers)
     shared.print_report(out, options)
 
 
@@ -92,9 +91,10 @@ def compare(options) -> int:
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"
-    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite, "targets": wanted}
-    how |= {"others": lambda name: resolve.resolve(options.task, name, overrides=overrides)}
-    summaries = compare.compare_runs(configs, out, **how, workers=shared.workers(options))
+    summaries = compare.compare_runs(
+        configs, out, targets=wanted, workers=shared.workers(options), **_how(options),
+        others=lambda name: resolve.resolve(options.task, name, overrides=overrides),
+    )  # fmt: skip
     shared.print_report(out, options)
     return 1 if None in summaries else 0
 
@@ -136,11 +136,14 @@ def sweep(options) -> int:
         options.task, options.algorithm, axes, seeds=shared.parse_seeds(options.seeds), overrides=overrides
     )
     out = options.out or _default_out("sweep", options, axes)
-    from tffcl.lab.batches.batch import Options  # which imports TensorFlow: a mistake is told before
-
-    summaries = sweep.run_plan(planned, out, Options(options.data_dir, options.resume, options.overwrite))
+    summaries = sweep.run_plan(planned, out, **_how(options))
     shared.print_report(out, options)
     return 1 if None in summaries else 0
+
+
+def _how(options) -> dict:
+    """How the runs of a batch are made, as `batch.Options` takes it."""
+    return {name: getattr(options, name) for name in ("data_dir", "resume", "overwrite")}
 
 
 def _default_out(kind: str, options, axes) -> str:
@@ -158,8 +161,7 @@ def _search(options, overrides: Mapping, source, texts) -> int:
         axes = [sweep.parse_axis(text, source, option) for option, text in texts]
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=seeds, overrides=overrides, points=points)
     out = options.out or _default_out("search", options, axes)
-    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
-    found = search.run_search(planned, out, chosen, **how)
+    found = search.run_search(planned, out, chosen, **_how(options))
     print(repr(found))
     return 1 if None in found else 0
 

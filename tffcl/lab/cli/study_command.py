@@ -47,9 +47,9 @@ def study(options) -> int:
     seeds = () if options.seeds is None else shared.parse_seeds(options.seeds)
     if options.table_only:
         names = [(cell.column, cell.row) for cell in study_file.chosen(found, options.only)] if options.only else None
-        if (noted := read_index(out / "results", "study")) and noted["study"] == found.name:
+        if (noted := read_index(out / study_file.RESULTS, "study")) and noted["study"] == found.name:
             study_file.compare_with(found, noted["cells"])
-            write_index(out / "results", "study", noted)
+            write_index(out / study_file.RESULTS, "study", noted)
         _show_table(found.name, out, options, {"cells": names, "seeds": seeds})
         return 0
     from tffcl.lab.tasks import resolve, task_file
@@ -82,13 +82,13 @@ def _show_table(name: str, out: pathlib.Path, options, which: Mapping):
     """
     from tffcl.lab.reporting import study_results, study_table
     from tffcl.lab.reporting.batch_index import read_index
-    from tffcl.lab.tasks.task_file import task_directory
+    from tffcl.lab.tasks.task_file import results_directory
 
     if options.out is not None or out.exists():
         write_tables(out, which)
         return
     ran = ", ".join(map(str, sorted([*out.parent.glob(name), *out.parent.glob(f"{name}-rounds-*")])))
-    directory = task_directory() / "results" / name
+    directory = results_directory() / name
     if options.rounds == 1 and read_index(directory, "study"):
         print(f"{study_table.to_text(study_results.read_study(directory, **which))}\n\nkept results: {directory}")
         if ran:
@@ -104,17 +104,18 @@ def _default_out(name: str, rounds: float) -> str:
 def write_tables(out: pathlib.Path, which: Mapping | None = None):
     """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see
     `read_study`)."""
+    from tffcl.lab.batches.study_file import RESULTS
     from tffcl.lab.reporting import study_results, study_table
-    from tffcl.lab.reporting.batch_index import read_index
+    from tffcl.lab.reporting.batch_index import STUDY_TABLE, TABLE, read_index
 
-    results = out if read_index(out, "study") else out / "results"
+    results = out if read_index(out, "study") else out / RESULTS
     read = study_results.read_study(results)
     if any(each.noted["measure"] in study_results.EPSILONS and each.here.count for each in read.results):
         from tffcl.lab.reporting import figures
 
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
-    write_text(results / "table.csv", study_table.to_csv(read))
-    write_text(results / "table.md", study_table.to_markdown(read))
+    write_text(results / TABLE, study_table.to_csv(read))
+    write_text(results / STUDY_TABLE, study_table.to_markdown(read))
     print(printable(study_table.to_text(study_results.read_study(results, **which) if which else read), keep="\n"))
     print(f"\nresults: {results}")
 
@@ -124,11 +125,11 @@ def results(options):
     from tffcl.lab.batches.study_file import planned_numbers
     from tffcl.lab.reporting.batch_index import check_begins
     from tffcl.lab.reporting.results_page import results_page, write_leagues
-    from tffcl.lab.tasks.task_file import task_directory
+    from tffcl.lab.tasks.task_file import results_directory
 
-    directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
+    directory = pathlib.Path(options.directory) if options.directory else results_directory()
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
-    of_tffcl = directory.resolve() == (task_directory() / "results").resolve()
+    of_tffcl = directory.resolve() == results_directory().resolve()
     check_begins(target, b"# What the studies give")
     write_text(target, results_page(directory, planned_numbers() if of_tffcl else None))
     for written in (target, *write_leagues(directory)):

@@ -119,13 +119,8 @@ def load_dataset(
         if names is not None:
             raise UserError(f"{partition} is of one data set: name = '...' ({', '.join(_MIXTURES)} take names = [...])")
         return _load_one(settings, seed=seed, data_dir=data_dir, also=also)
-    listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
-    if (
-        {"name", "builder"} & set(settings)
-        or not listed
-        or isinstance(names, str)
-        or not 2 <= len(names) == len(set(names))
-    ):
+    listed = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+    if {"name", "builder"} & set(settings) or not listed or not 2 <= len(names) == len(set(names)):
         raise UserError(f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name")
     sets = [_load_one({**settings, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
     return mixture(sets, **mixing)

@@ -8,12 +8,14 @@ from typing import NotRequired, TypedDict
 
 import msgspec
 
+from tffcl.display import listed
 from tffcl.errors import RESUME, UserError
 from tffcl.files import damaged, opened, read_json, telling_damage, write_json
 from tffcl.runs.run_directory import CONFIG, FAILED, REPORT, SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers, read_run
 
 INDEX = "batch.json"
+TABLE, TARGETS, SWEEP_TABLE, STUDY_TABLE = "table.csv", "targets.csv", "sweep.csv", "table.md"
 
 
 class _Point(TypedDict):
@@ -106,6 +108,10 @@ class Study(TypedDict):
 
 
 KINDS: Mapping[str, type] = {"comparison": Comparison, "sweep": Sweep, "search": Search, "study": Study}
+# What is written beside the index.
+BESIDE: Mapping[str, Sequence[str]] = {
+    "comparison": (REPORT, TABLE, TARGETS), "sweep": (REPORT, SWEEP_TABLE), "search": (), "study": (TABLE, STUDY_TABLE),
+}  # fmt: skip
 
 
 def write_index(path: pathlib.Path, kind: str, contents: Mapping):
@@ -187,23 +193,21 @@ def read_failure(path: pathlib.Path, method: str) -> Failure | None:
         return Failure(method, int(noted["seed"]), " ".join(str(noted["reason"]).split()))
 
 
+def places_in(path: str | pathlib.Path) -> list[tuple[str, int, pathlib.Path]]:
+    """Returns method, seed and directory of each run of a comparison (`<algorithm>/seed-<n>/`), by method and seed."""
+    named = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in pathlib.Path(path).glob("*/seed-*")]
+    return sorted((each.parent.name, int(seed[1]), each) for each, seed in named if seed and each.is_dir())
+
+
 def find_failures(path: str | pathlib.Path) -> list[Failure]:
-    """Reads the runs of a comparison (`<algorithm>/seed-<n>/`) that failed, by method and seed."""
-    places = [
-        each for each in pathlib.Path(path).glob(f"*/seed-*/{FAILED}") if re.fullmatch(r"seed-\d+", each.parent.name)
-    ]
-    found = (read_failure(each.parent, each.parent.parent.name) for each in places)
-    return sorted((each for each in found if each), key=lambda each: (each.method, each.seed))
+    """Reads the runs of a comparison that failed, by method and seed."""
+    found = (read_failure(place, method) for method, _, place in places_in(path))
+    return [each for each in found if each]
 
 
-_MOST_NAMED = 3  # runs in a message
 # How what tffcl writes beside the runs of a comparison begins: nobody else's file does.
 PAGE = rb"\s*<!DOCTYPE html>.{,300}default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_BEGINNINGS = {
-    REPORT: PAGE + rb"; script",
-    "table.csv": rb"algorithm(,seeds,|\s*$)",
-    "targets.csv": rb"algorithm,metric,target,",
-}
+_BEGINNINGS = {REPORT: PAGE + rb"; script", TABLE: rb"algorithm(,seeds,|\s*$)", TARGETS: rb"algorithm,metric,target,"}
 
 
 def check_ours(path: pathlib.Path):
@@ -237,14 +241,13 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
         raise UserError(f"{path} is not a directory; give the output directory of a run or a comparison")
     if RunDirectory(path).is_run:
         return [read_run(path)]
-    seeds = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()]
-    found = [(each.parent.name, int(match[1]), each) for each, match in seeds if match]
+    found = places_in(path)
     if not found:
         raise UserError(
             f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it{runs_below(path)}"
         )
     methods = in_order(path, [method for method, _, _ in found])
-    found.sort(key=lambda each: (methods.index(each[0]), *each[1:]))
+    found.sort(key=lambda each: methods.index(each[0]))
     unfinished = unfinished_runs(path)
     finished = [(method, each) for method, _, each in found if (each / SUMMARY).is_file()]
     if not finished:
@@ -272,12 +275,11 @@ def runs_below(path: pathlib.Path) -> str:
     for depth in ("seed-*", "*/seed-*", "*/*/seed-*"):
         found = sorted(str(file.parent) for file in path.glob(f"{depth}/{CONFIG}"))
         if found:
-            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-            return f"; further down {'are' if len(found) > 1 else 'is'} {', '.join(found[:_MOST_NAMED])}{more}"
+            return f"; further down {'are' if len(found) > 1 else 'is'} {listed(found, 3)}"
     return ""
 
 
 def unfinished_runs(path: str | pathlib.Path) -> list[pathlib.Path]:
     """The runs of a comparison that have been started, but have neither a summary nor failed yet."""
-    started = sorted(each.parent for each in pathlib.Path(path).glob(f"*/seed-*/{CONFIG}"))
+    started = [place for _, _, place in places_in(path) if (place / CONFIG).is_file()]
     return [each for each in started if not RunDirectory(each).ended]

@@ -134,7 +134,6 @@ RESULT_GROUPS = (_ACCURACIES, "clusters", "agreement", "worst 10 %")
 FURTHER_GROUPS = ("variance", "clients %", "those that took part", "never trained counted")
 TRAFFIC_GROUPS = ("traffic",)
 TIME_GROUPS = ("seconds", "of which")
-SPREAD = ("std", "stderr")  # what tables for programs have beside a mean
 # The parts of the time are for the report; in a terminal they would only make the table longer.
 TEXT_GROUPS = (*_FIRST_GROUPS, *TRAFFIC_GROUPS, "seconds")
 
@@ -157,7 +156,7 @@ def directory_rows(path: str | pathlib.Path) -> list[Row]:
     """Returns the rows of the run or the comparison in a directory, failed ones too, in the order that was asked for.
 
     Raises:
-      UserError: As `files.find_runs`, but not where all runs failed.
+      UserError: As `batch_index.find_runs`, but not where all runs failed.
     """
     failures = [] if RunDirectory(path).is_run else batch_index.find_failures(path)
     finished = not failures or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
@@ -190,12 +189,6 @@ def to_table(
     return Table([Column(first), Column("seeds"), *chosen], cells, failures)
 
 
-def to_csv(rows: Sequence[Row], **others) -> str:
-    """Returns the table for programs, see `plain_table`: of each column mean, `<column>_std` and standard error,
-    `<column>_stderr`; a cell is empty where there is no number."""
-    return plain_table(rows, **others).to_csv(SPREAD)
-
-
 def plain_table(
     rows: Sequence[Row],
     *,
@@ -203,7 +196,8 @@ def plain_table(
     first: Sequence[str] = ("algorithm",),
     names: Sequence[Sequence[object]] | None = None,
 ) -> Table:
-    """Makes the table for programs. The last column, `failed`, says which seeds failed and why.
+    """Makes the table for programs, with standard deviations and errors. The last column, `failed`, says which seeds
+    failed and why.
 
     Args:
       rows: What `comparison_rows` gave.
@@ -215,7 +209,7 @@ def plain_table(
     for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in row.failures)
         lines.append([*own, len(row.seeds), *(row.stat(each) for each in columns), failed])
-    return Table([*map(Column, first), Column("seeds"), *columns, Column("failed")], lines)
+    return Table([*map(Column, first), Column("seeds"), *columns, Column("failed")], lines, spread=("std", "stderr"))
 
 
 def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:

@@ -152,7 +152,6 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     if sweep is None:
         return {}
     rows = comparison_table.comparison_rows(sweep.runs)
-    failures = [str(each) for point in sweep.points for each in point.row.failures]
     facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
     values = [
         (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))
@@ -165,7 +164,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
         "traffic": comparison_table.page_table(rows, comparison_table.TRAFFIC_GROUPS, first=sweep.title),
         "seconds": comparison_table.page_table(rows, comparison_table.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),
-        "failures": failures,
+        "failures": [str(each) for row in sweep.rows for each in row.failures],
         # Columns or lines for each point are too many.
         "verdict": [], "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
         "sections": _sections(pictures, []),

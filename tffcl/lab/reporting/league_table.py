@@ -17,6 +17,7 @@ from tffcl.lab.reporting.number_format import (
     show_bytes,
     show_count,
     show_number,
+    show_reached,
     show_seconds,
     show_settings,
 )
@@ -158,12 +159,8 @@ def cells(row: LeagueRow) -> list[str]:
     local = found["local"] if metric.measure in found else further
     beside = local, found["global" if metric.measure == "cluster" else "cluster"]
     accuracies = [show_number(each, metric.digits) for each in (result.here, beside[0])] + [show_number(beside[1], 2)]
-    missed = row.seeds - stats["rounds_to_target"].count
-    rounds = "not reached" if target else MISSING
-    if stats["rounds_to_target"].count:
-        rounds = show_count(stats["rounds_to_target"])
-    if missed and stats["rounds_to_target"].count:
-        rounds = f"{rounds} ({missed} not reached)"
+    needed = stats["rounds_to_target"]
+    rounds = show_reached(show_count(needed), needed.count, row.seeds - needed.count) if target else MISSING
     return [
         result.noted["row"], accuracies[0], _show_difference(row), *accuracies[1:],
         show_number(stats["cluster_worst_decile"], 1), _with_minus(show_number(stats["participation_gap"], 1)),

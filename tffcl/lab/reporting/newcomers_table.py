@@ -15,7 +15,7 @@ from tffcl.lab.reporting.table import Column, Table, percent
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
-NEWCOMERS = "newcomers.json"
+NEWCOMERS, NEWCOMERS_CSV = "newcomers.json", "newcomers.csv"
 
 _KEYS = ("cluster_accuracy", "local_accuracy", "cluster_worst_decile", "local_worst_decile")
 COLUMNS = (
@@ -115,5 +115,5 @@ def shown(client: Mapping, column: str) -> str:
 def write_table(path: str | pathlib.Path) -> str:
     """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
     rows = newcomer_rows(path)
-    write_text(pathlib.Path(path) / "newcomers.csv", comparison_table.to_csv(rows, columns=COLUMNS))
+    write_text(pathlib.Path(path) / NEWCOMERS_CSV, comparison_table.plain_table(rows, columns=COLUMNS).to_csv())
     return f"{comparison_table.to_table(rows, _GROUPS, columns=COLUMNS).to_text()}\n\n{LEGEND}"

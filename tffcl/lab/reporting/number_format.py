@@ -76,6 +76,13 @@ def show_count(stat: Stat) -> str:
     return show_number(stat, 0 if stat.count == 1 else 1)
 
 
+def show_reached(shown: str, count: int, missed: int) -> str:
+    """Returns a number of so many seeds, with how many others never reached its target."""
+    if not missed:
+        return shown
+    return f"{shown} ({missed} not reached)" if count else "not reached"
+
+
 def show_seconds(stat: Stat) -> str:
     """Returns seconds: two decimals below ten, one above."""
     return show_number(stat, 2 if stat.mean < 10 else 1)

@@ -52,6 +52,14 @@ def by_cluster(labels: np.ndarray, merges: np.ndarray | None = None) -> np.ndarr
     return by_group(labels, place)
 
 
+def node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
+    """Returns the cluster of each node of a tree, by its place among the clusters, or -1 where it joins several."""
+    clusters = ranks(labels).tolist()
+    for left, right in merges[:, :2].astype(int):
+        clusters.append(clusters[left] if clusters[left] == clusters[right] else -1)
+    return clusters
+
+
 def blocks(ordered: Sequence) -> list[Block]:
     """Returns the stretches of equal names in a sequence."""
     ordered = np.asarray(ordered)

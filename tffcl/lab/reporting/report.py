@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from tffcl.errors import UserError, printable
 from tffcl.files import check_no_link, check_replaceable, make_directory, write_bytes, write_text
 from tffcl.lab.reporting import batch_index, comparison_table, html, report_figures, sweeps, targets, verdict
-from tffcl.lab.reporting.batch_index import INDEX
+from tffcl.lab.reporting.batch_index import INDEX, SWEEP_TABLE, TABLE, TARGETS
 from tffcl.lab.reporting.report_figures import Picture
-from tffcl.lab.reporting.table import Table
+from tffcl.lab.reporting.table import FORMATS, Table
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
-FORMATS = {"csv", "md", "latex", "png", "svg", "pdf"}  # of tables and figures
 _EVENTS = "events.out.tfevents.pictures"  # what TensorBoard shows of a report
 
 
@@ -36,7 +35,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
       UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
     """
     path = RunDirectory(path).path
-    if isinstance(formats, str) or not FORMATS.issuperset(formats):
+    if isinstance(formats, str) or not set(formats).issubset(FORMATS):
         raise UserError(f"formats is {formats!r:.80}; it must be a list of some of {', '.join(sorted(FORMATS))}")
     check_no_link(path / FIGURES)  # before anything is drawn
     check_replaceable(path / REPORT)
@@ -137,8 +136,8 @@ def write_table(path: str | pathlib.Path):
       UserError: If a file of a run is missing or damaged.
     """
     path = pathlib.Path(path)
-    name = "sweep.csv" if sweeps.is_sweep(path) else "table.csv"
-    write_text(path / name, plain_table(path).to_csv(comparison_table.SPREAD))
+    name = SWEEP_TABLE if sweeps.is_sweep(path) else TABLE
+    write_text(path / name, plain_table(path).to_csv())
 
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
@@ -147,11 +146,11 @@ def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture],
     draw = report_figures.run_pictures if alone else report_figures.comparison_pictures
     pictures = draw(runs[0] if alone else runs, formats)
     rows = comparison_table.directory_rows(path)
-    table = {} if alone else {"table.csv": comparison_table.to_csv(rows)}
+    table = {} if alone else {TABLE: comparison_table.plain_table(rows).to_csv()}
     table |= _further("table", formats, comparison_table.to_table(rows))
     wanted = [] if alone else targets.read_targets(path)
     if wanted:
-        table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))
+        table[TARGETS] = targets.to_csv(targets.reached(runs, wanted))
     return pictures, {**table, REPORT: html.render(runs, pictures, path)}
 
 
@@ -165,7 +164,7 @@ def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture]
     sweep = sweeps.read_sweep(path)
     pictures = report_figures.sweep_pictures(sweep, formats)
     return pictures, {
-        "sweep.csv": sweeps.plain_table(sweep).to_csv(comparison_table.SPREAD),
+        SWEEP_TABLE: sweeps.plain_table(sweep).to_csv(),
         **_further("sweep", formats, sweeps.to_table(sweep)),
         REPORT: html.render(sweep.runs, pictures, path, sweep),
     }

@@ -129,67 +129,53 @@ def _maps(sweep: Sweep) -> ReportFigure | None:
 
 OF_RUNS = (
     Row(
-        "accuracy",
-        ROUNDS,
-        "The three accuracies",
+        "accuracy", ROUNDS, "The three accuracies",
         "Each panel is another question, so compare methods within a panel. The local accuracy counts the clients "
         "that have trained by then.",
         lambda runs: rounds.accuracy_figure(runs) if len(runs[0].rounds["round"]) and _have_accuracies(runs) else None,
         _BAND,
     ),
     Row(
-        "metrics",
-        ROUNDS,
-        "Further metrics",
+        "metrics", ROUNDS, "Further metrics",
         "Of the same models on the same examples as the accuracies, each computed on a client's whole test set; the "
         "mean over the clients for whom it is defined.",
         rounds.metrics_figure,
         _BAND,
     ),
     Row(
-        "progress",
-        ROUNDS,
-        "Training loss, clusters and their agreement with the true groups",
+        "progress", ROUNDS, "Training loss, clusters and their agreement with the true groups",
         "An adjusted Rand index of 1 is perfect agreement, about 0 is chance.",
         lambda runs: rounds.progress_figure(runs) if len(runs[0].rounds["round"]) else None,
         _BAND | {"private": " A method that released something without noise has spent infinite ε, which is no line."},
     ),
     Row(
-        "traffic",
-        ROUNDS,
-        "Accuracy against what is sent",
+        "traffic", ROUNDS, "Accuracy against what is sent",
         "The bytes that the server has sent to all clients and they have sent back by then, signatures included. "
         "Farther to the left, an accuracy costs less.",
         lambda runs: rounds.traffic_figure(runs) if _have_accuracies(runs) else None,
         {"seeds": " Bytes and accuracies are means over the seeds, the band is ± their deviation."},
     ),
     Row(
-        "merging",
-        ROUNDS,
-        "How clusters merge",
+        "merging", ROUNDS, "How clusters merge",
         "At first every client is a cluster of its own; clients become known when they first take part. The objective "
         "is the sum of the cosines of all pairs of clusters: less is farther apart.",
         _merging,
         _BAND,
     ),
     Row(
-        "clients",
-        CLIENTS,
-        "How the accuracy is spread over clients",
+        "clients", CLIENTS, "How the accuracy is spread over clients",
         "A dot is a client. The box holds the middle half of them, its line is the median, the whiskers reach from "
         "the worst to the best tenth, the diamond is the mean. A narrow box far to the right serves all clients well.",
         lambda runs: clients.client_accuracy_figure(runs) if _have_accuracies(runs) else None,
         {"seeds": " The clients of all seeds are put together."},
     ),
     Row(
-        "sizes",
-        CLIENTS,
-        "How much data the clients have",
+        "sizes", CLIENTS, "How much data the clients have",
         "The height of a bar is the number of clients with so many training examples; the dashed line is the median.",
         lambda runs: clients.client_sizes_figure(runs[0].clients.examples) if runs[0].clients.examples.any() else None,
         {"seeds": " It is of seed {0[0].seed}."},
     ),
-)
+)  # fmt: skip
 OF_ONE = (
     Row(
         "labels", CLUSTERS, "Who holds which labels",

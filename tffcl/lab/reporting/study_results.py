@@ -157,11 +157,9 @@ class StudyResults:
         rounds = self.noted["rounds"]
         ran = [(each.rounds, each.noted.get("paper_rounds")) for each in self.results if each.rounds is not None]
         fewer = sum(whole is not None and done < whole for done, whole in ran)
-        if rounds == 1 and fewer:
-            return f"all rounds, {fewer} of {len(ran)} numbers with fewer"
-        return (
-            "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
-        )
+        if rounds == 1:
+            return f"all rounds, {fewer} of {len(ran)} numbers with fewer" if fewer else "all rounds"
+        return f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
 
     @property
     def seconds(self) -> Mapping[str, float]:

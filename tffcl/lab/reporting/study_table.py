@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from tffcl import files
 from tffcl.files import read_json, telling_damage
 from tffcl.lab.reporting import league_table, study_results
-from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number
+from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number, show_reached
 from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults, difference_of
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import BY_MEASURE
@@ -43,9 +43,7 @@ def compared_cells(
         counted = "rounds" if measure == "rounds_to" else "Mb"
         counted += f" from {noted['since']} on" if noted.get("since") else ""
         compared = f"{counted} to {noted['accuracy']} {noted['target']:g} %"
-    shown = show_number(here, digits)
-    if missed:
-        shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
+    shown = show_reached(show_number(here, digits), here.count, missed)
     paper = MISSING if mean is None else f"{mean:.{digits}f}{'' if spread is None else f' ± {spread:.{digits}f}'}"
     apart = difference_of(here, missed, published, cut)
     if apart is None:

@@ -14,13 +14,11 @@ from tffcl.lab.reporting.comparison_table import LEGEND, Row
 from tffcl.lab.reporting.number_format import Stat, show_number, show_value
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs import run_files
-from tffcl.runs.metrics import BY_KEY, on_validation
+from tffcl.runs.metrics import BY_KEY, Metric, on_test, on_validation
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunFiles
 
 _ERRORS = "clustering error"
-
-
 _OF_SUMMARY = ("cluster_accuracy", "local_accuracy", "global_accuracy", "clusters", "ari")
 SWEEP_COLUMNS = (
     *(Column.of(BY_KEY[key]) for key in _OF_SUMMARY),
@@ -70,6 +68,11 @@ class Sweep:
     keys: tuple[str, ...]
     labels: tuple[str, ...]
     points: Sequence[Point]
+
+    @property
+    def rows(self) -> list[Row]:
+        """One a point."""
+        return [point.row for point in self.points]
 
     @property
     def runs(self) -> list[RunFiles]:
@@ -123,11 +126,6 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
     return Point(values, runs, Row.of(name, runs, SWEEP_COLUMNS, failures))
 
 
-def sweep_rows(sweep: Sweep) -> list[Row]:
-    """Returns one row a point."""
-    return [point.row for point in sweep.points]
-
-
 def measured_groups(sweep: Sweep) -> list[str]:
     """Returns the groups of `SWEEP_COLUMNS` without that of the clustering error where no run has one."""
     known = any(point.row.stats["clustering_error"].count for point in sweep.points)
@@ -142,14 +140,14 @@ def legend(sweep: Sweep) -> list[tuple[str, str]]:
 
 def to_table(sweep: Sweep) -> Table:
     """Makes the table, a row a point."""
-    groups, rows = measured_groups(sweep), sweep_rows(sweep)
-    return comparison_table.to_table(rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
+    groups = measured_groups(sweep)
+    return comparison_table.to_table(sweep.rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
 
 
 def plain_table(sweep: Sweep) -> Table:
     """Makes the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
     names = [point.values for point in sweep.points]
-    return comparison_table.plain_table(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
+    return comparison_table.plain_table(sweep.rows, columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
 
 
 def read_search(path: str | pathlib.Path) -> dict | None:
@@ -165,28 +163,44 @@ def read_search(path: str | pathlib.Path) -> dict | None:
     return found
 
 
+def compared_points(found: Mapping) -> list[tuple[list, int, float]]:
+    """Returns of each point of a search, the best first, its values, after how many rounds it was last compared, and
+    its metric on validation examples then, in its unit; NaN where it diverged."""
+    metric, last = on_validation(found["select"]), {}
+    for rung in reversed(found["rungs"]):
+        for point in rung["points"]:
+            score = math.nan if point["score"] is None else metric.scale * point["score"]
+            last.setdefault(show_value(point["values"]), (point["values"], rung["rounds"], score))
+    return list(last.values())
+
+
+def picked_tests(found: Mapping) -> dict[str, tuple[Metric, list[float]]]:
+    """Returns what the picked point of a search gives on test examples: the accuracies, and the metric that it was
+    picked by, by name, with the values of the fresh seeds in its unit; NaN where there is none."""
+    by_name = {}
+    for name, values in found["picked"]["test"].items():
+        metric = on_test(on_validation(name)) if name == found["select"] else BY_KEY[f"{name}_accuracy"]
+        by_name[name] = metric, [math.nan if value is None else metric.scale * value for value in values]
+    return by_name
+
+
 def search_text(found: Mapping) -> str:
     """Returns the points, each with the rounds that it was given, best first, and below them the picked one."""
     title = ", ".join(found["labels"])
     metric = on_validation(found["select"])
     heads = [title, "rounds", f"validation {found['select']}{f' {metric.unit}' if metric.unit else ''}"]
-    lines, seen = [], set()
-    for rung in reversed(found["rungs"]):
-        for point in rung["points"]:
-            name = show_value(point["values"])
-            if name not in seen:
-                score = math.nan if point["score"] is None else metric.scale * point["score"]
-                lines.append([name, str(rung["rounds"]), show_number(Stat.of([score]), metric.digits)])
-                seen.add(name)
+    lines = [
+        [show_value(values), str(rounds), show_number(Stat.of([score]), metric.digits)]
+        for values, rounds, score in compared_points(found)
+    ]
     text = [Table.of(heads, lines).to_text()]
     picked = found["picked"]
     if picked is None:
         return "\n".join([*text, "", f"not finished; {RESUME} goes on"])
     seeds = ", ".join(map(str, picked["seeds"]))
     text += ["", f"picked: {title} {show_value(picked['values'])}, on test data over the fresh seeds {seeds}:"]
-    for kind, values in picked["test"].items():
-        own = metric if kind == found["select"] else BY_KEY[f"{kind}_accuracy"]
-        stat = Stat.of(math.nan if value is None else own.scale * value for value in values)
+    for kind, (own, values) in picked_tests(found).items():
+        stat = Stat.of(values)
         if stat.count:
             failed = f" ({len(values) - stat.count} diverged)" if kind == "cluster" and stat.count < len(values) else ""
             unit = f" {own.unit}" if own.unit else ""

@@ -19,6 +19,7 @@ from tffcl.runs.metrics import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
+FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
 WIDTH = 120  # of a terminal, in columns
 _LATEX = {"±": r"$\pm$", "–": "--", "²": "$^2$"}  # beside what tabulate escapes
 # A row of Markdown has no more spaces than it needs, so that a longer number changes one line of a file.
@@ -105,6 +106,7 @@ class Table:
       notes: Lines below it.
       numbers: Whether the cells of other columns than the first are numbers, which stand at the right on the page.
       stacked: Whether each row is a block of its own on a narrow page.
+      spread: What follows the mean of statistics for programs, as `<column>_std` and `<column>_stderr`.
     """
 
     columns: Sequence[Column]
@@ -112,6 +114,7 @@ class Table:
     notes: Sequence[str] = ()
     numbers: bool = True
     stacked: bool = False
+    spread: Sequence[str] = ("std",)
 
     @classmethod
     def of(cls, heads: Sequence[str], rows: Sequence[Sequence[object]], **others) -> "Table":
@@ -183,39 +186,35 @@ class Table:
 
     def to_latex(self) -> str:
         """Returns the table as a `tabular` of LaTeX with booktabs' rules; notes are comments."""
-        heads, *rows = self._texts(grouped=True)
-        sides = ["left"] + ["right"] * (len(heads) - 1)
-        text = tabulate.tabulate(rows, heads, "latex_booktabs", colalign=sides if rows else None, disable_numparse=True)
-        text = text.translate(str.maketrans(_LATEX))
+        text = self._tabulated("latex_booktabs").translate(str.maketrans(_LATEX))
         return "\n".join([text, *(f"% {printable(each)}" for each in self.notes)]) + "\n"
 
-    def to_csv(self, spread: Sequence[str] = ("std",)) -> str:
-        """Returns the table for programs: plain numbers, empty where there is none; no spreadsheet computes a text.
-
-        Args:
-          spread: What follows the mean of statistics, as `<column>_std` and `<column>_stderr`.
-        """
-        heads, *lines = self._values(spread)
+    def to_csv(self) -> str:
+        """Returns the table for programs: plain numbers, empty where there is none; no spreadsheet computes a text."""
+        heads, *lines = self._values()
         return csv_text([heads, *(map(_csv_cell, line) for line in lines)], end="\n")
 
-    def to_frame(self, spread: Sequence[str] = ("std",)) -> "pd.DataFrame":
+    def to_frame(self) -> "pd.DataFrame":
         """Returns the table for pandas, with the columns of `to_csv`."""
         import pandas as pd  # the command line prints without it
 
-        heads, *lines = self._values(spread)
+        heads, *lines = self._values()
         return pd.DataFrame(lines, columns=heads)
 
     def to_html(self) -> str:
         """Returns the table for a notebook, with its notes below it."""
-        heads, *rows = self._texts(grouped=True)
-        sides = ["left"] + ["right"] * (len(heads) - 1)
-        table = tabulate.tabulate(rows, heads, "html", colalign=sides if rows else None, disable_numparse=True)
-        return "".join([table, *(f"<p>{html.escape(printable(each))}</p>" for each in self.notes)])
+        return "".join([self._tabulated("html"), *(f"<p>{html.escape(printable(each))}</p>" for each in self.notes)])
 
-    def _values(self, spread: Sequence[str]) -> list[list]:
+    def _tabulated(self, form: str) -> str:
+        """The table in a form of tabulate's, numbers at the right."""
+        heads, *rows = self._texts(grouped=True)
+        sides = ["left"] + ["right"] * (len(heads) - 1) if rows else None
+        return tabulate.tabulate(rows, heads, form, colalign=sides, disable_numparse=True)
+
+    def _values(self) -> list[list]:
         """The names of the columns, and the plain values of each row, where statistics are the mean and their
         `spread`."""
-        more = [() if each.digits is None else spread for each in self.columns]
+        more = [() if each.digits is None else self.spread for each in self.columns]
         heads = [[each.name, *(f"{each.name}_{name}" for name in own)] for each, own in zip(self.columns, more)]
         lines = [
             [

@@ -9,7 +9,7 @@ import numpy as np
 
 from tffcl.errors import UserError, argument, unknown
 from tffcl.lab.reporting.batch_index import read_index
-from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_count, show_number
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_count, show_number, show_reached
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, OF_ROUNDS, ROUND, UP, Metric, find, of_column
 from tffcl.runs.run_files import RunFiles, RunNumbers, by_method
@@ -158,20 +158,17 @@ def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[f
     row = metric.first_reached(run.rounds, target)
     if row is None:
         return math.nan, math.nan, math.nan
-    exchanged = run.rounds["down_bytes"] + run.rounds["up_bytes"]
-    # What is exchanged before the rounds stands in the summary alone.
-    beside = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes") - exchanged.sum()
+    exchanged, beside = run.exchanged()
     return float(run.rounds[ROUND][row]), exchanged[: row + 1].sum(), beside
 
 
 def cells(row: Reached) -> list[str]:
     """A line under `HEADS`."""
-    missed = row.seeds - row.rounds.count
-    rounds = show_count(row.rounds) if row.rounds.count else "not reached"
-    seeds = f"{row.rounds.count} of {row.seeds}" if missed else str(row.seeds)
-    every = show_count(row.rounds_of_all)
-    if row.target.name == "local" and (lacking := row.seeds - row.rounds_of_all.count):
-        every = f"{every} ({lacking} not reached)" if row.rounds_of_all.count else "not reached"
+    count, of_all = row.rounds.count, row.rounds_of_all.count
+    rounds = show_count(row.rounds) if count else "not reached"
+    seeds = f"{count} of {row.seeds}" if count < row.seeds else str(row.seeds)
+    missed = row.seeds - of_all if row.target.name == "local" else 0
+    every = show_reached(show_count(row.rounds_of_all), of_all, missed)
     unit = row.target.metric.unit
     target = f"{row.target.name} {row.target.value:g}{unit and f' {unit}'}"
     megabits = show_number(row.megabits, 2) if row.megabits.count else MISSING

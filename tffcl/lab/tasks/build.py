@@ -27,7 +27,7 @@ from tffcl.runs.checkpoints import ANEW, Checkpoints
 from tffcl.runs.population_changes import names_of, taken_by
 from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
-from tffcl.runs.run_directory import CHECKPOINTS, KEPT, LEDGER, RunDirectory
+from tffcl.runs.run_directory import CHECKPOINTS, CLIENT_STATES, LEDGER, RunDirectory
 
 _loaded: list = []  # the last data and what they were loaded for: the runs of a comparison share them
 
@@ -63,14 +63,9 @@ def data_fingerprint(federated) -> dict[str, str]:
                 f"{name} images": fingerprint.of_array(images.x),
                 f"{name} labels": fingerprint.of_array(images.y),
             }
-    held = {
-        "training": federated.train_indices,
-        "test": federated.test_indices,
-        "validation": federated.validation_indices,
-    }
-    found |= {
-        f"the clients' shares of {name} examples": fingerprint.of_parts(held[name]) for name in held if held[name]
-    }
+    for name, kind in (("training", "train"), ("test", "test"), ("validation", "validation")):
+        if held := getattr(federated, f"{kind}_indices"):
+            found[f"the clients' shares of {name} examples"] = fingerprint.of_parts(held)
     return {"clients": str(federated.num_clients), **found}
 
 
@@ -84,13 +79,9 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     _use_own(config)
     name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
-    given = {
-        # Numbers that are no images reach the model as they are.
-        "normalization": (np.asarray(federated.mean), np.asarray(federated.std))
-        if federated.train.are_images
-        else None,
-        "seed": stream(config.seed, "model"),
-    }
+    # Numbers that are no images reach the model as they are.
+    normal = (np.asarray(federated.mean), np.asarray(federated.std)) if federated.train.are_images else None
+    given = {"normalization": normal, "seed": stream(config.seed, "model")}
     model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
     takes, has = model.example_spec["x"], federated.train.x
     few = None not in (model.num_classes, classes) and model.num_classes < classes
@@ -107,29 +98,26 @@ def _labels_in_words(classes: int | None) -> str:
 
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
     """What the method's builders need beside model, training and parameters."""
-    server, find = federated.server, _encoder_finder(federated, data_dir)
-    values = {
-        "server_images": lambda: None if server is None else server.x,
-        "seed": lambda: stream(config.seed, config.base or config.algorithm),
-        "encoder": lambda: _encoder(config.method, find),
-        "find_encoder": lambda: find,
-        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
-        "aggregation": lambda: None,
-    }
-    return {name: values[name]() for name in config.method_source.needs}
+    server, method = federated.server, config.method
 
-
-def _encoder_finder(federated, data_dir: str | None):
     def find(encoder: str, **options):
         from tffcl.lab.tasks.encoders import find_encoder
 
         return find_encoder(encoder, federated.train.x.shape[1:], data_dir=data_dir, **options)
 
-    return find
+    def find_own():
+        how = {"epochs": method.encoder_epochs, "examples": method.encoder_examples, "latent": method.latent}
+        return find(method.encoder, **how)
 
-
-def _encoder(method, find):
-    return find(method.encoder, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent)
+    values = {
+        "server_images": lambda: None if server is None else server.x,
+        "seed": lambda: stream(config.seed, config.base or config.algorithm),
+        "encoder": find_own,
+        "find_encoder": lambda: find,
+        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
+        "aggregation": lambda: None,
+    }
+    return {name: values[name]() for name in config.method_source.needs}
 
 
 def build_method(
@@ -168,7 +156,8 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
     if not row.foreign:
         given = {
             "seed": stream(config.seed, "aggregation") if simulated else None,
-            "layers": None if model is None else layer_sizes(model),
+            # How many parameters each layer has, in order.
+            "layers": model and tuple(part.stop - part.start for part in model.layer_slices().values()),
         }
         return aggregation(name, **options, **{key: given[key] for key in row.takes})
     factory = made_by("aggregations", name, row.builder(), None, **options)
@@ -177,11 +166,6 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
         raise UserError(f"aggregation {name} gave None; it must give {wanted}", table="aggregation", key="builder")
     keyed_factory(factory)  # says what is wrong with what it is not
     return factory
-
-
-def layer_sizes(model: FlatModel) -> tuple[int, ...]:
-    """Returns how many of the model's parameters each of its layers has, in order."""
-    return tuple(part.stop - part.start for part in model.layer_slices().values())
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
@@ -231,9 +215,7 @@ def load_run(
     directory = RunDirectory(out)
     out = directory.path
     config = load_run_config(out, trust_builders=trust_builders)
-    marker = directory.marker() or {}
-    name = marker.get("tffcl run", "")
-    checkpoints = Checkpoints(directory / CHECKPOINTS, run=name)
+    checkpoints = Checkpoints(directory / CHECKPOINTS, run=directory.run_name)
     newest = checkpoints.latest()
     if newest is None:
         raise UserError(f"{out} has no checkpoint; a run with {RESUME} makes one")
@@ -246,10 +228,10 @@ def load_run(
         last = summary["rounds"]
         raise UserError(f"the checkpoint of round {last} in {out} is missing; {_again(newest)}")
     federated = load_data(config, data_dir)
-    fingerprint.check_same_data(out, marker.get("data"), data_fingerprint(federated))
+    fingerprint.check_same_data(directory, data_fingerprint(federated))
     method = build_method(config, build_model(config, federated), federated, data_dir, simulated=simulated)
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(directory / KEPT, run=name)):
+    with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.run_name)):
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
     population = taken_by(method.model, population_in(config, federated, newest))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError, no_server_data, unknown
-from tffcl.lab.tasks.settings import TrainSettings
+from tffcl.lab.tasks.settings import TRAIN_KEYS
 from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, ANY, TRAININGS, Row, given, made_by, registered, rows
 from tffcl.validation import Parameters, from_table, types_of
@@ -37,27 +37,29 @@ class MethodSource:
     directory: str = ""
 
     @property
+    def _row(self) -> Row | None:
+        """That of the registry; None for a builder of the user's own."""
+        return ALGORITHMS.get(self.base)
+
+    @property
     def builder(self) -> Callable:
         """`(model, training, [parameters,] *, ...) -> method`."""
-        if self.base in ALGORITHMS:
-            return ALGORITHMS[self.base].builder()
-        return self._own_builder[0]
+        return self._row.builder() if self._row else self._own_builder[0]
 
     @property
     def parameter_class(self) -> type[Parameters] | None:
         """The class of the method's own parameters; None if it has none."""
-        return ALGORITHMS[self.base].parameter_class() if self.base in ALGORITHMS else self._own_builder[1]
+        return self._row.parameter_class() if self._row else self._own_builder[1]
 
     @property
     def needs(self) -> tuple[str, ...]:
         """What the builder takes beside model, training and parameters, see `registry.given`."""
-        row = ALGORITHMS.get(self.base)
-        return (*row.takes, *row.needs) if row else self._own_builder[2]
+        return (*self._row.takes, *self._row.needs) if self._row else self._own_builder[2]
 
     @property
     def clustering_builder(self) -> Callable | None:
         """Builds the method's grouping before training; None for methods without."""
-        return ALGORITHMS[self.base].clustering_builder() if self.base in ALGORITHMS else None
+        return self._row.clustering_builder() if self._row else None
 
     @property
     def _own_builder(self):
@@ -104,8 +106,7 @@ class MethodSource:
         Args:
           contents: Tables of the task.
         """
-        row = ALGORITHMS.get(self.base)
-        if row and "server_images" in row.needs and not contents["dataset"].get("server_examples"):
+        if self._row and "server_images" in self._row.needs and not contents["dataset"].get("server_examples"):
             raise no_server_data(self.label)
         self._check_aggregation(contents)
         self._check_attack(contents.get("attack", {}))
@@ -114,7 +115,7 @@ class MethodSource:
         """What is known of the method, and of the local training that its table names."""
         training = contents.get("algorithms", {}).get(self.label, {}).get("training")
         training = training.get("name") if isinstance(training, Mapping) else training
-        found = (ALGORITHMS.get(self.base), TRAININGS.get(training) if isinstance(training, str) else None)
+        found = (self._row, TRAININGS.get(training) if isinstance(training, str) else None)
         return [row for row in found if row is not None]
 
     def check_training(self, contents: Mapping, training: LocalTraining):
@@ -139,7 +140,7 @@ class MethodSource:
     def _check_attack(self, attack: Mapping):
         """Raises UserError if clients cannot imitate a group's signature, since this method's send none."""
         imitates = attack.get("imitates") is not None or attack.get("kind") == "imitation"
-        if attack.get("share") and imitates and self.base in ALGORITHMS and not ALGORITHMS[self.base].clustering:
+        if attack.get("share") and imitates and self._row and not self._row.clustering:
             raise UserError(
                 f"{self.label} asks clients for no signature, so that nobody can imitate one; methods that do are "
                 f"{', '.join(name for name, entry in ALGORITHMS.items() if entry.clustering)}",
@@ -148,8 +149,7 @@ class MethodSource:
             )
 
     def _takes_none(self) -> UserError:
-        row = ALGORITHMS.get(self.base)
-        why = row.refuses.get(ANY, _NO_MEAN) if row else _NO_PARAMETER
+        why = self._row.refuses.get(ANY, _NO_MEAN) if self._row else _NO_PARAMETER
         return UserError(f"{self.label} takes no [aggregation] and no [attack] on uploads: {why}", table="aggregation")
 
 
@@ -172,7 +172,7 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
     classes = [hints.get(each.name) for each in own]
     if len(own) == 1 and isinstance(classes[0], type) and issubclass(classes[0], Parameters):
         return builder, classes[0], needs
-    taken = {*KEYS, *(field.name for field in dataclasses.fields(TrainSettings)), *dir(Parameters)}
+    taken = {*KEYS, *TRAIN_KEYS, *dir(Parameters)}
     for each in own:
         if each.name in taken:
             raise UserError(
@@ -181,12 +181,8 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
             )
     fields = []
     for each in own:
-        field = (
-            dataclasses.field()
-            if each.default is each.empty
-            else dataclasses.field(default_factory=lambda own=each: own.default)
-        )
-        fields.append((each.name, hints.get(each.name, object), field))
+        default = {} if each.default is each.empty else {"default_factory": lambda own=each: own.default}
+        fields.append((each.name, hints.get(each.name, object), dataclasses.field(**default)))
     fields.sort(key=lambda field: field[2].default_factory is not dataclasses.MISSING)
     made = dataclasses.make_dataclass("OwnParameters", fields, bases=(_Spread,), frozen=True)
     made.__doc__ = builder.__doc__

@@ -18,6 +18,7 @@ from tffcl.lab.reporting.batch_index import runs_below
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
 from tffcl.lab.tasks.settings import (
+    TRAIN_KEYS,
     AttackSettings,
     CheckpointSettings,
     DriftSettings,
@@ -168,12 +169,9 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
                 f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or "
                 "algorithms.pacfl.num_clusters=4"
             )
+        where = f"--set {key.strip()[:100]}"
         try:
-            value = (
-                task_file.read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"]
-                if text.strip()
-                else task_file.UNSET
-            )
+            value = task_file.read_toml(f"value = {text}", where)["value"] if text.strip() else task_file.UNSET
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
@@ -249,11 +247,10 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
     """
     if algorithm:
         return method_key(key, find_source(task, algorithm))
-    known = {field.name for field in dataclasses.fields(TrainSettings)}
-    if key not in known:
+    if key not in TRAIN_KEYS:
         raise UserError(
             f"--set {key}=... is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4; "
-            f"without a section there are train's keys: {', '.join(sorted(known))}"
+            f"without a section there are train's keys: {', '.join(sorted(TRAIN_KEYS))}"
         )
     return f"train.{key}"
 
@@ -267,14 +264,13 @@ def method_key(key: str, algorithm: str | MethodSource) -> str:
     source = find_method(algorithm, {}) if isinstance(algorithm, str) else algorithm
     if "." in key:
         return key
-    train = [field.name for field in dataclasses.fields(TrainSettings)]
-    if key in train:
+    if key in TRAIN_KEYS:
         return f"train.{key}"
     cls = source.parameter_class
     own = [field.name for field in dataclasses.fields(cls)] if cls else []
     if key in own:
         return f"algorithms.{source.label}.{key}"
-    raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *train])
+    raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *TRAIN_KEYS])
 
 
 def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:
@@ -327,10 +323,9 @@ def _resolved(
     """
     label = source.label
     own = {key: value for key, value in contents.get("algorithms", {}).get(label, {}).items() if key not in KEYS}
-    train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
-    train = task_file.merged(contents.get("train", {}), {key: own[key] for key in own if key in train_keys}, "train")
+    train = task_file.merged(contents.get("train", {}), {key: own[key] for key in own if key in TRAIN_KEYS}, "train")
     for table in (overrides.get("train", {}), overrides.get("algorithms", {}).get(label, {})):
-        wins = {key: value for key, value in table.items() if key in train_keys and value is not task_file.UNSET}
+        wins = {key: value for key, value in table.items() if key in TRAIN_KEYS and value is not task_file.UNSET}
         train = task_file.merged(train, wins, "train")
     parts = {key: contents[key] for key in ("dataset", "partition", "model")}
     aggregation = contents.get("aggregation", {})
@@ -339,7 +334,7 @@ def _resolved(
     config = RunConfig(
         task=name, algorithm=label, seed=seed, description=contents.get("description", ""),
         source=contents.get("source", ""), **parts, train=_train_settings(train, label, own, overrides),
-        method=source.parameters_from({key: own[key] for key in own if key not in train_keys}),
+        method=source.parameters_from({key: own[key] for key in own if key not in TRAIN_KEYS}),
         **{key: from_table(kind, contents.get(key, {}), key) for key, kind in SETTINGS.items()},
         aggregation=aggregation, base="" if source.base == label else source.base, directory=source.directory,
     )  # fmt: skip

@@ -90,6 +90,9 @@ class TrainSettings(Parameters):
         return self.clients_per_round if self.participation is None else max(1, round(self.participation * clients))
 
 
+TRAIN_KEYS = tuple(field.name for field in dataclasses.fields(TrainSettings))
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings(Parameters):
     """When accuracies are taken.
@@ -277,7 +280,7 @@ def outcome_of(
     malicious: np.ndarray,
     clients: Mapping[str, np.ndarray],
     ids: np.ndarray,
-    groups: np.ndarray | None = None,
+    groups: np.ndarray | None,
 ) -> dict:
     """Returns what summary.json says of an attack.
 
@@ -289,11 +292,11 @@ def outcome_of(
       groups: Their true groups, where there are such.
 
     Returns:
-      `kind`, `share`, `malicious` (IDs) and `benign_accuracy`: mean of the cluster accuracy over the others, and by
-      cluster, with `members`, how many `benign` and `malicious` ones each has; `ended`, the `cluster`, and the true
-      `group`, of each malicious one; and with an imitated group `imitates`.
+      `kind`, `share`, `malicious` (what these are called) and `benign_accuracy`: mean of the cluster accuracy over the
+      others, and by cluster, with `members`, how many `benign` and `malicious` ones each has; `ended`, the `cluster`,
+      and the true `group`, of each malicious one; and with an imitated group `imitates`.
     """
-    bad = np.isin(ids, malicious)
+    bad, names = np.isin(ids, malicious), np.asarray(clients["client_id"])
     accuracy, clusters = np.asarray(clients["cluster_accuracy"], float), np.asarray(clients["cluster"])
     known = ~bad & np.isfinite(accuracy)
     by_cluster, members = collections.OrderedDict(), collections.OrderedDict()
@@ -303,14 +306,14 @@ def outcome_of(
         members[str(cluster)] = {"benign": int(np.sum(own & ~bad)), "malicious": int(np.sum(own & bad))}
     mean = float(accuracy[known].mean()) if known.any() else None
     ended = {
-        str(ids[row]): {"cluster": int(clusters[row]), **({} if groups is None else {"group": int(groups[row])})}
+        str(names[row]): {"cluster": int(clusters[row]), **({} if groups is None else {"group": int(groups[row])})}
         for row in np.flatnonzero(bad)
     }
     imitated = {} if settings.imitated_group is None else {"imitates": settings.imitated_group}
     return {
         "kind": settings.kind,
         "share": settings.share,
-        "malicious": malicious.tolist(),
+        "malicious": names[bad].tolist(),
         "benign_accuracy": {"mean": mean, "clusters": by_cluster},
         "members": members,
         "ended": ended,

@@ -101,6 +101,11 @@ def task_directory() -> pathlib.Path:
     return inside if inside.is_dir() else package.parent / "tasks"
 
 
+def results_directory() -> pathlib.Path:
+    """Where the results of the studies that come with tffcl are, a directory each."""
+    return task_directory() / "results"
+
+
 def task_names() -> list[str]:
     """Names of the tasks that come with tffcl."""
     return list(_names_in(task_directory(), task_directory().stat().st_mtime_ns))
@@ -129,6 +134,11 @@ def named_algorithms(task: str | pathlib.Path) -> list[str]:
     if not loaded.contents.get("algorithms"):
         raise UserError(f"task {loaded.name} names no algorithms; give --algorithms A,B,C")
     return list(loaded.contents["algorithms"])
+
+
+def settings_in(contents: Mapping) -> dict:
+    """Returns the tables of a task, or of a run, without what only describes it."""
+    return {key: value for key, value in contents.items() if key not in ABOUT}
 
 
 class _Unset:

@@ -75,13 +75,8 @@ def from_openml(pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]
     """
     labels = np.asarray(labels).astype(float).astype(np.int64) - 1
     pixels = np.asarray(pixels, float)
-    # `not <=` refuses NaN too.
-    if (
-        pixels.shape != (_TRAIN + _TEST, 256)
-        or labels.min() != 0
-        or labels.max() != 9
-        or not abs(pixels).max() <= 1.001
-    ):
+    as_it_was = pixels.shape == (_TRAIN + _TEST, 256) and labels.min() == 0 and labels.max() == 9
+    if not (as_it_was and abs(pixels).max() <= 1.001):  # which NaN is not
         raise UserError(f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory")
     x = np.round(np.clip((pixels + 1) / 2, 0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
     return {"x_train": x[:_TRAIN], "y_train": labels[:_TRAIN], "x_test": x[_TRAIN:], "y_test": labels[_TRAIN:]}

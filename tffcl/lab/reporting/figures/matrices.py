@@ -145,7 +145,7 @@ def confusion_figure(counts: Mapping[int, np.ndarray], names: Sequence[str] = ()
 
 def pairs_figure(
     proximity: np.ndarray,
-    truth: Sequence | None = None,
+    truth: Sequence | np.ndarray | None = None,
     *,
     threshold: float | None = None,
     unit: str = "",
@@ -243,17 +243,14 @@ def _draw_tree(axes: Axes, merges: np.ndarray, order: np.ndarray, places: np.nda
     Not by SciPy's `dendrogram`, which recurses as deep as the tree: 1,000 alike clients can be a tree 1,000 deep.
     """
     count = len(order)
-    across, height, cluster = np.empty(2 * count - 1), np.zeros(2 * count - 1), np.full(2 * count - 1, -1)
+    across, height, lines = np.empty(2 * count - 1), np.zeros(2 * count - 1), []
     across[order] = np.arange(count)
-    cluster[:count] = places
-    lines, shades = [], []
     for node, (left, right, top, _) in enumerate(merges, start=count):
         left, right = int(left), int(right)
         start, stop = across[left], across[right]
         lines.append([(start, height[left]), (start, top), (stop, top), (stop, height[right])])
         across[node], height[node] = (start + stop) / 2, top
-        cluster[node] = cluster[left] if cluster[left] == cluster[right] else -1
-        shades.append(style.color(cluster[node]))
+    shades = [style.color(cluster) for cluster in ordering.node_clusters(merges, places)[count:]]
     axes.add_collection(LineCollection(lines, colors=shades, linewidths=1.3 if count <= 100 else 0.9))
     axes.set(xlim=(-0.5, count - 0.5), ylim=(0, 1.05 * height.max() or 1), xticks=[])
     axes.set_ylabel("height", fontsize=9)

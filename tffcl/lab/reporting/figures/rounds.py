@@ -60,10 +60,8 @@ def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
     """
     drawn, ends = [], []
     for run in runs:
-        exchanged = np.cumsum(run.rounds["down_bytes"] + run.rounds["up_bytes"])
-        # What is exchanged before the rounds stands in the summary alone.
-        whole = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes")
-        sent = exchanged + whole - exchanged[-1:]
+        exchanged, before = run.exchanged()
+        sent = before + np.cumsum(exchanged)
         if len(sent) and sent[0] > 0:
             ends += [sent[0], sent[-1]]
             drawn.append(dataclasses.replace(run, rounds={**run.rounds, _SENT: 1e-6 * sent}))

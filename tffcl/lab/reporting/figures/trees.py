@@ -149,18 +149,9 @@ def _groups(run: RunFiles, cluster: int) -> str:
     return f"{', '.join(named)}{', ...' if len(groups) > _MOST_GROUPS else ''}"
 
 
-def _node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
-    """The cluster of each node of the tree, or -1 where it joins several."""
-    places = ordering.ranks(labels)
-    clusters = places.tolist()
-    for left, right in merges[:, :2].astype(int):
-        clusters.append(clusters[left] if clusters[left] == clusters[right] else -1)
-    return clusters
-
-
 def _draw_tree(axes: Axes, merges: np.ndarray, labels, client_ids, shown: int, named: bool, unit: str) -> None:
     count = len(merges) + 1
-    clusters = [-1] * (2 * count - 1) if labels is None else _node_clusters(merges, labels)
+    clusters = [-1] * (2 * count - 1) if labels is None else ordering.node_clusters(merges, labels)
     tree = hierarchy.dendrogram(
         merges,
         no_plot=True,
