@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -36,6 +37,13 @@ def test_links_and_files_are_there(page):
         assert (page.parent / "".join(target)).exists(), target
     for name in re.findall(r"`((?:tests|tffcl/docs|docs|notebooks|tasks|tffcl/install|install)/[\w./]+\.\w+)`", text):
         assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_what_stands_there_in_a_language_can_be_read(page):
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for language, block in blocks:
+        {"python": lambda text: compile(text, page.name, "exec"), "toml": tomllib.loads}[language](block)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

@@ -82,7 +82,7 @@ LOCAL_OPTIMIZERS = {  # of local training, with their own keys
 }
 PRECISIONS = ("float32", "bfloat16")  # in which clients compute a step
 OPTIMIZER_STATES = ("reset", "kept")  # what becomes of an optimizer's state between rounds
-CONTROL_VARIATES = ("gradient", "difference")  # how a client renews its own: SCAFFOLD's Options II and I
+CONTROL_VARIATES = ("gradient", "difference")  # how a client renews its own: SCAFFOLD's Options I and II
 GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs
 VELOCITIES = ("outer", "shared")  # what momentum is of in meta-steps
 CHOOSE_BY = ("train_loss", "validation_loss", "test_accuracy")  # how clients choose a model

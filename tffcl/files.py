@@ -189,8 +189,8 @@ def nine_digits(value: float) -> str:
 
 
 def text_cell(text: object) -> str:
-    """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -,
-    @ and tab."""
+    """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -, @,
+    tab and the ends of lines, and before apostrophes in front of these."""
     return f"'{text}" if _FORMULA.match(str(text)) else str(text)
 
 

@@ -4,7 +4,6 @@ has of a run; and that packages whose typing-extensions is newer than TFF's pin 
 import importlib
 import pathlib
 import re
-import uuid
 
 import pytest
 import tensorflow as tf
@@ -63,10 +62,10 @@ def logged_by_wandb(place):
 def test_a_resumed_run_is_one_run_of_a_tracker_with_the_rows_of_rounds_csv(
     trackers, model, population, tmp_path, tracker
 ):
-    module = importlib.import_module(tracker.lower())
-    names = {"tffcl": tffcl, tracker.lower(): module, "uuid": uuid}
-    for code in re.findall(rf"```python\n(class {tracker}.*?)```", PAGE, re.DOTALL):
-        exec(code, names)
+    names = {}
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"class {tracker}" in each]
+    exec(code, names)  # as it stands there, with its imports
+    module = names[tracker.lower()]
     method = tffcl.algorithms.build_fedavg(model, TRAINING)
     how = {"rounds": 3, "clients_per_round": 2, "evaluate_every": 2, "show_progress": False, "out": tmp_path / "run"}
     how["callbacks"] = [names[tracker]()]

@@ -18,8 +18,8 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
     The created process takes and gives what that of `ClusteredMeanFactory` does. Every client uploads a row for each
     cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean. A mean is off by
-    less than `bound · 2⁻³¹ · largest_weight / (mean weight of the members)` in every coordinate, and clipped to
-    `bound`; where all clients count the same both weights are 1.
+    less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, beside the rounding of
+    float32, and clipped to `bound`; where all clients count the same both weights are 1.
 
     The sum of a cluster with one member is that member's update. So the row of a cluster of which fewer than
     `min_cluster_size` clients with a weight above 0 take part is exactly zero, as are its measurements: it waits. This

@@ -356,11 +356,11 @@ class FlatModel(FlatWeights, Shown):
             are not named.
           metrics: What is computed of its answers, each on whole test sets: "accuracy", "balanced_accuracy", "f1" (the
             mean over the classes), "f1_micro", "precision", "recall" (of class 1 of two, else means over the classes),
-            "auc" (of more than two classes the mean of each against all others), "log_loss", "calibration_error"; of
-            numbers "mae", "mse", "r2"; or functions of your own, `(labels, outputs) -> float`, of the labels `[n]` and
-            the probabilities `[n, classes]`, or the numbers, larger being better unless the function's name ends in
-            "error", "loss", "deviance" or "distance". The first is what comparisons go by. Default: the accuracy; of
-            numbers all three.
+            "auc" (of more than two classes the mean of each against all others), "log_loss", "perplexity",
+            "calibration_error"; of numbers "mae", "mse", "r2"; or functions of your own, `(labels, outputs) -> float`,
+            of the labels `[n]` and the probabilities `[n, classes]`, or the numbers, larger being better unless the
+            function's name ends in "error", "loss", "deviance" or "distance". The first is what comparisons go by.
+            Default: the accuracy; of numbers all three.
           statistics: What becomes of those that the model renews itself, as batch normalization its moving means and
             variances: "global", they are averaged like weights; "local", each client goes on with its own, which are
             never sent (SiloBN, Andreux et al. 2020, arXiv:2008.07424); "fedbn", with the scales and shifts beside
