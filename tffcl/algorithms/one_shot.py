@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
-from tffcl.choices import GAP, KNEE, SELF, VECTOR_METRICS
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
+from tffcl.choices import GAP, KNEE, SELF, VECTOR_METRICS
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering import groupings, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
