@@ -174,6 +174,9 @@ def test_training_by_weights_of_one_is_plain_training():
 def test_examples_without_a_label_that_counts_are_nearest_to_no_model():
     shares = nearest_shares(tf.constant([[0.0, 2.0, 0.0], [1.0, 1.0, 0.0]]), 0.0, tf.constant([1.0, 2.0, 0.0]))
     np.testing.assert_allclose(shares, [0.5, 0.5])
+    losses, none = tf.constant([[0.0], [1.0], [2.0]]), tf.zeros(1)
+    np.testing.assert_allclose(nearest_shares(losses, 0.0, none), [1 / 3] * 3)
+    np.testing.assert_allclose(responsibilities(losses, tf.constant([0.2, 0.3, 0.5]), none)[1], [0.2, 0.3, 0.5])
 
 
 @pytest.mark.parametrize("ignored", IGNORED)

@@ -153,6 +153,7 @@ BINARY = losses.BinaryCrossentropy
     "make, message",
     [
         (lambda: of(one(), BINARY(), labels_of()), "are no probabilities, but .* last layer with activation=.sigmoid"),
+        (lambda: of(one("relu"), BINARY(), labels_of()), "are no probabilities"),
         (lambda: of(one("sigmoid"), BINARY(from_logits=True), labels_of()), "leave the sigmoid out"),
         (lambda: of(one(), losses.MeanSquaredError(), labels_of((2,))), "one output for each number of a label"),
         (lambda: of(one(), BINARY(from_logits=True), labels_of(), objective="number"), "did you mean 'numbers'"),

@@ -213,6 +213,27 @@ def test_all_clusters_of_a_round_are_one_release_together(model, population):
     assert ledgers_of[0].epsilon == ledgers_of[1].epsilon == ledger_of([Release("a round", 4.0, 3, 5)]).epsilon
 
 
+def test_all_uploads_of_a_round_are_one_release_together(population):
+    """1/16 + 1/9 is 1/2.4². Beside one in the open none is private; noise repeats where all of it does."""
+    factories = [tffcl.aggregation("dp", noise_multiplier=4.0, seed=1), tffcl.aggregation("dp", noise_multiplier=3.0)]
+    summed, plain = tffcl.aggregation("secure_sum"), tffcl.aggregation("mean")
+    cohort = Cohort(population, population.client_ids[:3], (1, 1), rate=0.5, seen=True)
+
+    def told(*uploads):
+        with mock.patch.object(releases, "current") as current:
+            releases.release_round(dict(zip("ab", uploads)), cohort)
+        return current().release.call_args.args
+
+    round_of = functools.partial(Release, clients=3, population=5, rate=0.5)
+    both, seen = told(*factories)
+    assert both == round_of("a round", both.noise_multiplier) and both.noise_multiplier == pytest.approx(2.4)
+    assert dataclasses.replace(seen, what="a round", once=False, rate=0.5) == both and seen.once and seen.rate is None
+    assert told(factories[0], factories[0])[0].repeats and not told(*factories[::-1])[0].repeats
+    assert told(factories[0], plain) == (round_of("the upload 'b'", 0.0),)
+    assert told(summed, summed) == (round_of("the upload 'a'", 0.0, hidden=True),)
+    assert told(summed, plain) == (round_of("the upload 'a'", 0.0),)
+
+
 @pytest.mark.slow
 def test_a_round_of_a_fixed_cohort_is_one_release(model, population, tmp_path):
     fixed = tffcl.train(

@@ -182,7 +182,7 @@ class FLISDC(Choosing):
             server_values=lambda state: {"models": state.models, "images": self._images},
             when={
                 "training": "a round gives a row for each of its clients; equal rows are one cluster's, and are "
-                "kept once"
+                "kept once; one of zeros, of clients whose training was not finite and nobody else's, is not kept"
             },
         )
 

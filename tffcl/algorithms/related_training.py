@@ -129,7 +129,8 @@ class RelatedTraining:
 # What a deployment must know of a round.
 _NOTE = (
     "before a round the coordinator puts into `aggregators` who of its clients are related, rows and columns by their "
-    "`key` (Python, tffcl.clustering); the round gives a mix of the models for each row"
+    "`key` (Python, tffcl.clustering); the round gives a mix of the models for each row, zeros where none of them has "
+    "a weight (training was not finite): who would get these keeps its model"
 )
 
 
