@@ -190,7 +190,8 @@ def test_a_split_is_tested_by_the_halves_that_it_was_not_found_in(apart, by_mean
         tests = self_distance._Tests(halves_of(each, sides), np.ones((11, 11)))
         assert tests.split(np.ones(11, bool)) == pytest.approx(min(1, 2 * min(found)), rel=1e-6)
     assert tests.split(np.arange(11) < 3) == 1  # too few to be split
-    usual = np.add.outer(np.arange(1.0, 12), np.arange(1.0, 12))  # how far chance puts them
+    chance = np.append(np.ones(10), 200.0)  # puts the last, of one example, far from all
+    usual = np.add.outer(chance, chance)
     scaled = self_distance._Tests(halves_of(across, sides, usual), usual)
     assert scaled.split(np.ones(11, bool)) == pytest.approx(min(1, 2 * min(found)), rel=1e-6)
 

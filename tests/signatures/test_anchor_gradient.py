@@ -117,6 +117,15 @@ def test_a_sketch_is_a_fixed_linear_map_of_signs():
     assert (np.abs(matrix).sum(axis=1) > 0).all()
 
 
+def test_a_sketch_draws_by_a_generator_that_it_names():
+    """One that a device chose itself would project its client in another way than all others are."""
+    traced = tf.function(lambda vector: sketch(vector, 8, SEED)).get_concrete_function(tf.TensorSpec([20]))
+    graph = traced.graph.as_graph_def()
+    nodes = [*graph.node, *(node for part in graph.library.function for node in part.node_def)]
+    named = [tf.make_ndarray(node.attr["value"].tensor) for node in nodes if node.name.endswith("/alg")]
+    assert named and all(each == tf.random.Algorithm.PHILOX.value for each in named)
+
+
 @pytest.mark.parametrize("cosine", [0.0, 0.5, 0.9])
 def test_a_sketch_keeps_cosines_in_the_mean_with_the_error_of_its_docstring(cosine):
     rng = np.random.default_rng(5)
