@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_given_back():
-    """A process runs a third of the files, and would keep the rounds of all of them."""
+    """A process runs a quarter of the files, and would keep the rounds of all of them."""
     yield
     memory.give_back()
 

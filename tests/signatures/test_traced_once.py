@@ -149,9 +149,9 @@ def test_in_the_middle_of_a_run_another_model_is_broadcast_and_noise_has_another
     model, now = np.zeros(3, np.float32), np.ones(3, np.float32)
     context = collections.OrderedDict(model=model, **{OWN_NOISE: np.array([5, 1], np.int32)})
     signature = Signature("own", None, None, None, context, model="model")
-    assert signature.context_with() is context
+    assert signature.context_with(None, 0) is context
     later = signature.context_with(now, 3)
     assert list(later) == list(context) and later["model"] is now and later[OWN_NOISE].tolist() == [5, 4]
-    assert signature.context_with(round_number=3)["model"] is model and context[OWN_NOISE].tolist() == [5, 1]
-    assert dataclasses.replace(signature, model=None).context_with(now)["model"] is model
+    assert signature.context_with(None, 3)["model"] is model and context[OWN_NOISE].tolist() == [5, 1]
+    assert dataclasses.replace(signature, model=None).context_with(now, 0)["model"] is model
     assert dataclasses.replace(signature, context=model, model="").context_with(now, 3) is now
