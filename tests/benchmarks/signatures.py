@@ -82,7 +82,7 @@ def cluster(many: int):
     start = time.perf_counter()
     apart = proximity.principal_angles(bases)
     angles = time.perf_counter() - start
-    hierarchical.group(apart, "average", None, 10, unit="degrees")
+    hierarchical.group(apart, "average", None, 10)
     total = time.perf_counter() - start
     print(
         f"proximity of {many:,} clients {angles:.1f} s, with the clustering {total:.1f} s; process {peak():.0f} MB "

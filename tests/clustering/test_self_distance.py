@@ -145,7 +145,7 @@ def test_numbers_of_clusters_that_some_threshold_gives():
     line = np.abs(np.subtract.outer([0.0, 0, 0, 1, 1, 5], [0.0, 0, 0, 1, 1, 5]))
     assert numbers_of(build_dendrogram(line)) == [1, 2, 3]
     assert numbers_of(Dendrogram(np.array([[0, 1, 1, 2], [3, 2, 1 + 1e-9, 2], [4, 5, 5, 4]]), "average")) == [1, 2, 4]
-    labels, _, threshold = group(line, "average", None, 5, unit="")
+    labels, _, threshold = group(line, "average", None, 5)
     assert labels.tolist() == [0, 0, 0, 1, 1, 2] and 0 < threshold < 1
 
 

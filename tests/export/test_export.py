@@ -295,6 +295,11 @@ def no_computations(copied, contents):
     return "manifest.json is damaged: it names no computations"
 
 
+def no_versions(copied, contents):
+    contents["versions"] = "0.1.0"
+    return "manifest.json is damaged: versions must be a table"
+
+
 def no_check(copied, contents):
     del contents["computations"]["training"]["check"]
     return "manifest.json is damaged: the computation training takes values, and there is no check of it"
@@ -316,6 +321,7 @@ def no_training(copied, contents):
         models_of_objects,
         state_of_objects,
         no_computations,
+        no_versions,
         no_check,
         no_training,
     ],

@@ -144,7 +144,7 @@ class OneShotClustering:
         if self.grouping is not None:
             return self.grouping(proximity, self._points(signatures), self.num_clusters, self.seed), None, None
         cut = groupings.knee_distance(proximity) if self.threshold == KNEE else self.threshold
-        return hierarchical.group(proximity, self.linkage, cut, self.num_clusters, unit=self.unit)
+        return hierarchical.group(proximity, self.linkage, cut, self.num_clusters)
 
     def _points(self, *signatures: Mapping) -> np.ndarray | None:
         """What the grouping takes of the last of them, in the terms of the first."""

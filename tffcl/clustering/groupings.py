@@ -386,7 +386,8 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
 
     Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian
     method). Where fewer vectors differ than there are models, as of fewer clients, some models have no cluster. A loss
-    that is not finite counts as twice the largest that is: it is the worst, and no distance is infinite.
+    that is not finite counts as twice the largest that is, and 2 at least: it is the worst, and no distance is
+    infinite.
 
     Args:
       losses: `float [m, K]`; row i has client i's mean losses under the K models.

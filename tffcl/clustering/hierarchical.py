@@ -354,7 +354,7 @@ def numbers_of(dendrogram: Dendrogram) -> list[int]:
     return [1, *(dendrogram.num_leaves - int(made) for made in np.flatnonzero(rises)[::-1])]
 
 
-def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, num_clusters: int | None, *, unit: str):
+def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, num_clusters: int | None):
     """Clusters a proximity matrix by a threshold or by count.
 
     Args:
@@ -363,7 +363,6 @@ def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, nu
       threshold: Merges up to it are made; `GAP`: up to where the tree has its largest relative gap.
       num_clusters: The number of clusters instead; fewer where fewer clients differ: those at 0 from each other are
         one.
-      unit: Of the proximity, for messages.
 
     Returns:
       `(labels int32 [N], dendrogram, threshold)`; the threshold is one that gives these labels, for newcomers.
@@ -377,7 +376,7 @@ def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, nu
         number = min(_checked_number(dendrogram, num_clusters), different)
         return cut(dendrogram, num_clusters=number), dendrogram, threshold_of(dendrogram, number)
     if threshold == GAP:
-        threshold = suggest_threshold(dendrogram, unit=unit).threshold
+        threshold = suggest_threshold(dendrogram).threshold
     return cut(dendrogram, threshold=threshold), dendrogram, threshold
 
 

@@ -90,12 +90,14 @@ def _is_described(table) -> bool:
 
 
 def _check_places(contents: dict, listed: dict, manifest: pathlib.Path):
-    """Checks that every place that the manifest names is one of the files that it lists, or a directory of such
-    files."""
+    """Checks that tables are tables, and that every place that the manifest names is one of the files that it lists, or
+    a directory of such files."""
     described = {section: contents.get(section, {}) for section in ("values", "computations")}
     for section, tables in described.items():
         if not isinstance(tables, dict) or not all(_is_described(each) for each in tables.values()):
             raise UserError(f"{manifest} is damaged: {section} must be tables with file and type")
+    if not isinstance(contents.get("versions", {}), dict):
+        raise UserError(f"{manifest} is damaged: versions must be a table")
     if not described["computations"]:
         raise UserError(f"{manifest} is damaged: it names no computations")
     left = [(described, "")]
