@@ -186,7 +186,10 @@ def build_score(model: FlatModel, criterion: str):
     if criterion not in CRITERIA:
         raise unknown("criterion", criterion, CRITERIA)
     if criterion == "accuracy" and not model.objective.has_accuracy:
-        raise UserError(f'criterion "accuracy" is for labels that are right or wrong, and {model.name} gives numbers')
+        raise UserError(
+            f"models cannot be chosen by accuracy, as choose_by 'test_accuracy' does: {model.name} gives numbers, which "
+            "are not right or wrong"
+        )
     mean_loss, count_correct = build_mean_loss(model), build_count_correct(model)
 
     def score(vector, x, y):
