@@ -187,8 +187,8 @@ def build_score(model: FlatModel, criterion: str):
         raise unknown("criterion", criterion, CRITERIA)
     if criterion == "accuracy" and not model.objective.has_accuracy:
         raise UserError(
-            f"models cannot be chosen by accuracy, as choose_by 'test_accuracy' does: {model.name} gives numbers, which "
-            "are not right or wrong"
+            f"models cannot be chosen by accuracy, as choose_by 'test_accuracy' does: {model.name} gives numbers, "
+            "which are not right or wrong"
         )
     mean_loss, count_correct = build_mean_loss(model), build_count_correct(model)
 
