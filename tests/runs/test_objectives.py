@@ -150,8 +150,3 @@ def test_fedavg_of_numbers_is_that_of_tff_learning(tff_worker, tmp_path):
     for _ in range(2):
         state = clustered.next(state, data).state
     np.testing.assert_allclose(state.global_model_weights[0], theirs, atol=1e-6)
-
-
-def test_models_of_numbers_are_not_chosen_by_accuracy():
-    with pytest.raises(tffcl.UserError, match="models cannot be chosen by accuracy, as choose_by 'test_accuracy' does"):
-        A.build_ifca(own_objectives.model("numbers"), TRAINING, A.IFCAParameters(choose_by="test_accuracy"))
