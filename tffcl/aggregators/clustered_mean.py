@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
-from tffcl.aggregators.per_cluster import aggregation_process, by_row
+from tffcl.aggregators.per_cluster import aggregation_process, by_row, counting_alike
 from tffcl.errors import UserError
 from tffcl.models.graph_function import traced_once
 
@@ -417,13 +417,4 @@ class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process; types and errors as of `tff.aggregators.MeanFactory`."""
-        inner = tff.aggregators.MeanFactory(no_nan_division=True).create(value_type, tff.TensorType(np.float32))
-
-        @tff.tensorflow.computation(weight_type)
-        def one_or_nothing(weight):
-            return tf.cast(weight > 0, tf.float32)
-
-        def step(state, value, weight):
-            return inner.next(state, value, tff.federated_map(one_or_nothing, weight))
-
-        return aggregation_process(inner.initialize, step, value_type, weight_type)
+        return counting_alike(tff.aggregators.MeanFactory(no_nan_division=True), value_type, weight_type)

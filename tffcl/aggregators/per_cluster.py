@@ -96,6 +96,23 @@ def by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.cast(values, like.dtype), [-1] + [1] * (len(like.shape) - 1))
 
 
+def counting_alike(
+    factory: tff.aggregators.WeightedAggregationFactory, value_type: tff.Type, weight_type: tff.Type
+) -> tff.templates.AggregationProcess:
+    """Creates the process of a factory with a weight of 1 for every client whose weight is above 0, and of 0 for the
+    others."""
+    inner = factory.create(value_type, tff.TensorType(np.float32))
+
+    @tff.tensorflow.computation(weight_type)
+    def one_or_nothing(weight):
+        return tf.cast(weight > 0, tf.float32)
+
+    def step(state, value, weight):
+        return inner.next(state, value, tff.federated_map(one_or_nothing, weight))
+
+    return aggregation_process(inner.initialize, step, value_type, weight_type)
+
+
 def secure_sums(
     value_type: tff.Type, weight_type: tff.Type, clusters: int, *, uniform: bool = False
 ) -> tff.templates.AggregationProcess:

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import check_types
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.parameters import SecureSumParameters
-from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, by_row, secure_sums
+from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, by_row, counting_alike, secure_sums
 
 
 class SecureClusteredMeanFactory(PerClusterFactory):
@@ -129,16 +129,7 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedA
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
-        inner = self._weighted.create(value_type, tff.TensorType(np.float32))
-
-        @tff.tensorflow.computation(weight_type)
-        def one_or_nothing(weight):
-            return tf.cast(weight > 0, tf.float32)
-
-        def step(state, value, weight):
-            return inner.next(state, value, tff.federated_map(one_or_nothing, weight))
-
-        return aggregation_process(inner.initialize, step, value_type, weight_type)
+        return counting_alike(self._weighted, value_type, weight_type)
 
 
 def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True) -> tff.Type:
