@@ -289,9 +289,15 @@ _DEEPEST = 100  # names with dots between them
 _DOTTED = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+)++""")
 
 
-def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1):
-    """Writes a file that a kill or a full disk leaves as it was before; in one line with an indent of None."""
+def write_json(path: pathlib.Path, contents: Mapping, *, indent: int = 1):
+    """Writes a file that a kill or a full disk leaves as it was before."""
     write_text(path, json.dumps(contents, indent=indent) + "\n")
+
+
+def write_small_json(path: pathlib.Path, contents: Mapping):
+    """As `write_json`, for files that are kept by the hundred: in one line, and with the digits of `nine_digits`."""
+    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(nine_digits(float(digits))))
+    write_text(path, json.dumps(rounded) + "\n")
 
 
 def finite(number: float) -> float | None:

@@ -14,7 +14,7 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import UserError, tell
-from tffcl.files import read_bytes, read_json, write_bytes, write_json
+from tffcl.files import read_bytes, read_json, write_bytes, write_json, write_small_json
 from tffcl.lab.batches import study_plan
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_with_its_seed
 from tffcl.lab.batches.study_file import RESULTS, RUNS, compare_with
@@ -245,11 +245,11 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
 
 
 def _copy(place: pathlib.Path, results: pathlib.Path):
-    """Copies the small files of a run, each whole or not at all; JSON in one line, as they are kept by the hundred."""
+    """Copies the small files of a run, each whole or not at all."""
     results.mkdir(parents=True, exist_ok=True)
     for name in SMALL_FILES:
         if (place / name).is_file() and name.endswith(".json"):
-            write_json(results / name, read_json(place / name), indent=None)
+            write_small_json(results / name, read_json(place / name))
         elif (place / name).is_file():
             write_bytes(results / name, read_bytes(place / name))
 
