@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tffcl
 from tests.algorithms.conftest import PAIRS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.each_round_parameters import FLUXParameters
@@ -14,7 +15,9 @@ from tffcl.signatures.predictions import build_descriptors
 
 @pytest.fixture(scope="module")
 def flux(model):
-    return build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=2, neighbourhood="gap"))
+    """With a clip that nobody reaches, and that falls in every round for it."""
+    clip = tffcl.aggregation("robust", rule="clipping", initial_clip=1e4)
+    return build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=2, neighbourhood="gap"), aggregation=clip)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,8 @@ def test_descriptors_of_many_examples_are_taken_in_batches(tff_worker, model, di
 def test_it_finds_the_groups_and_how_many_there_are(flux, found):
     state, signatures = found
     assert same_groups(state.assignment) and len(state.models) == 3
+    clips = state.aggregators["update"]["clip"]
+    np.testing.assert_allclose(clips, 1e4 * np.exp(3 * 0.2 * (0.8 - 1)), rtol=1e-4)  # of the warm-up's rounds, too
     vector = 4 * flux.model.size
     assert signatures == [(0, 0), (0, 0), (9 * vector, 9 * 4 * (20 + 10 * 20))]  # asked once, all clients
     metric = flux.views(state).metric

@@ -66,7 +66,7 @@ class FLUX(EngineMethod):
         return state, metrics.with_signatures(self._grouping * described)
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
-        """All clients describe their data; every cluster starts from the warmed-up model."""
+        """All clients describe their data; every cluster goes on from the warm-up: its model, optimizer and clip."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError(
                 f"{self.name} groups all its clients after {self._how.warm_up_rounds} rounds (warm_up_rounds), and one "
@@ -75,10 +75,9 @@ class FLUX(EngineMethod):
         described = self._described(self._collection, state.models[0], population)
         points, spans = groupings.scaled(described)
         labels, eps = groupings.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
-        grown = self.engine.grown(state, labels.max())
-        grown["models"] = np.repeat(state.models, labels.max() + 1, axis=0)
+        carried = self.engine.rearranged(state, np.zeros(labels.max() + 1, int))
         found = {"descriptors": described, "spans": spans, "eps": np.float64(eps), "described_by": state.models[0]}
-        return dataclasses.replace(state, assignment=labels, **found, **grown)
+        return dataclasses.replace(state, assignment=labels, **found, **carried)
 
     def _described(self, query: tff.Computation, model: np.ndarray, population: Population):
         release = privacy_releases.of_all("the descriptors", population, once=True)
