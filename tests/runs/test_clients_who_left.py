@@ -76,7 +76,7 @@ def test_the_history_tells_who_moved_left_and_came_back_also_where_a_run_goes_on
         history.after_round(at(number, clusters))
     again.begin(at(3, third))  # the fourth was not saved
     again.after_round(at(4, {a: 0, b: 2, c: 2, d: 1, e: 1}))  # into the clusters of those beside them
-    found = read_history(tmp_path / HISTORY, list(map(str, called)))
+    found = read_history(tmp_path / HISTORY, list(map(str, called)), 9)
     expected = {1: [0, 0, 1, 1, NO_CLUSTER], 3: [0, NO_CLUSTER, 2, 1, NO_CLUSTER], 4: [0, 2, 2, 1, 1]}
     assert {number: clusters.tolist() for number, clusters in found.items()} == expected
     moved = [np.load(path)[0].astype(str).tolist() for path in sorted((tmp_path / HISTORY).iterdir())]

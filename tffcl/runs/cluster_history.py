@@ -102,10 +102,11 @@ class History(Mapping[int, np.ndarray]):
         return len(self._changes)
 
 
-def read_history(directory: pathlib.Path, client_ids: Sequence[str]) -> History:
-    """Reads the clusters of the clients that there are at the end of a run; UserError if a file is damaged."""
+def read_history(directory: pathlib.Path, client_ids: Sequence[str], last: int) -> History:
+    """Reads the clusters of the clients that there are at the end of a run, up to its `last` round; UserError if a file
+    is damaged."""
     changes, place = {}, {client: row for row, client in enumerate(client_ids)}
-    for path in _files(directory):
+    for path in (each for each in _files(directory) if int(each.stem) <= last):
         then, clusters = _read(path)
         rows = [place.get(client, -1) for client in then.astype(str).tolist()]  # who has left is not among them
         there = np.array(rows, int) >= 0

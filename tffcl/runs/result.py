@@ -230,8 +230,10 @@ class Result(Shown):
         columns = {"client_id": who.shown_ids, "true_cluster": who.groups, **columns}
         if "rounds_there" in clients.names:
             columns["rounds_there"] = clients.texts("rounds_there")
-        by_round = {name: rounds.floats(name) for name in rounds.names}
-        return cls(directory.summary() or {}, trained, directory.path, by_round, columns)
+        summary = directory.summary() or {}
+        # Further rows are of a longer run that was killed before it saved any of its rounds.
+        by_round = {name: rounds.floats(name)[: summary.get("rounds")] for name in rounds.names}
+        return cls(summary, trained, directory.path, by_round, columns)
 
     @property
     def rounds(self) -> pd.DataFrame:

@@ -291,7 +291,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         path=directory.path, method=printable(method or summary["algorithm"]), config=config, summary=summary,
         rounds=rounds, clients=clients, clustering=read_arrays(directory / files.CLUSTERING, clustering_of),
         representations=read_arrays(directory / files.REPRESENTATIONS, representations_of),
-        history=read_history(directory / files.HISTORY, clients.client_id.tolist()),
+        history=read_history(directory / files.HISTORY, clients.client_id.tolist(), summary["rounds"]),
         splits=_read_splits(directory / files.SPLITS) if (directory / files.SPLITS).exists() else None,
         samples=read_arrays(directory / files.SAMPLES, samples_of),
         confusion=read_arrays(directory / files.CONFUSION, confusion_of),
@@ -347,7 +347,8 @@ def _read_summary(directory: files.RunDirectory) -> dict:
 def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
     """Returns the columns of a `rounds.csv` that the table of metrics knows.
 
-    It may have more rounds than the result: those of a longer run that was ended before it saved any of them.
+    It may have more rounds than the result: those of a longer run that was killed before it saved any of them. They are
+    none of the result's, whose traffic is in the summary, and are left out.
 
     Raises:
       UserError: For a number that its metric cannot be, or if it does not have each round once, up to the last one of
@@ -367,7 +368,7 @@ def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
     every = np.arange(1, 1 + max(len(numbers), summary["rounds"]))
     if numbers.size and not np.array_equal(numbers, every):
         raise damaged(table.path, f"its rounds are not those of {files.SUMMARY}")
-    return columns
+    return {name: values[: summary["rounds"]] for name, values in columns.items()}
 
 
 def _read_clients(path: pathlib.Path) -> Clients:

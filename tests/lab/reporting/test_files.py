@@ -57,6 +57,21 @@ def test_lines_that_are_lost_or_doubled_are_told(run_path):
         (run_path / name).write_text(before)
 
 
+def test_rounds_after_those_of_the_result_are_none_of_it(run_path):
+    """A longer run that is killed before it saves leaves their rows, and who moved; the result's traffic lacks them."""
+    (run_path / "history").mkdir()
+    for number in (1, 7):
+        np.save(run_path / "history" / f"{number:06}.npy", np.array([["client-00"], [str(number)]]))
+    before = run_files.read_run(run_path)
+    lines = (run_path / "rounds.csv").read_text().splitlines()
+    longer = [lines[-1].replace("5", str(number), 1) for number in (6, 7)]
+    (run_path / "rounds.csv").write_text("\n".join([*lines, *longer]) + "\n")
+    after = run_files.read_run(run_path)
+    assert after.rounds["round"].tolist() == [1, 2, 3, 4, 5] and [*after.history] == [1]
+    np.testing.assert_array_equal(after.exchanged()[0], before.exchanged()[0])
+    assert after.exchanged()[1] == before.exchanged()[1] == 8_321_000 - 5 * 1_664_200
+
+
 def test_a_run_is_read_into_columns(run_path, population):
     run = run_files.read_run(run_path)
     assert (run.task, run.algorithm, run.method, run.seed) == ("digits", "pacfl", "pacfl", 0)
