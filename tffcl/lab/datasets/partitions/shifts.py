@@ -239,15 +239,23 @@ def _patterns(dataset: Dataset, partition: str, rotations: int, tones: bool) -> 
 
 def _label_maps(classes: int, swapped: int, groups: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
     """Returns each group's new label for each label: the first unchanged, the others with `swapped` ones in a ring."""
-    maps = [tuple(range(classes))]
-    while len(maps) < groups:
-        # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too.
-        ring = rng.permutation(classes)[:swapped]
-        moved = np.arange(classes)
-        moved[ring] = np.roll(ring, -1)
-        if tuple(moved.tolist()) not in maps:
-            maps.append(tuple(moved.tolist()))
-    return maps
+
+    def moved(ring):
+        to = np.arange(classes)
+        to[ring] = np.roll(ring, -1)
+        return tuple(to.tolist())
+
+    # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too. A
+    # draw that would make two groups alike at any level is drawn anew at all, unless so many groups leave few others.
+    lengths = {_tenths(level, classes) for level in range(1, LEVELS + 1)} - {0, 1}
+    if 2 * (groups - 1) > math.perm(classes, min(lengths)) // min(lengths):
+        lengths = {swapped}
+    rings: list[np.ndarray] = []
+    while len(rings) < groups - 1:
+        ring = rng.permutation(classes)
+        if not any(moved(ring[:length]) == moved(other[:length]) for other in rings for length in lengths):
+            rings.append(ring)
+    return [tuple(range(classes)), *(moved(ring[:swapped]) for ring in rings)]
 
 
 def _at_most(groups: int, most: int, why: str):
