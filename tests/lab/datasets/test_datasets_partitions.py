@@ -22,6 +22,7 @@ from tffcl.lab.datasets.partitions.by_label import (
     structured,
 )
 from tffcl.lab.datasets.partitions.natural import by_attribute, by_owner
+from tffcl.lab.datasets.partitions.splitting import by_class
 from tffcl.lab.datasets.partitions.transformed import rotated, shifted
 
 SEEDS = st.integers(0, 2**31)
@@ -318,11 +319,11 @@ IMPOSSIBLE = [
     (iid, {"clients": 5, "test": "own"}, "is for the partition by_owner"),
     (label_skew, {"clients": 5, "classes_per_client": 11}, "toy has 10 classes"),
     (label_skew, {"clients": 5, "classes_per_client": 0}, "classes_per_client is 0"),
-    (label_skew, {"clients": 110, "classes_per_client": 1}, "leaves client 100 without examples"),
+    (label_skew, {"clients": 110, "classes_per_client": 1}, r"leaves client 100 .* \(class 0: 10 for 11 cl"),
     (dirichlet, {"clients": 11, "alpha": 1.0}, "10 each need 110"),
     (dirichlet, {"clients": 10, "alpha": 0.0}, "alpha is 0.0; it must be a number from 0.001"),
     (dirichlet, {"clients": 10, "alpha": float("nan")}, "alpha is nan"),
-    (dirichlet, {"clients": 9, "alpha": 0.01}, "did not reach min_size = 10"),
+    (dirichlet, {"clients": 9, "alpha": 0.01}, "did not reach min_size = 10 .*the smallest client had 6 ex"),
     (dirichlet, {"clients": 5, "alpha": 1e-300}, "alpha is 1e-300; it must be a number from 0.001"),
     (quantity_skew, {"clients": 20}, "10 each need 200"),
     (quantity_skew, {"clients": 5, "power": -1}, "power is -1"),
@@ -336,7 +337,8 @@ IMPOSSIBLE = [
     (label_groups, {"clients": 22, "groups": [[0], [1]]}, "11 clients and only 10 examples of classes"),
     (label_groups, {"clients": 5, "scheme": "flt3"}, "unknown scheme 'flt3'; did you mean 'flt"),
     (structured, {"clients": 3}, "3 clients do not divide into 2 groups of 5 classes"),
-    (structured, {"clients": 60}, "50 examples for 30 clients"),
+    (structured, {"clients": 52}, "50 examples for 26 clients"),
+    (structured, {"clients": 4, "classes_per_group": 11}, "classes_per_group is 11; it must be a whole number"),
     (rotated, {"clients": 8, "rotations": 3}, "8 clients do not divide into 3 rotations"),
     (
         rotated,
@@ -353,6 +355,7 @@ IMPOSSIBLE = [
         {"clients": 8, "rotations": [90, 90]},
         "rotations is .*; it must be different whole degrees from 0 to 359",
     ),
+    (rotated, {"clients": 404}, "101 clients and only 100 training examples"),
     (rotated, {"clients": 7}, "7 clients do not divide into 4 rotations"),
     (rotated, {"clients": 8, "reuse": 1}, "reuse is 1; it must be true or false"),
     (shifted, {"clients": 8, "shifts": [0, 0]}, "it must be different whole numbers"),
@@ -368,6 +371,21 @@ def test_impossible_parameters_are_refused(rule, options, message, monkeypatch):
     with pytest.raises(UserError, match=message) as refused:
         rule(labelled(balanced(100)), seed=0, **options)
     assert "\n" not in str(refused.value)
+
+
+def test_clients_may_be_as_many_as_there_are_examples_for():
+    data = labelled(balanced(100))
+    assert {len(part) for part in iid(data, seed=0, clients=100, test="all").train} == {1}
+    assert {len(part) for part in structured(data, seed=0, clients=50).train} == {2}
+    alone = structured(data, seed=0, clients=20, classes_per_group=3)  # the last class is a group
+    assert set(data.train.y[alone.train[-1]]) == {9} and alone.groups.tolist() == np.repeat(range(4), 5).tolist()
+
+
+def test_the_examples_of_a_class_are_in_their_order_on_every_machine():
+    """Who gets which would follow from how a processor sorts."""
+    y = np.random.default_rng(0).integers(0, 3, 5000)
+    for label, index in enumerate(by_class(y, 3)):
+        np.testing.assert_array_equal(index, np.flatnonzero(y == label))
 
 
 @pytest.mark.parametrize(("rotations", "degrees"), [(10, range(0, 360, 36)), ([0, 15, 200], (0, 15, 200))])
