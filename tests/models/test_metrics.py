@@ -83,10 +83,10 @@ def test_the_calibration_error_is_the_mean_gap_of_fifteen_bins(kind):
 
 
 def test_a_confidence_at_the_end_of_a_bin_is_in_it():
-    """The bins are (0, 1/15], (1/15, 2/15], ..."""
-    confidence = np.array([0.6, 0.62])  # nine fifteenths, and more
-    given = Answers(np.array([0, 1]), np.array([0, 0]), np.stack([confidence, 1 - confidence], axis=1))
-    assert compute(METRICS["calibration_error"], given) == pytest.approx((0.4 + 0.62) / 2)
+    """The bins are (0, 1/15], (1/15, 2/15], ..., each of its own up to the last."""
+    confidence = np.array([0.6, 0.62, 0.9, 0.99])  # nine fifteenths, and more
+    given = Answers(np.array([0, 1, 0, 1]), np.zeros(4, int), np.stack([confidence, 1 - confidence], axis=1))
+    assert compute(METRICS["calibration_error"], given) == pytest.approx((0.4 + 0.62 + 0.1 + 0.99) / 4)
 
 
 def test_labels_that_say_nothing_do_not_count_in_a_mean_over_labels():

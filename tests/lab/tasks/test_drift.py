@@ -1,18 +1,23 @@
 """Clients that exchange their data."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.tasks.populations import drifting_clients, exchanged, next_groups, passed_on
+from tffcl.lab.tasks import resolve
+from tffcl.lab.tasks.populations import drifted_in, drifting, drifting_clients, exchanged, next_groups, passed_on
 from tffcl.lab.tasks.settings import DriftSettings
 
 
 @pytest.fixture(scope="module")
 def rotated():
     return load_federated(
-        {"name": "digits"}, {"name": "rotated", "clients": 12, "rotations": 4, "reuse": False}, seed=0
+        {"name": "digits", "validation": 0.1},
+        {"name": "rotated", "clients": 12, "rotations": 4, "reuse": False},
+        seed=0,
     )
 
 
@@ -37,7 +42,8 @@ def test_train_test_and_group_move_together(rotated):
     after = exchanged(rotated, passed_on(rotated, chosen))
     for client in chosen:
         (source,) = [k for k in range(12) if rotated.train_indices[k] is after.train_indices[client]]
-        np.testing.assert_array_equal(after.test_indices[client], rotated.test_indices[source])
+        for kind in ("test_indices", "validation_indices"):
+            np.testing.assert_array_equal(getattr(after, kind)[client], getattr(rotated, kind)[source])
         assert after.true_groups[client] == rotated.true_groups[source]
 
 
@@ -54,6 +60,8 @@ def test_groups_swap_their_data(rotated):
     np.testing.assert_array_equal(after.true_groups, (rotated.true_groups + 1) % 4)
     ours, theirs = (np.sort(np.concatenate(each.train_indices)) for each in (after, rotated))
     np.testing.assert_array_equal(ours, theirs)
+    two = dataclasses.replace(rotated, true_groups=rotated.true_groups % 2)
+    np.testing.assert_array_equal(exchanged(two, next_groups(two)).true_groups, 1 - two.true_groups)
     skewed = {"name": "label_skew", "clients": 6, "classes_per_client": 2}
     ungrouped = load_federated({"name": "digits"}, skewed, seed=0)
     with pytest.raises(UserError, match="has no groups to swap"):
@@ -63,7 +71,7 @@ def test_groups_swap_their_data(rotated):
 def test_a_part_of_the_examples_is_exchanged(rotated):
     chosen = drifting_clients(rotated, 4, seed=0)
     source = passed_on(rotated, chosen)
-    for share, moved in ((0.25, False), (0.75, True)):
+    for share, moved in ((0.25, False), (0.5, True)):
         after = exchanged(rotated, source, share)
         for client in chosen:
             own, others, now = rotated.train_indices[client], rotated.train_indices[source[client]], after.train_indices
@@ -84,6 +92,29 @@ def test_a_part_of_the_examples_is_exchanged(rotated):
 )
 def test_when_data_change(how, changes):
     assert DriftSettings(**how).rounds(12) == changes
+
+
+@pytest.mark.parametrize(
+    "how, shares",
+    [
+        ({"clients": 4}, {4: 0, 5: 1, 20: 1}),
+        ({"clients": 4, "pattern": "incremental", "every": 2, "steps": 4}, {5: 0.25, 8: 0.5, 10: 0.75, 11: 1, 20: 1}),
+        ({"clients": 4, "pattern": "recurrent", "every": 3}, {5: 1, 8: 0, 11: 1, 14: 0}),
+        ({"pattern": "swapped"}, {4: 0, 5: 1, 20: 1}),
+    ],
+)
+def test_which_share_of_their_data_clients_have_exchanged_in_a_round(rotated, how, shares):
+    overrides = {"train": {"rounds": 20}, "drift": {"round": 5, **how}}
+    config = resolve.resolve("demo_digits", "fedavg", overrides=overrides)
+    clients = drifting(config, rotated) if "clients" in how else np.arange(12)
+    source = passed_on(rotated, clients) if "clients" in how else next_groups(rotated)
+    for number, share in shares.items():
+        (found, versions), expected = drifted_in(config, rotated, number), exchanged(rotated, source, share)
+        for kind in ("train_indices", "test_indices", "validation_indices"):
+            for own, wanted in zip(getattr(found, kind), getattr(expected, kind) if share else getattr(rotated, kind)):
+                np.testing.assert_array_equal(own, wanted)
+        changes = len(config.drift.rounds(number))
+        assert versions.tolist() == [changes if client in clients else 0 for client in range(12)]
 
 
 def test_swapped_groups_take_no_number_of_clients():
