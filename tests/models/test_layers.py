@@ -99,11 +99,13 @@ def test_pooling_has_tensorflows_gradient_to_the_last_bit_also_where_entries_are
     np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
-def test_weights_of_a_transposed_convolution_begin_as_in_pytorch():
-    kernel, bias = layer_weights.initialize(layer_weights.transposed_conv("up", 3, 50, 8), "torch_default", 1)
-    assert kernel.shape == (3, 3, 8, 50)
-    bound = 1 / np.sqrt(9 * 8)  # PyTorch's fan in of a transposed convolution counts its outputs
-    assert 0.98 * bound < np.abs(kernel).max() <= bound and np.abs(bias).max() <= bound
+@pytest.mark.parametrize("make, sizes", [(layer_weights.conv, (8, 50)), (layer_weights.transposed_conv, (50, 8))])
+def test_weights_of_convolutions_begin_as_in_pytorch(make, sizes):
+    """Its fan in of a transposed convolution counts the outputs."""
+    for initialization, bound in (("torch_default", 1 / np.sqrt(9 * 8)), ("glorot", np.sqrt(6 / (9 * 8 + 9 * 50)))):
+        kernel, bias = layer_weights.initialize(make("block", 3, *sizes), initialization, 1)
+        assert kernel.shape == (3, 3, 8, 50) and bias.shape == sizes[1:]
+        assert 0.98 * bound < np.abs(kernel).max() <= bound and np.abs(bias).max() <= bound
 
 
 @pytest.mark.parametrize("initialization", layer_weights.INITIALIZATIONS)

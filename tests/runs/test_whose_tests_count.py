@@ -26,11 +26,13 @@ def test_a_local_accuracy_is_of_the_test_examples_that_there_are(tmp_path):
     train, test = own_data.clinics()
     x, y = test["clinic_0"]
     later = {6: tffcl.Population.from_arrays(train, {name: (x, 1 - y) for name in test})}
-    solo = build_solo(own_data.perceptron(), TRAINING)
+    solo = build_solo(own_data.perceptron().with_metrics(["accuracy", "log_loss"]), TRAINING)
     found = run(solo, (train, test), tmp_path / "run", rounds=6, clients_per_round=2, later=later)
     known = np.isfinite(found.clients["local_accuracy"])
     assert found.summary["accuracy"]["local"]["share"] > known.mean() > 0  # who has trained before, and in the last
-    np.testing.assert_array_equal(found.clients["local_accuracy"][known], found.clients["cluster_accuracy"][known])
+    for metric in ("accuracy", "log_loss"):
+        local, cluster = (found.clients[f"{kind}_{metric}"] for kind in ("local", "cluster"))
+        np.testing.assert_array_equal(local, cluster.where(known))
 
 
 @pytest.mark.parametrize("whose", ["ours", pytest.param("TFF's", marks=pytest.mark.slow)])
