@@ -108,6 +108,13 @@ def test_the_spread_over_clients_by_hand():
     assert summary.spread(eleven[:1])["stderr"] is None
 
 
+def test_a_metric_of_numbers_says_of_how_many_clients_it_is():
+    """Of which none is right or wrong; the third client has one test example, the last none."""
+    accuracy = {"labels": np.zeros(4), "metrics": {"r2": {"cluster": np.array([0.5, 0.1, np.nan, np.nan])}}}
+    notes = summary._undefined(accuracy, np.array([5, 4, 1, 0]))
+    assert notes == ["r2 is defined for 2 of 3 clients: its mean is of these"]
+
+
 def test_the_worst_tenth_of_validation_examples_is_that_of_the_largest_losses():
     losses = np.arange(20.0)
     accuracy = {"cluster": losses / 20, "global": None, "metrics": {"log_loss": {"cluster": losses, "global": None}}}

@@ -208,7 +208,7 @@ def summarize(
             *([population.note] if population.note else []),
             *_notes_of_many(population, views),
             *_notes(population, views),
-            *_undefined(accuracy),
+            *_undefined(accuracy, population.test_sizes),
             *notes,
         ],
         **({"label_names": list(population.label_names)} if population.label_names else {}),
@@ -260,9 +260,10 @@ def _notes_of_many(population: Population, views: Views) -> list[str]:
     return [note] if tested < everyone else []
 
 
-def _undefined(accuracy: Mapping) -> list[str]:
+def _undefined(accuracy: Mapping, test_sizes: np.ndarray) -> list[str]:
     """Says of how many clients a metric is, where others have test examples and no value, or an infinite one."""
-    tested, notes = accuracy["labels"] > 0, []
+    counted, notes = accuracy["labels"] > 0, []
+    tested = counted if counted.any() else test_sizes > 0  # numbers, which are not right or wrong, are not counted
     for name, found in accuracy["metrics"].items():
         known = np.isfinite(found["cluster"]) & tested
         if tested.any() and not known.any():
