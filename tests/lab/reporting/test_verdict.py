@@ -9,7 +9,7 @@ import scipy.stats
 from tests.lab.reporting.conftest import write_run
 from tffcl.lab.reporting import verdict
 from tffcl.registry import GIVEN, ORACLE
-from tffcl.runs.metrics import BY_KEY
+from tffcl.runs.metrics import BY_KEY, rows_of
 from tffcl.runs.run_files import read_run
 
 CLUSTER = BY_KEY["cluster_accuracy"]
@@ -147,6 +147,14 @@ def test_one_cluster_whose_clients_keep_layers_is_no_model_for_all(runs):
     assert "fedavg has a model for each client" in groups and "one model for all" not in groups
 
 
+def test_one_model_for_all_is_known_by_any_metric(runs):
+    """A model of numbers has no accuracies."""
+    nothing = {"accuracy": {kind: {"mean": None} for kind in ("cluster", "local", "global")}}
+    numbers = {"metrics": {"mae": {kind: {"mean": 0.3} for kind in ("cluster", "local", "global")}}}
+    groups, *_ = verdict.verdict([dataclasses.replace(runs[0], summary=runs[0].summary | nothing | numbers)])
+    assert groups == "No groups were found; fedavg has one model for all."
+
+
 def test_a_comparison_has_three_sentences(runs):
     groups, best, cost = verdict.verdict(runs)
     assert groups.startswith("There are groups: pacfl finds 3 clusters (adjusted Rand index with the true groups 1.00)")
@@ -156,10 +164,13 @@ def test_a_comparison_has_three_sentences(runs):
     assert cost.startswith("pacfl sent ") and " as much as fedavg" in cost and cost.endswith(" here.")
 
 
-@pytest.mark.parametrize(("apart", "compared", "gains"), [(1.0, 1, True), (1.0, 2, False), (-1.0, 1, False)])
+@pytest.mark.parametrize(("apart", "compared", "gains"), [(0.3, 1, True), (0.3, 2, False), (-0.3, 1, False)])
 def test_a_gain_is_upwards_and_one_of_all_that_are_compared(monkeypatch, apart, compared, gains):
+    """And downwards of a loss."""
     monkeypatch.setattr(verdict, "paired_test", lambda *_: (apart, 0.03, 9))
     assert verdict._beyond_chance({"a": [], "b": []}, CLUSTER, "a", "b", compared) == gains
+    falls = verdict._beyond_chance({"a": [], "b": []}, rows_of("log_loss")[0], "a", "b", compared)
+    assert falls == (compared == 1 and not gains)
 
 
 def test_the_best_of_three_is_tested_for_two_comparisons(runs, monkeypatch):
@@ -239,6 +250,17 @@ def test_a_gain_of_one_of_two_clusterings_is_tested_for_two_comparisons(runs, mo
     one, two = (of_agreement(runs, None, method) for method in ("pacfl", "other"))
     assert verdict.verdict([*runs[:2], *one])[0].startswith("There are groups by which models gain")
     assert verdict.verdict([*runs[:2], *one, *two])[0].startswith("Nothing shows that there are groups")
+    monkeypatch.setattr(verdict, "paired_test", lambda own, *_: (1.0, 0.02 if own[0].method == "pacfl" else 0.9, 9))
+    assert verdict.verdict([*runs[:2], *one, *two])[0].startswith("There are groups by which models gain")
+
+
+def test_a_method_with_other_seeds_is_not_held_against_the_best(runs):
+    other = dataclasses.replace(runs[0], summary={**runs[0].summary, "seed": 7})
+    _, best, _ = verdict.verdict([other, runs[2]])
+    assert best.endswith(
+        ": fedavg, which was not measured on the same clients; paired t tests over 0 clients; other seeds may say "
+        "otherwise."
+    )
 
 
 def test_a_single_run_says_what_would_tell_more(runs):
