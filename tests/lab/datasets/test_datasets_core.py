@@ -60,7 +60,8 @@ def test_pool_gives_every_client_its_images(data):
     images = numbered(n).train
     lists = st.lists(st.integers(0, n - 1), min_size=0, max_size=n)
     held = [np.array(data.draw(lists), np.int64) for _ in range(clients)]
-    kinds = st.sampled_from([Transform(), Transform(90), Transform(180, 3), Transform(0, 6)])
+    of_some = Transform(90, 3, classes=(1, 2))  # all labels are shifted, and the pictures of two classes turned
+    kinds = st.sampled_from([Transform(), Transform(90), Transform(180, 3), Transform(0, 6), of_some])
     transforms = [data.draw(kinds) for _ in range(clients)]
     together, indices = pool(images, held, transforms, 10)
     for index, own, transform in zip(indices, held, transforms, strict=True):
@@ -69,6 +70,21 @@ def test_pool_gives_every_client_its_images(data):
         np.testing.assert_array_equal(together.y[index], expected.y)
     distinct = {(transform, each) for own, transform in zip(held, transforms, strict=True) for each in own}
     assert len(together) == len(distinct)
+
+
+def test_a_pool_of_several_labels_keeps_them():
+    images = Images(numbered(4).train.x, np.arange(8, dtype=np.int32).reshape(4, 2))
+    together, indices = pool(images, [np.arange(4), np.array([3, 1])], [Transform(), Transform(90)], 1)
+    assert [together.y[index].tolist() for index in indices] == [images.y.tolist(), [[6, 7], [2, 3]]]
+
+
+@pytest.mark.parametrize("change", [{"label_shift": 1}, {"labels": (1, 0)}, {"classes": (0,), "tone": "negative"}])
+def test_what_is_done_to_classes_is_refused_where_labels_are_none(change):
+    """Nothing would be changed."""
+    numbers = Images(blank([0] * 4).x, np.linspace(0, 1, 4, dtype=np.float32))
+    split = Partition(HALVES, HALVES, transforms=(Transform(), Transform(**change)))
+    with pytest.raises(UserError, match="needs one class for each example; toy has numbers"):
+        federated(Dataset("toy", numbers, numbers, None, 0.0, 1.0), split, "by hand")
 
 
 def test_pool_keeps_shared_arrays_shared():
