@@ -2,10 +2,12 @@
 is tested.
 """
 
+import collections
 import json
 import math
 import types
 
+import numpy as np
 import pytest
 
 from tests.lab.cli.test_cli import fails
@@ -87,6 +89,16 @@ def test_resuming_repeats_nothing(found, monkeypatch):
     monkeypatch.setattr(batch, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
     assert main([*COMMAND, *SELECT, "--out", str(out), "--resume"]) == 0
     assert json.loads((out / "batch.json").read_text()) == contents
+
+
+@pytest.mark.parametrize("low, high", [(1, 3), (1, 10)])
+def test_whole_numbers_are_drawn_evenly_up_to_both_ends(low, high):
+    """Or evenly in their logarithm, of which each has as much as lies nearer to it than to its neighbours."""
+    draw, rng = search._range("epochs", f"{low}..{high}"), np.random.default_rng(0)
+    counts = collections.Counter(draw(rng) for _ in range(20_000))
+    edges = np.arange(low, high + 2) - 0.5
+    shares = np.diff(edges if high < 10 * low else np.log(edges))
+    assert [counts[each] for each in range(low, high + 1)] == pytest.approx(20_000 * shares / shares.sum(), rel=0.1)
 
 
 def test_random_points():
