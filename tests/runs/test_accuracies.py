@@ -36,7 +36,7 @@ def resolved(algorithm, **more):
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory):
     """FedAvg with a tenth of each client's examples held out: `(config, Result)`; only read by tests."""
-    chosen = resolved("fedavg", dataset={"validation": 0.1})
+    chosen = resolved("fedavg", dataset={"validation": 0.1}, evaluation={"metrics": ["log_loss"]})
     return chosen, tffcl.run(chosen, tmp_path_factory.mktemp("validated") / "run", show_progress=False)
 
 
@@ -67,19 +67,25 @@ def test_a_wrong_share_is_said(share):
 
 
 def test_validation_accuracies_are_of_the_examples_that_were_held_out(validated):
-    """An evaluation of one's own: the global model on each client's held-out examples, client by client."""
+    """An evaluation of one's own: the global model on each client's held-out examples, client by client, and on all."""
     chosen, result = validated
     federated = build.load_data(chosen)
-    shares = []
-    for client in range(federated.num_clients):
-        held = federated.validation_indices[client]
-        answers = result.predict(client, federated.train.x[held])
-        shares.append(np.mean(answers == federated.train.y[held]))
-    assert result.summary["validation"]["cluster"]["mean"] == pytest.approx(np.mean(shares))
-    last = rows_of(result.out / "rounds.csv")[-1]
-    assert float(last["validation_cluster_accuracy"]) == pytest.approx(np.mean(shares), abs=1e-6)
-    assert 0 < float(last["validation_global_accuracy"]) < 1
-    assert result.summary["validation"]["cluster"]["mean"] != result.summary["accuracy"]["cluster"]["mean"]
+
+    def by_hand(client, held):
+        given = result.predict(client, federated.train.x[held], probabilities=True)
+        y = federated.train.y[held]
+        return np.mean(given.argmax(axis=1) == y), -np.mean(np.log(given[np.arange(len(y)), y]))
+
+    each = [by_hand(client, held) for client, held in enumerate(federated.validation_indices)]
+    found, last = result.summary["validation"], rows_of(result.out / "rounds.csv")[-1]
+    expected = *np.mean(each, axis=0), *by_hand(0, np.concatenate(federated.validation_indices))
+    kinds = [(kind, metric) for kind in ("cluster", "global") for metric in ("accuracy", "log_loss")]
+    for (kind, metric), value in zip(kinds, expected, strict=True):
+        of_metric = found if metric == "accuracy" else found["metrics"][metric]
+        tested = result.summary["accuracy" if metric == "accuracy" else "metrics"]
+        tested = tested if metric == "accuracy" else tested[metric]
+        assert of_metric[kind]["mean"] == pytest.approx(value, rel=1e-5) != pytest.approx(tested[kind]["mean"])
+        assert float(last[f"validation_{kind}_{metric}"]) == pytest.approx(value, rel=1e-5)
 
 
 def test_those_that_took_part_and_those_that_never_trained(validated):
