@@ -75,7 +75,9 @@ def test_the_result_of_a_run_that_clients_have_left_is_read(tmp_path):
     left = {2: everyone.restricted([f"clinic_{each}" for each in range(5)])}
     back = {3: everyone}
     found = run(build_fedavg(own_data.perceptron(), TRAINING), own_data.clinics(), tmp_path / "run", rounds=4,
-                later=left | back)  # fmt: skip
+                seed=3, evaluate_every=4, later=left | back)  # fmt: skip
     again = Result.read(found.trained, found.out).clients
     assert again["rounds_there"].tolist() == found.clients["rounds_there"].tolist() == 5 * ["1-4"] + ["1-1 3-4"]
+    # Of those, too, who would be drawn in a later round if the same clients were there as in theirs.
+    assert np.isfinite(found.clients["local_accuracy"][found.clients["rounds_trained"] > 0]).all()
     pd.testing.assert_frame_equal(pd.DataFrame(again), pd.DataFrame(found.clients), check_dtype=False, atol=1e-8)
