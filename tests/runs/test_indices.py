@@ -56,6 +56,9 @@ def test_the_wasserstein_adjusted_score_of_four_clients():
     assert wasserstein_adjusted_score(counts, np.zeros(4, int)) is None
     assert wasserstein_adjusted_score(counts, np.arange(4)) is None
     assert wasserstein_adjusted_score(None, clusters) is None
+    # Who is in no cluster, as nobody asked it, is in none with the others in no cluster.
+    more = np.append(counts, [[1, 0], [1, 1]], axis=0), np.append(clusters, [NO_CLUSTER, NO_CLUSTER])
+    assert wasserstein_adjusted_score(*more) == wasserstein_adjusted_score(counts, clusters)
 
 
 def test_the_wasserstein_adjusted_score_of_very_many_is_that_of_some(monkeypatch):

@@ -110,7 +110,7 @@ def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.n
 
     Args:
       label_counts: `int [N, C]`, examples of each label; None where these are not known.
-      assignment: `int [N]`, the clusters.
+      assignment: `int [N]`, the clusters, or `NO_CLUSTER`.
 
     Returns:
       From -1 to 1; None where it means nothing: of one cluster, or of clients that are each a cluster. Of more than
@@ -118,6 +118,8 @@ def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.n
     """
     if label_counts is None:
         return None
+    placed = assignment != NO_CLUSTER
+    label_counts, assignment = label_counts[placed], assignment[placed]
     if len(assignment) > _MOST_COMPARED:
         drawn = np.random.default_rng(0).choice(len(assignment), _MOST_COMPARED, replace=False)
         label_counts, assignment = label_counts[drawn], assignment[drawn]
