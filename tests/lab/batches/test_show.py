@@ -10,7 +10,7 @@ import pytest
 from tffcl.clients.cohort import stream
 from tffcl.display import ranges
 from tffcl.errors import UserError
-from tffcl.lab.batches.show import _over_classes, _samples, gini, label_distances, show
+from tffcl.lab.batches.show import _label_lines, _over_classes, _samples, gini, label_distances, show
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import resolve
 
@@ -62,6 +62,16 @@ def test_a_table_has_no_pictures(tmp_path, kind):
     assert "mine/by_owner, examples of 5" in text and "3 clients, no true groups" in text
     assert "by client and label:\n      client   0   1\n    clinic 0  10  10\n" in text
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["labels.png", "sizes.png"]
+
+
+@pytest.mark.parametrize(
+    "shape, more", [((10, 12), ""), ((11, 12), "and 1 more clients"), ((12, 15), "and 2 more clients, 3 more labels")]
+)
+def test_a_table_of_labels_says_what_it_leaves_out(shape, more):
+    counts = np.arange(shape[0] * shape[1]).reshape(shape)
+    head, rows, *left = _label_lines(counts, None, None)
+    assert [each.strip() for each in left] == [more] * bool(more)
+    assert [list(map(int, row.split()[1:])) for row in rows.splitlines()[-10:]] == counts[:10, :12].tolist()
 
 
 def test_the_samples_are_what_a_run_trains_on(tmp_path):
