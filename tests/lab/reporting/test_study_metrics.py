@@ -73,6 +73,10 @@ def test_a_target_that_a_seed_never_reaches_leaves_no_difference(study):
         assert result.difference == difference
         shown = compared_cells(noted, here, missed, result.published, result.cut)[3]
         assert shown == ("–" if difference is None else f"{difference:.0f}")
+    late, sent = {**noted, "since": 3}, {**noted, "measure": "megabits_to"}
+    shown = compared_cells(late, Stat.of([20.0]), 0, (60, 1), False)
+    assert shown == ("rounds from 3 on to local 75 %", "20", "60 ± 1", "-40")
+    assert compared_cells(sent, Stat.of([7.5]), 0, (7, None), False) == ("Mb to local 75 %", "7.50", "7.00", "+0.50")
 
 
 def test_a_study_may_measure_any_metric_of_answers_but_no_unknown_one(tmp_path):
