@@ -2,12 +2,14 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tffcl
 from tffcl.export import deployment_forms, manifest
@@ -96,7 +98,6 @@ def test_the_sum_gives_the_models_of_the_keyed_mean(tff_worker, pacfl):
 def test_a_summed_round_silences_a_client_whose_model_is_not_finite(tff_worker):
     import collections
 
-    import tensorflow as tf
     import tensorflow_federated as tff
 
     from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
@@ -128,8 +129,12 @@ def test_a_summed_round_silences_a_client_whose_model_is_not_finite(tff_worker):
     assert told["loss"] == pytest.approx(3)
 
 
-def test_the_saved_model_answers_in_plain_tensorflow(pacfl):
-    out, to, contents = pacfl
+def answers_here(saved, images, models):
+    serve = tf.saved_model.load(str(saved)).signatures["serving_default"]
+    return [serve(images=tf.constant(images), cluster=tf.constant(row))["labels"].numpy() for row in range(models)]
+
+
+def answers_in_a_process_without_tffcl(saved, images, models):
     script = (
         "import sys, numpy as np, tensorflow as tf\n"
         "serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
@@ -138,30 +143,46 @@ def test_the_saved_model_answers_in_plain_tensorflow(pacfl):
         "assert not [name for name in sys.modules if 'tffcl' in name or 'federated' in name]\n"
         "np.save(sys.argv[4], rows)\n"
     )
+    out = saved.parent.parent / "out"
+    np.save(out / "images.npy", images)
+    given = [str(each) for each in (saved, out / "images.npy", models, out / "answers.npy")]
+    subprocess.run([sys.executable, "-c", script, *given], check=True)
+    return np.load(out / "answers.npy")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [answers_here, pytest.param(answers_in_a_process_without_tffcl, marks=pytest.mark.slow)],
+    ids=["here", "own process"],
+)
+def test_the_saved_model_answers_in_plain_tensorflow(pacfl, answers):
+    out, to, contents = pacfl
     run = tffcl.load_run(out)
-    images, answers = out / "images.npy", out / "answers.npy"
-    np.save(images, run.federated.test.x[:40])
-    models = contents["model"]["models"]
+    images, models = run.federated.test.x[:40], contents["model"]["models"]
     assert models == 4
-    subprocess.run(
-        [sys.executable, "-c", script, str(to / "saved_model"), str(images), str(models), str(answers)], check=True
-    )
-    found = np.load(answers)
+    found = np.asarray(answers(to / "saved_model", images, models))
     for client in run.state.client_ids[:6]:
-        np.testing.assert_array_equal(
-            found[run.cluster_of(int(client))], run.predict(int(client), run.federated.test.x[:40])
-        )
+        np.testing.assert_array_equal(found[run.cluster_of(int(client))], run.predict(int(client), images))
     assert len(np.unique(found, axis=0)) > 1
 
 
-def test_the_script_is_short_and_of_plain_tff(pacfl):
-    source = (pacfl[1] / "run_one_round.py").read_text()
+def test_clients_graphs_need_nothing_that_devices_lack(pacfl):
+    described = pacfl[2]["computations"]
+    for name in ("signature", "training", "training_summed"):
+        assert not described[name]["device_operations"]["not_in_tflite_select_ops"], name
+
+
+def test_the_script_is_short_and_of_plain_tff(tff_worker, pacfl, capsys):
+    script = pacfl[1] / "run_one_round.py"
+    source = script.read_text()
     assert "tffcl" not in source and len(source.splitlines()) < 48
+    runpy.run_path(str(script))["main"]()
+    assert "4 clients moved 4 models by 0." in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_the_script_runs_a_round_with_plain_tff(pacfl, tmp_path):
-    """Also where the machine has a proxy for HTTP; the conformance suite runs it too, in its own process."""
+    """Also where the machine has a proxy for HTTP."""
     _, to, contents = pacfl
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["http_proxy"] = "http://127.0.0.1:9"
