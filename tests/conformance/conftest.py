@@ -24,12 +24,13 @@ from tffcl.registry import ALGORITHMS
 # with `-m slow`.
 KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffold", "ditto"}
 OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
-# Methods whose rounds two workers share in the suite: of two uploads, and of kept values.
-TWO_WORKERS = {"stocfl", "ditto"}
+# Compositions as PACFL is one, whose rounds, states and clusters are the same code: all checks of them are slow.
+PRESETS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl"}
+# The method whose rounds two workers share in the suite: of two uploads and of kept values.
+TWO_WORKERS = {"scaffold"}
 # The same of rounds whose clients compute in blocks: by the coordinator's mixes, and two uploads.
 IN_BLOCKS = {"flt", "stocfl"}
-# The same of exports: with a signature, with the server's own grouping in each round, and with kept values.
-EXPORTED = {"pacfl", "stocfl", "ditto"}
+# What is checked of the exports of a module's `EXPORTED`.
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
@@ -56,11 +57,14 @@ def configured(name: str, **overrides) -> resolve.RunConfig:
 
 
 def pytest_collection_modifyitems(items):
-    few = {checks.check_two_workers: TWO_WORKERS, checks.check_blocks: IN_BLOCKS, **dict.fromkeys(OF_EXPORTS, EXPORTED)}
+    few = {checks.check_two_workers: TWO_WORKERS, checks.check_blocks: IN_BLOCKS}
     for item in items:
         given = item.callspec.params if "subject" in getattr(item, "fixturenames", ()) else {}
-        if "check" in given and given["check"] not in OF_ALL and given["name"] not in few.get(given["check"], KINDS):
-            item.add_marker(pytest.mark.slow)
+        if "check" in given:
+            check, name = given["check"], given["name"]
+            checked = item.module.EXPORTED if check in OF_EXPORTS else few.get(check, KINDS)
+            if name in PRESETS or (check not in OF_ALL and name not in checked):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
