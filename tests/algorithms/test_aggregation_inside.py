@@ -27,6 +27,7 @@ MEAN = tff.aggregators.MeanFactory(no_nan_division=True)
 ONCE = LocalTraining(epochs=1, batch_size=0, learning_rate=0.1)
 
 
+@pytest.mark.slow  # as in an IFCA for tff.learning, in test_clustered_fed_avg
 def test_tffs_mean_is_our_own(tff_worker, model, population, reference):
     inside = build_fedavg(model, TRAINING, aggregation=tff.aggregators.MeanFactory())
     assert_close(models_of(inside, train(inside, population), population), reference("fedavg")[1])

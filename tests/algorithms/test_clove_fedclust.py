@@ -14,12 +14,9 @@ from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import FedClustParameters
 from tffcl.algorithms.presets import build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
-from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.runs.run_files import read_run
 from tffcl.signatures.partial_weights import build_partial_weights, layer_places
-
-EAGER = LocalTraining(epochs=5, batch_size=10, learning_rate=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +33,7 @@ def test_clove_with_one_model_is_fedavg(tff_worker, model, population, reference
 
 
 def test_clove_finds_who_holds_like_images(tff_worker, model, turned):
-    clove = build_clove(model, EAGER, CLoVEParameters(2), seed=1)
+    clove = build_clove(model, TRAINING, CLoVEParameters(2), seed=1)
     state = clove.initialize(turned)
     for number in range(1, 4):
         state, metrics = clove.next(state, cohort_of(turned, turned.client_ids, number))
@@ -115,7 +112,7 @@ def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, p
 
 
 def test_fedclust_finds_who_holds_like_labels(tff_worker, model, grouped):
-    method = build_fedclust(model, EAGER)
+    method = build_fedclust(model, TRAINING)
     assert same_groups(method.initialize(grouped).assignment)  # by the largest gap, without a number
 
 

@@ -42,13 +42,9 @@ BUILDERS = {
 }
 
 
-# The others are slow: StoCFL, which gets its rates in another way, has rounds that decay in test_stocfl.
-QUICK = {"fedavg"}
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS]
-)
+# FedAvg's rate halves from round to round in test_optimizers; StoCFL, which gets it in another way, in test_stocfl.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDERS)
 def test_the_rate_of_a_round_is_that_of_the_round_before_times_the_decay(tff_worker, model, population, name):
     """Rounds against methods with the rates 0.1 and 0.05, of which the second goes on from the first."""
     build, state, expected = BUILDERS[name], None, None

@@ -1,6 +1,7 @@
 """What the methods become at their limits, and FedAvg against TFF's own."""
 
 import numpy as np
+import pytest
 import tensorflow_federated as tff
 
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, learned_by_tff, models_of, train
@@ -40,6 +41,7 @@ def test_a_cluster_that_nobody_of_the_cohort_belongs_to_keeps_its_model(tff_work
     assert changed.sum() == 2
 
 
+@pytest.mark.slow  # as with an optimizer of the server, in test_server_optimizer
 def test_fedavg_is_tff_learnings_fedavg(tff_worker, model, population, reference):
     """The same batches in the same order give the same model as `build_weighted_fed_avg`."""
     process = tff.learning.algorithms.build_weighted_fed_avg(

@@ -142,6 +142,7 @@ def test_fedsofts_clients_may_go_on_with_their_own_models(tff_worker, regression
     assert np.abs(train(own, population).models - train(clusters, population).models).max() > 1e-4
 
 
+@pytest.mark.slow  # as NumPy's rounds with a term
 def test_a_single_cluster_with_a_term_is_fedprox(tff_worker, model, population, reference):
     method = build_fedsoft(model, TRAINING, FedSoftParameters(num_clusters=1, proximal_weight=PULL))
     assert_close(train(method, population).models[0], reference("fedprox")[1][0])
@@ -161,7 +162,7 @@ def test_newcomers_and_evaluations_find_the_best_mixture_of_the_models_as_they_a
 ):
     method = fedem(regression, mixture_steps=300)
     known, newcomers = split(population, [3])
-    state = train(method, known, [(0, 1, 2, 4)] * 2)
+    state = train(fedem(regression), known, [(0, 1, 2, 4)] * 2)
     joined = method.admit(state, newcomers)
     x, y = data[3]
     best = np.full(K, 1 / K)
@@ -428,7 +429,7 @@ SUMS = [("composed", None), *(pytest.param(*each, marks=pytest.mark.slow) for ea
 
 @pytest.mark.parametrize("name, kind", SUMS)
 def test_clients_join_leave_and_come_back_in_a_run_that_was_killed(
-    tff_worker, regression, population, tmp_path, name, kind
+    tff_worker, model, regression, population, tmp_path, name, kind
 ):
     """With every aggregation that the method takes."""
     options = {"dp": {"noise_multiplier": 0.3, "seed": 4}, "secure_sum": {"min_cluster_size": 2}}.get(kind, {})
@@ -437,7 +438,7 @@ def test_clients_join_leave_and_come_back_in_a_run_that_was_killed(
     first, later = population.restricted([0, 1, 2, 3]), {2: population.restricted([0, 1, 4]), 3: population}
 
     def run(out, **more):
-        method = composed(regression, grouping="soft")
+        method = composed(model, grouping="soft")
         if name in builders:
             method = builders[name](regression, TRAINING, aggregation=aggregation)
         return tffcl.train(

@@ -432,21 +432,24 @@ def test_a_cohort_in_too_many_clusters_for_one_message_is_refused(tff_worker, mo
 
 
 def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(tff_worker, model, turned):
-    """Two rounds by hand: the chain, its mean, and cluster models that are pulled at the model of before the round."""
-    method = build_stocfl(model, QUICK, dataclasses.replace(HOW, global_order="sequential"))
-    parallel, sgd = stocfl(model), build_local_sgd(model, QUICK)
-    pulled = build_local_sgd(model, dataclasses.replace(QUICK, proximal_weight=HOW.proximal_weight))
+    """Two rounds by hand: the chain at each round's rate, its mean, and cluster models that are pulled at the model of
+    before the round.
+    """
+    decaying = dataclasses.replace(QUICK, learning_rate_decay=0.5)
+    method = build_stocfl(model, decaying, dataclasses.replace(HOW, global_order="sequential"))
+    parallel, sgd = stocfl(model), build_local_sgd(model, decaying)
+    pulled = build_local_sgd(model, dataclasses.replace(decaying, proximal_weight=HOW.proximal_weight))
     state, before = method.initialize(turned), parallel.initialize(turned)
     for number, clients in enumerate([(0, 3, 4), (0, 3)], 1):
         cohort = cohort_of(turned, clients, number)
-        current, way, own = state.models[0], [], []
+        current, way, own, rate = state.models[0], [], [], {"rate_scale": tf.constant(0.5 ** (number - 1))}
         start = models_of(method, state, turned)[0]
         for client in clients:
             data = next(iter(turned.train(client).dataset.batch(1000)))
             examples, seed = (data["x"], data["y"]), tf.constant(cohort.client_seed(client))
-            current = sgd(current, *examples, seed)[0].numpy()
+            current = sgd(current, *examples, seed, **rate)[0].numpy()
             way.append(current)
-            own.append(pulled(start, *examples, seed, state.models[0])[0].numpy())
+            own.append(pulled(start, *examples, seed, state.models[0], **rate)[0].numpy())
         state, metrics = method.next(state, cohort)
         before, plain = parallel.next(before, cohort)
         assert_close(state.models[0], np.mean(way, axis=0))
@@ -461,16 +464,7 @@ def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(
         )
 
 
-def test_a_chain_of_clients_trains_at_the_rounds_rate_and_says_whose_model_is_not_finite(model, turned):
-    decaying = dataclasses.replace(QUICK, learning_rate_decay=0.5)
-    cohort, sgd, current, way = cohort_of(turned, (3, 1), 3), build_local_sgd(model, decaying), model.initial, []
-    for client in (3, 1):
-        data = next(iter(turned.train(client).dataset.batch(1000)))
-        current = sgd(current, data["x"], data["y"], tf.constant(cohort.client_seed(client)), rate_scale=0.25)[
-            0
-        ].numpy()
-        way.append(current)
-    assert_close(SequentialGlobal(model, decaying).next(model.initial, cohort)[0], np.mean(way, axis=0))
-    wild = dataclasses.replace(QUICK, learning_rate=1e30, epochs=3)
+def test_a_chain_of_clients_says_whose_model_is_not_finite(model, turned):
+    cohort, wild = cohort_of(turned, (3, 1), 3), dataclasses.replace(QUICK, learning_rate=1e30, epochs=3)
     with pytest.raises(Diverged, match=r"client 3 trained a model that is not finite \(loss .*\) in round 3"):
         SequentialGlobal(model, wild).next(model.initial, cohort)

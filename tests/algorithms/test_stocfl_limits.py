@@ -66,6 +66,7 @@ def test_as_many_clusters_as_clients_is_ditto(tff_worker, model, population, ref
     assert len(clustered.models) == 1 + len(met)
 
 
+@pytest.mark.slow  # as of the rule alone, in clustering/test_stochastic
 def test_everyone_in_the_first_round_is_agglomerative_clustering(tff_worker, model, digit_clients):
     """SciPy's single linkage of the signatures, cut at the cosine τ, for some numbers of clusters."""
     population = digit_clients([60] * 8, turns=[0, 1, 2, 0, 1, 2, 3, 3])

@@ -71,7 +71,7 @@ def test_an_image_has_its_code_whatever_is_encoded_beside_it(autoencoder):
     "autoencoder", [SHAPES[0], pytest.param(COLOUR, id="colour", marks=pytest.mark.slow)], indirect=True
 )
 def test_thirty_steps_of_adam_reduce_the_error(digits, autoencoder):
-    count = 64 if autoencoder.input_shape == GREY else 4
+    count = 16 if autoencoder.input_shape == GREY else 4
     features = autoencoder.preprocess(images.resized(digits[0][:count], autoencoder.input_shape))
     vector, adam = tf.Variable(autoencoder.initial), tf.keras.optimizers.Adam(1e-3)
 

@@ -29,7 +29,8 @@ def normalized():
 
 
 @functools.cache
-def keeping(statistics, metrics=()) -> tffcl.FlatModel:
+def keeping(statistics) -> tffcl.FlatModel:
+    metrics = ("accuracy", "log_loss")
     return tffcl.FlatModel.from_keras(
         normalized(), CROSS_ENTROPY, spec([30], tf.float32), "net", statistics=statistics, metrics=metrics
     )
@@ -73,7 +74,7 @@ METHODS = {
     "method, shards", [("fedavg", 2), *(pytest.param(each, None, marks=pytest.mark.slow) for each in METHODS)]
 )
 def test_what_clients_keep_goes_through_resume_newcomers_and_export(tff_worker, tmp_path, capsys, method, shards):
-    model, (train, test) = keeping("fedbn", ("accuracy", "log_loss")), own_data.clinics(7)
+    model, (train, test) = keeping("fedbn"), own_data.clinics(7)
     of_few = ({client: those[client] for client in list(those)[:6]} for those in (train, test))
     population = tffcl.Population.from_arrays(*of_few)
     later = {2: tffcl.Population.from_arrays(train, test, known=population)}
