@@ -146,21 +146,20 @@ class TestExecution:
         np.testing.assert_allclose(output.result, [[0.5, 0.0], [6.0, 0.0]], atol=1e-4)
 
     @pytest.mark.parametrize(
-        "factory, right",
+        "make, right",
         [
-            (tff.aggregators.UnweightedMeanFactory(), False),
-            (tff.learning.robust_aggregator(weighted=False), False),
-            (tff.learning.compression_aggregator(weighted=False), False),
-            pytest.param(tff.learning.secure_aggregator(weighted=False), False, marks=pytest.mark.slow),
-            (tff.learning.dp_aggregator(0.5, 100, zeroing=True), True),
-            (tff.aggregators.clipping_factory(1.0, tff.aggregators.SumFactory()), True),
-            (tff.learning.robust_aggregator(), True),
-            (OwnMean(), False),
+            (tff.aggregators.UnweightedMeanFactory, False),
+            (lambda: tff.learning.robust_aggregator(weighted=False), False),
+            (lambda: tff.learning.compression_aggregator(weighted=False), False),
+            pytest.param(lambda: tff.learning.secure_aggregator(weighted=False), False, marks=pytest.mark.slow),
+            (lambda: tff.learning.dp_aggregator(0.5, 100, zeroing=True), True),
+            (lambda: tff.aggregators.clipping_factory(1.0, tff.aggregators.SumFactory()), True),
+            (tff.learning.robust_aggregator, True),
+            (OwnMean, False),
         ],
-        ids=lambda given: type(given).__name__,
     )
-    def test_what_counts_the_clients_of_all_clusters_is_refused(self, factory, right):
-        row = keyed(tff.TensorType(np.float32, [2]))
+    def test_what_counts_the_clients_of_all_clusters_is_refused(self, make, right):
+        factory, row = make(), keyed(tff.TensorType(np.float32, [2]))
         assert ClusteredMeanFactory(1, factory).create(row, FLOAT)
         if right:
             assert ClusteredMeanFactory(2, factory).create(row, FLOAT)

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tests import own_data
 from tests.algorithms.conftest import as_arrays
 from tests.oracles import ifca as oracle
-from tests.short_runs import deployed_inputs, split
+from tests.short_runs import TRAINING, deployed_inputs, split
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca, build_ifca_round, draw_models
@@ -21,7 +21,6 @@ from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import type_bytes
 
-SHORT = LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 
 
@@ -254,7 +253,7 @@ def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
     """Two rounds are FedAvg's own; then all models share what it learned but for their last layers."""
     population, cohorts = digit_clients([31, 40, 25, 50]), [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]
     how = IFCAParameters(num_clusters=2, start="fedavg", fedavg_rounds=2)
-    method, plain = build_ifca(model, SHORT, how, seed=5), build_fedavg(model, SHORT)
+    method, plain = build_ifca(model, TRAINING, how, seed=5), build_fedavg(model, TRAINING)
     state, one = method.initialize(population), plain.initialize(population)
     for number, clients in enumerate(cohorts[:2], 1):
         cohort = Cohort(population, np.array(clients), (7, number))
@@ -265,13 +264,13 @@ def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
     drawn = draw_models(model, how, 5)
     starts = np.concatenate([np.repeat(one.models[:, : last.start], 2, axis=0), drawn[:, last.start :]], axis=1)
     assert np.abs(starts[0] - starts[1]).max() > 0.01
-    independent = build_ifca(model, SHORT, IFCAParameters(num_clusters=2), seed=5)
+    independent = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), seed=5)
     given = dataclasses.replace(independent.initialize(population), models=starts)
     cohort = Cohort(population, np.arange(4), (7, 3))
     (after, _), (expected, _) = method.next(state, cohort), independent.next(given, cohort)
     np.testing.assert_array_equal(after.models, expected.models)
     with pytest.raises(UserError, match="start 'fedavg' takes no aggregation"):
-        build_ifca(model, SHORT, how, aggregation=tff.aggregators.MeanFactory())
+        build_ifca(model, TRAINING, how, aggregation=tff.aggregators.MeanFactory())
 
 
 def test_after_rounds_of_fedavg_weights_that_were_given_differ_by_their_noise_alone():
@@ -283,7 +282,7 @@ def test_after_rounds_of_fedavg_weights_that_were_given_differ_by_their_noise_al
     learned = np.repeat(rng.normal(size=[1, model.size]).astype(np.float32), 2, axis=0)
     last, expected = list(model.layer_slices().values())[-1], learned.copy()
     expected[:, last] += (draw_models(model, how, 5) - model.initial)[:, last]
-    np.testing.assert_allclose(build_ifca(model, SHORT, how, seed=5)._apart(learned), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(build_ifca(model, TRAINING, how, seed=5)._apart(learned), expected, rtol=0, atol=1e-6)
     assert np.abs(expected[0] - expected[1]).max() > 0
 
 

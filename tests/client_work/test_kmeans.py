@@ -29,7 +29,11 @@ def squared(points, centres):
 
 @pytest.mark.parametrize(
     "num_centres, rows",
-    [(10, slice(100, 400)), pytest.param(2, slice(0, 1797), marks=pytest.mark.slow), pytest.param(10, slice(0, 1797), marks=pytest.mark.slow)],
+    [
+        (10, slice(100, 400)),
+        pytest.param(2, slice(0, 1797), marks=pytest.mark.slow),
+        pytest.param(10, slice(0, 1797), marks=pytest.mark.slow),
+    ],
 )
 def test_inertia_is_scikit_learns(digits, num_centres, rows):
     points = digits[0][rows].reshape(-1, 64).astype(np.float32) / 255

@@ -26,10 +26,12 @@ KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffo
 OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
 # Compositions as PACFL is one, whose rounds, states and clusters are the same code: all checks of them are slow.
 PRESETS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl"}
+# Whose clients are asked for something beside rounds in another way each, or for nothing.
+ASKING = {"fedavg", "pacfl", "flis_dc", "ifca", "stocfl", "fedem"}
 # The method whose rounds two workers share in the suite: of two uploads and of kept values.
 TWO_WORKERS = {"scaffold"}
-# The same of rounds whose clients compute in blocks: by the coordinator's mixes, and two uploads.
-IN_BLOCKS = {"flt", "stocfl"}
+# The same of rounds whose clients compute in blocks: of two uploads. Those of FLT's mixes are in test_related_training.
+IN_BLOCKS = {"stocfl"}
 # What is checked of the exports of a module's `EXPORTED`.
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
@@ -57,7 +59,9 @@ def configured(name: str, **overrides) -> resolve.RunConfig:
 
 
 def pytest_collection_modifyitems(items):
-    few = {checks.check_two_workers: TWO_WORKERS, checks.check_blocks: IN_BLOCKS}
+    few = {
+        checks.check_two_workers: TWO_WORKERS, checks.check_blocks: IN_BLOCKS, checks.check_whole_traffic: ASKING,
+    }  # fmt: skip
     for item in items:
         given = item.callspec.params if "subject" in getattr(item, "fixturenames", ()) else {}
         if "check" in given:

@@ -11,12 +11,12 @@ from tests.conformance.conftest import configured, conforming
 from tests.conformance.subject import DoesNotApply
 
 TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
-# One model, two models a client, and joint clusters of two uploads; the others take their states from the same parts,
-# and are looked at in the slow tests.
-KINDS = ["fedavg", "ditto", "stocfl"]
+# Two models a client, and joint clusters of two uploads; the others take their states from the same parts, and are
+# looked at in the slow tests. FedAvg's are in test_optimizers of runs and of client_work.
+KINDS = ["ditto", "stocfl"]
 KINDS += [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("ifca", "flt", "cfl", "fedsem", "solo", "lg_fedavg", "flis_dc")
+    for name in ("fedavg", "ifca", "flt", "cfl", "fedsem", "solo", "lg_fedavg", "flis_dc")
 ]
 EXPORTED = {"ditto"}  # with kept values; test_every_method looks at its export in the slow tests
 

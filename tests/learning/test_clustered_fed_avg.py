@@ -4,18 +4,17 @@ import asyncio
 import collections
 import dataclasses
 import re
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.short_runs import COHORTS, TRAINING, assert_close, batches_of, cohort_of
+from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg, own_seed
 from tffcl.models.flat import FlatModel, mean_cross_entropy
@@ -110,23 +109,19 @@ class TestAgainstIFCA:
 
 
 class TestAgainstFedAvg:
-    def test_one_model_on_the_same_batches_is_tff_learnings_fedavg(self, tff_worker, model, alone, population):
-        process = alone
-        fedavg = tff.learning.algorithms.build_weighted_fed_avg(
-            model.functional,
-            client_optimizer_fn=tff.learning.optimizers.build_sgdm(TRAINING.learning_rate, TRAINING.momentum),
-        )
-        state, theirs = process.initialize(), fedavg.initialize()
+    def test_one_model_is_the_mean_of_what_clients_train_on_batches_by_their_seeds(
+        self, tff_worker, model, alone, population
+    ):
+        """The seeds are as the docstring says; that training on these batches is TFF's is held in rounds."""
+        state, expected, sgd = alone.initialize(), model.initial, build_local_sgd(model, TRAINING)
         for number, clients in enumerate(COHORTS[1:], 1):
-            # What the docstring says of the seeds, so that TFF gets the batches that our clients visit.
-            seeds = {
-                each: own_seed(np.int32([SEED, number]), population.train(each).dataset).numpy() for each in clients
-            }
-            visits = types.SimpleNamespace(client_seed=seeds.__getitem__)
-            state, metrics = process.next(state, [batched(population.train(each).dataset) for each in clients])
-            theirs, _ = fedavg.next(theirs, [batches_of(population, visits, each) for each in clients])
+            data = [population.train(each) for each in clients]
+            state, metrics = alone.next(state, [batched(each.dataset) for each in data])
+            seeds = [own_seed(np.int32([SEED, number]), each.dataset) for each in data]
+            trained = [sgd(expected, each.x, each.y, seed)[0] for each, seed in zip(data, seeds, strict=True)]
+            expected = np.average(trained, axis=0, weights=[len(each) for each in data]).astype(np.float32)
         assert np.abs(state.global_model_weights[0] - model.initial).max() > 0.05
-        assert_close(state.global_model_weights[0], model.ravel(fedavg.get_model_weights(theirs).trainable))
+        assert_close(state.global_model_weights[0], expected)
         assert metrics["client_work"]["train"]["clients_per_cluster"].tolist() == [3]
 
     def test_clients_count_alike_if_told(self, tff_worker, model, population):

@@ -15,6 +15,7 @@ from tests.own_objectives import in_graph
 from tests.short_runs import TRAINING, batches_of, cohort_of, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.evaluation import build_choose, build_count_correct, build_mean_loss, build_predict
+from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
 from tffcl.export.writer import save_models
@@ -161,11 +162,13 @@ def with_control_flow(converted: bool) -> tffcl.FlatModel:
 
 def test_control_flow_on_tensors_in_a_users_model_and_loss_is_tensorflows(tff_worker):
     population = tffcl.Population.from_arrays(*own_data.clinics())
-    written, plain = (
-        train(build_fedavg(with_control_flow(each), TRAINING), population, [(0, 1)]) for each in (True, False)
-    )
-    assert np.abs(plain.models[0] - with_control_flow(False).initial).max() > 1e-3
-    np.testing.assert_allclose(written.models, plain.models, atol=1e-6)
+    written, plain = (with_control_flow(each) for each in (True, False))
+    found, cohort = train(build_fedavg(written, TRAINING), population, [(0, 1)]), cohort_of(population, (0, 1), 1)
+    sgd, data = build_local_sgd(plain, TRAINING), [population.train(client) for client in (0, 1)]
+    trained = [sgd(plain.initial, each.x, each.y, cohort.client_seed(client))[0] for client, each in enumerate(data)]
+    expected = np.average(trained, axis=0, weights=[len(each) for each in data])
+    assert np.abs(expected - plain.initial).max() > 1e-3
+    np.testing.assert_allclose(found.models[0], expected, atol=1e-6)
 
 
 def test_so_it_is_in_a_training_of_ones_own(tff_worker, digit_clients, model):

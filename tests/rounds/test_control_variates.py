@@ -23,6 +23,8 @@ from tffcl.rounds.composer import Server, compose, uniform
 from tffcl.rounds.server import models_type, move_rows
 from tffcl.runs import checkpoints
 
+# As SCAFFOLD is in tests/algorithms/test_corrected_averaging.py and in the conformance suite.
+pytestmark = pytest.mark.slow
 RATE, STEPS = 0.5, 3
 COHORTS = [[0, 1, 2], [1, 3], [0, 2, 3]]
 
@@ -152,7 +154,6 @@ def test_traffic_is_two_vectors_each_way_and_never_what_is_kept(tff_worker, soft
     assert (metrics.traffic.down, metrics.traffic.up) == (3 * 2 * vector, 3 * up)
 
 
-@pytest.mark.slow
 def test_exported_it_has_the_form_that_devices_run_and_the_one_with_what_they_keep(
     tff_worker, through_map_reduce, toy, clients, tmp_path
 ):
