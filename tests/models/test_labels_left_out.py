@@ -196,8 +196,8 @@ def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored
         mixtures = fitted_mixture(losses, 3, counts), fitted_mixture(losses, 3, counts, prior)
         return *mixtures, label_counts(shares, y, counted, 3), tf.reduce_sum(shares, 1)
 
-    specs = (tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in (models, known, x, y))
-    traced = graph_function(mixed, *specs)
+    some = (tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in (x, y))
+    traced = graph_function(mixed, tf.TensorSpec(models.shape), tf.TensorSpec(known.shape), *some)
 
     def found(rows):
         return traced(*map(tf.constant, (models, known, x[rows], y[rows])))
