@@ -35,10 +35,7 @@ RULES = {
 SUMS_ONLY = ("secure_sum", "dp with secure sums")
 # By default sums, and sums with noise; what needs each update has the form that StoCFL's rounds have in the conformance
 # suite, which collect as well.
-KINDS = [
-    label if label in ("secure_sum", "dp") else pytest.param(label, marks=pytest.mark.slow)
-    for label in RULES
-]
+KINDS = [label if label in ("secure_sum", "dp") else pytest.param(label, marks=pytest.mark.slow) for label in RULES]
 
 
 def round_of(model, label):
@@ -189,11 +186,11 @@ def models_after(composed, model, population, clients=(0, 1, 2, 3, 4)):
 def test_blocks_release_what_the_whole_does(tff_worker, model, population, label):
     """The noise is drawn once, of the sums of all blocks; attackers that know everybody know those of other blocks.
 
-    Of no cluster two members are in the same block: a cluster is large enough by all blocks together. In each block
-    clients are put into shards."""
+    Of no cluster two members are in the same block: a cluster is large enough by all blocks together. The clients of
+    each are in a shard."""
     composed = attacked_round(model, label)
     whole = models_after(composed, model, population)
-    with mock.patch.object(blocks, "plan", lambda *_: blocks.Plan(blocks=3, in_flight=2, shards=2)):
+    with mock.patch.object(blocks, "plan", lambda *_: blocks.Plan(blocks=3, in_flight=2, shards=1)):
         parts = models_after(composed, model, population)
     np.testing.assert_allclose(parts.values["models"], whole.values["models"], rtol=0, atol=3e-6)
     np.testing.assert_equal(parts.measurements.keys(), whole.measurements.keys())

@@ -192,7 +192,7 @@ def test_a_newcomer_makes_an_encoder_where_the_others_have(tff_worker, model, en
     others' space.
     """
     known, newcomers = split(grouped, [4, 8])
-    method = flt(model, encoder, period=1, refine_epochs=1)
+    method = flt(model, encoder, period=1, refine_epochs=2, fine_tune_optimizer="adam")
     before = method.initialize(known)
     early = method.admit(before, newcomers)
     assert len(early.encoders) == 0 and method.joined_traffic(before, early) == method.joining * 2

@@ -58,7 +58,8 @@ def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(t
     assert any("1 of 4 clients have sent fewer centres than others" in note for note in method.views(state).notes)
 
 
-@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
+@pytest.mark.slow  # as of a matrix of ones in test_related_training
+@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
 def test_with_everyone_related_it_is_fedavg(tff_worker, model, encoder, population, reference, clusters):
     method = flt(model, encoder, threshold=1e9, clusters=clusters)
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])

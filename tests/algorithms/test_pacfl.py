@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import tffcl
-from tests import own_data
 from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import Traffic
 from tffcl.runs.checkpoints import pack, unpack
 
@@ -307,7 +307,8 @@ def test_newcomers_join_a_single_client(tff_worker, model, digit_clients, how):
 
 
 def test_odd_examples_are_noted(tff_worker):
-    rng, scales, flat = np.random.default_rng(0), np.array([1000.0, *[0.1] * 29]), own_data.perceptron()
+    flat = build_mlp((30,), 2, normalization=None)
+    rng, scales = np.random.default_rng(0), np.array([1000.0, *[0.1] * 29])
     clients = {f"c{client}": (rng.normal(1, 1, (50, 30)) * scales, rng.integers(0, 2, 50)) for client in range(6)}
     raw = build_pacfl(flat, TRAINING).initialize(population_of_arrays(clients))
     assert "columns hide the others" in raw.notes[-1] and 'preprocess = "centred"' in raw.notes[-1]

@@ -22,11 +22,12 @@ from tffcl.registry import ALGORITHMS
 
 # A method of each kind, of which the suite checks all but what follows; of the others it checks `OF_ALL`, and the rest
 # with `-m slow`.
-KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffold", "ditto"}
+KINDS = {"pacfl", "flis_dc", "ifca", "stocfl", "fedem", "ditto"}
 OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
-# Compositions as PACFL is one, whose rounds, states and clusters are the same code: all checks of them are slow.
-PRESETS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl"}
-# Whose clients are asked for something beside rounds in another way each, or for nothing.
+# Compositions as PACFL is one, and single models as FedAvg's, whose states and clusters are the same code: all their
+# checks are slow. They run in tests/algorithms, and where their rounds are their own, against NumPy.
+LIKE_OTHERS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl", "fedprox", "fednova", "per_fedavg"}
+# Whose clients are asked for something beside rounds, in another way each, or for nothing.
 ASKING = {"fedavg", "pacfl", "flis_dc", "ifca", "stocfl", "fedem"}
 # The method whose rounds two workers share in the suite: of two uploads and of kept values.
 TWO_WORKERS = {"scaffold"}
@@ -67,7 +68,7 @@ def pytest_collection_modifyitems(items):
         if "check" in given:
             check, name = given["check"], given["name"]
             checked = item.module.EXPORTED if check in OF_EXPORTS else few.get(check, KINDS)
-            if name in PRESETS or (check not in OF_ALL and name not in checked):
+            if name in LIKE_OTHERS or (check not in OF_ALL and name not in checked):
                 item.add_marker(pytest.mark.slow)
 
 

@@ -16,7 +16,7 @@ from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
-from tffcl.export import writer
+from tffcl.export import deployment_forms, writer
 from tffcl.export.writer import check_free, first_value, save_models
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
@@ -27,7 +27,13 @@ def trained(method, population, out):
     return tffcl.train(method, population, rounds=2, clients_per_round=2, seed=3, out=out, show_progress=False)
 
 
-def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
+@pytest.fixture
+def without_forms(monkeypatch):
+    """Exports have no deployment forms of rounds where a test does not look at them."""
+    monkeypatch.setattr(deployment_forms, "PARTS", {})
+
+
+def test_a_method_of_ones_own(tff_worker, model, population, tmp_path, without_forms):
     """Clients are called in the table as their owner calls them; of a run in its place nothing is exported."""
     population = dataclasses.replace(population, names=np.array(["ann", "bob", "cy", "dee", "=eve"]))
     method = Histograms(build_clustered_training(model, TRAINING), 2, seed=0)
@@ -89,7 +95,7 @@ def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, 
     assert said.strip().splitlines()[-1] == "taken as they are: clustering/state.npz, config.toml"
 
 
-def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, population, tmp_path):
+def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, population, tmp_path, without_forms):
     """IFCA's clients choose themselves, and a simulation asks them; built by hand, with a seed for the noise."""
     method = build_ifca(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=0.5, seed=1))
     result = trained(method, population, tmp_path / "run")

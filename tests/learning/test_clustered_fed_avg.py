@@ -298,18 +298,29 @@ class TestAggregators:
         assert train["num_examples"] == 191
 
 
+@pytest.fixture(scope="module")
+def form(process):
+    """The process's MapReduceForm."""
+    return tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
+
+
 class TestForms:
-    def test_rebuilt_from_its_map_reduce_form(self, tff_worker, through_map_reduce, process, data):
+    def test_rebuilt_from_its_map_reduce_form(self, tff_worker, worker, form, process, data):
         state = process.initialize()
         direct, metrics = process.next(state, data)
-        again, told = through_map_reduce(process.next, state, data)
+        rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
+        tff.backends.test.set_sync_test_cpp_execution_context()
+        try:
+            again, told = rebuilt(state, data)
+        finally:
+            worker.use_local_worker()
         np.testing.assert_allclose(again["global_model_weights"], direct.global_model_weights, atol=1e-6)
         train = told["client_work"]["train"]
         assert train["loss"] == pytest.approx(metrics["client_work"]["train"]["loss"])
         assert again["client_work"] == direct.client_work  # a form keeps names, not Python's classes
 
-    def test_clients_upload_no_report_and_need_nothing_that_devices_lack(self, model, process):
-        work = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next).work
+    def test_clients_upload_no_report_and_need_nothing_that_devices_lack(self, model, form):
+        work = form.work
         sent = f"<upload=<key=int32,value=float32[{model.size}]>,weight=float32>"
         assert (
             str(work.type_signature.result[0])
