@@ -1,8 +1,7 @@
-"""The process for users of `tff.learning`: against this library's IFCA, against TFF's FedAvg, and in TFF's programs."""
+"""The process for users of `tff.learning`: against this library's IFCA and local training, and in TFF's programs."""
 
 import asyncio
 import collections
-import dataclasses
 import re
 
 import numpy as np
@@ -108,11 +107,13 @@ class TestAgainstIFCA:
         np.testing.assert_array_equal(models[0], models[2])
 
 
-class TestAgainstFedAvg:
+class TestAgainstLocalTraining:
+    """Which is TFF's, as tests/rounds/test_server_optimizer.py has it."""
+
     def test_one_model_is_the_mean_of_what_clients_train_on_batches_by_their_seeds(
         self, tff_worker, model, alone, population
     ):
-        """The seeds are as the docstring says; that training on these batches is TFF's is held in rounds."""
+        """By the seeds that the docstring tells."""
         state, expected, sgd = alone.initialize(), model.initial, build_local_sgd(model, TRAINING)
         for number, clients in enumerate(COHORTS[1:], 1):
             data = [population.train(each) for each in clients]
@@ -126,14 +127,12 @@ class TestAgainstFedAvg:
 
     def test_clients_count_alike_if_told(self, tff_worker, model, population):
         how = tff.learning.ClientWeighting.UNIFORM
-        training = dataclasses.replace(WHOLE, epochs=1, momentum=0.0)
-        process = build_clustered_fed_avg(model, 1, training, client_weighting=how)
-        fedavg = tff.learning.algorithms.build_weighted_fed_avg(
-            model.functional, tff.learning.optimizers.build_sgdm(training.learning_rate), client_weighting=how
-        )
-        whole = [batched(population.train(client).dataset, 1000) for client in (0, 1)]
-        state, theirs = (each.next(each.initialize(), whole).state for each in (process, fedavg))
-        assert_close(state.global_model_weights[0], model.ravel(fedavg.get_model_weights(theirs).trainable))
+        process = build_clustered_fed_avg(model, 1, TRAINING, client_weighting=how, seed=SEED)
+        data, sgd = [population.train(client) for client in (3, 4)], build_local_sgd(model, TRAINING)
+        state = process.next(process.initialize(), [batched(each.dataset) for each in data]).state
+        trained = [sgd(model.initial, each.x, each.y, own_seed(np.int32([SEED, 1]), each.dataset))[0] for each in data]
+        assert_close(state.global_model_weights[0], np.mean(trained, axis=0))
+        assert np.abs(np.average(trained, axis=0, weights=[50, 12]) - np.mean(trained, axis=0)).max() > 1e-3
 
 
 class TestState:

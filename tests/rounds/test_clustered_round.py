@@ -69,6 +69,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
     np.testing.assert_array_equal(np.sort(theirs["reports"]["client_id"]), np.sort(told["reports"]["client_id"]))
 
 
+@pytest.mark.slow  # as in the conformance suite, of PACFL
 def test_the_deployed_round_is_the_simulated_one(tff_worker, composed, model, population):
     cohort, keys = cohort_of(population, [0, 1, 2], 1), np.array([1, 0, 1], np.int32)
     models = np.stack([model.initial, 2 * model.initial])
@@ -78,6 +79,7 @@ def test_the_deployed_round_is_the_simulated_one(tff_worker, composed, model, po
     np.testing.assert_allclose(deployed["models"], simulated.values["models"], atol=1e-6)
 
 
+@pytest.mark.slow  # as in the conformance suite, of a stranger's method
 def test_traffic_is_what_the_deployed_round_sends(composed, model):
     """Up: the result of the MapReduceForm's client work. Down: one row of the broadcast models."""
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(composed.deployed)

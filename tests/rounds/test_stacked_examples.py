@@ -21,8 +21,8 @@ from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 
 IDS = [0, 2, 4]
-# Without a kept value or a choice, some without a second upload.
-SIMPLER = ("clustered", "normalized", "bilevel")
+# Without a kept value, some without a second upload; exported rounds of IFCA and StoCFL are in the conformance suite.
+SIMPLER = ("clustered", "normalized", "bilevel", "choosing")
 
 
 def rounds(model):
@@ -51,9 +51,7 @@ def rounds(model):
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["controlled", "choosing", *(pytest.param(each, marks=pytest.mark.slow) for each in SIMPLER)]
-)
+@pytest.mark.parametrize("name", ["controlled", *(pytest.param(each, marks=pytest.mark.slow) for each in SIMPLER)])
 def test_both_forms_of_a_round_give_the_same(tff_worker, model, population, name):
     composed, values, fields = rounds(model)[name]
     cohort = cohort_of(population, IDS, 1)
