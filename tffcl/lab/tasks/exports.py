@@ -5,7 +5,7 @@ Every file is loaded and run, and its numbers are held against the library's.
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -60,16 +60,17 @@ def check_export(
     of_a_task = "dataset" in RunDirectory(directory).settings()
     config = load_run_config(directory, trust_builders=trust_builders) if of_a_task else None  # before anything runs
     runtime.use_local_worker()
-    lines = []
+    lines, read = [], {}
     for name, described in manifest["computations"].items():
-        lines += _check_computation(directory, name, described)
+        read[name] = _read_computation(directory / described["file"], described["type"])
+        lines += _check_computation(directory, name, described, read[name])
     lines += check_values(directory, manifest)
     if config is None:
         lines.append(
             "it is of tffcl.train, whose method and data no file holds: not compared with the library on real clients"
         )
     else:
-        lines += _check_with_library(directory, manifest, config, data_dir)
+        lines += _check_with_library(directory, manifest, config, data_dir, read)
     left = [
         name for name in manifest["files"] if not name.startswith("check/") and not _has_line(directory, name, lines)
     ]
@@ -82,9 +83,8 @@ def _has_line(directory: pathlib.Path, name: str, lines: list[str]) -> bool:
     return any(line.startswith(f"{directory / place}: ") for line in lines for place in (name, *above))
 
 
-def _check_computation(directory: pathlib.Path, name: str, described: dict):
+def _check_computation(directory: pathlib.Path, name: str, described: dict, computation):
     path = directory / described["file"]
-    computation = _read_computation(path, described["type"])
     if "check" not in described:
         if computation.type_signature.parameter is not None:
             raise UserError(
@@ -133,8 +133,12 @@ def _compared_noise(path: pathlib.Path, run: Callable, expected, same: str) -> s
     return f"{path}: shapes as {same}, and noise drawn anew, so that numbers were not compared"
 
 
-def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConfig, data_dir: str | None) -> list[str]:
-    """Compares with the method that the task builds, on its data."""
+def _check_with_library(
+    directory: pathlib.Path, manifest: dict, config: RunConfig, data_dir: str | None, read: Mapping[str, object]
+) -> list[str]:
+    """Compares with the method that the task builds, on its data; `read` are the computations in the files, by name,
+    which are compiled once.
+    """
     try:
         federated = build.load_data(config, data_dir)
     except UserError:
@@ -145,7 +149,7 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
             state = checkpoints.unpack(saved, {"state": method.state_class})["state"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / STATE} holds no state of {config.algorithm}: {error}") from None
-    lines = list(_check_on_task(directory, manifest, method, state, federated))
+    lines = list(_check_on_task(directory, manifest, method, state, federated, read))
     names = federated.client_names or range(federated.num_clients)
     lines += check_learned(directory, method, state, lambda client: text_cell(names[client]))
     return [
@@ -154,7 +158,7 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
     ]
 
 
-def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated):
+def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated, read):
     """Runs the files and the library's computations on the same real clients."""
 
     def examples(client: int) -> ClientExamples:
@@ -168,7 +172,7 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
         if name not in manifest["computations"]:
             raise UserError(f"{directory / NAME} has no computation {name}, and the library exports one of this method")
         path = directory / manifest["computations"][name]["file"]
-        run = functools.partial(deployment_forms.run, deployment_forms.read_computation(path), *arguments)
+        run = functools.partial(deployment_forms.run, read[name], *arguments)
         comparing = _compared_noise if deployment_forms.draws_noise(computations[name]) else compared
         yield comparing(
             path, run, deployment_forms.run(computations[name], *arguments), "the library on clients of the task"
