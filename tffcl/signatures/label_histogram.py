@@ -33,5 +33,6 @@ def build_label_histogram(
         shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
         return noised(shares, noise_multiplier, own_noise(context)) if noise_multiplier else shares
 
+    key = classes, model.objective.ignored, noise_multiplier
     private = {"noise_multiplier": noise_multiplier, "noise_seed": noise_seed}
-    return build_signature("label_histogram", model.example_spec, histogram, **private)
+    return build_signature("label_histogram", model.example_spec, histogram, key=key, **private)
