@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import tomllib
 
 import pytest
 import tomli_w
@@ -165,11 +166,13 @@ def test_the_cheapest_of_a_seed_comes_first(tmp_path, ran, monkeypatch):
 
 
 def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, monkeypatch):
-    """There are a thousand kept runs, and every command that begins a run of the package's tasks looks them up."""
+    """There are thousands of kept runs, and every command that begins a run of the package's tasks looks them up."""
     (one,) = configs([0], ["solo"])
-    for asked, kept in ((one, True), (dataclasses.replace(one, task="my_clinics"), False)):
-        found = batch.earlier_places([batch.Job(asked, pathlib.PurePath("x"), "a run")])
-        assert [each.name for each in found] == kept * ["results"] + [asked.task]
+    for asked in (one, dataclasses.replace(one, task="my_clinics")):
+        *kept, own = batch.earlier_places([batch.Job(asked, pathlib.PurePath("x"), "a run")])
+        assert own == pathlib.Path("runs", asked.task) and bool(kept) == (asked is one)
+        for file in (file for place in kept for file in place.glob("seed-*/config.toml")):
+            assert tomllib.loads(file.read_text())["task"] == one.task and "solo" in file.read_text(), file
     compare.compare_runs(configs([0]), tmp_path)
     (fedavg, _) = configs([1])
     parsed, parse = [], batch.parse_toml

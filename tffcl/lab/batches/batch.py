@@ -357,11 +357,14 @@ class Estimate:
 
 
 def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
-    """Where earlier runs of the tasks of jobs may be, beside their own directory; kept results are of the package's own
-    tasks, and there are thousands."""
-    tasks, own = sorted({job.config.task for job in jobs}), task_file.task_directory()
-    kept = [task_file.results_directory()] if any((own / f"{task}.toml").is_file() for task in tasks) else []
-    return [*kept, *(pathlib.Path("runs") / task for task in tasks)]
+    """Where earlier runs of jobs may be, beside their own directory; kept results, of which there are thousands, where
+    the index of a study has the task and the method."""
+    asked, kept = {(job.config.task, job.config.algorithm) for job in jobs}, {}
+    for file in sorted(task_file.results_directory().glob(f"*/{INDEX}")):
+        for cell in json.loads(read_text(file))["cells"]:
+            if cell["directory"] and (cell["task"], cell["method"]) in asked:
+                kept[file.parent / cell["directory"]] = None
+    return [*kept, *(pathlib.Path("runs") / task for task in sorted({task for task, _ in asked}))]
 
 
 def seconds_a_round(summary: Mapping) -> float:
@@ -383,8 +386,7 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
 
     Args:
       roots: Directories below which runs are; later ones win.
-      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand
-        kept ones.
+      settings: Those that are asked about; runs of other tasks and methods are not parsed: there may be thousands.
 
     Returns:
       Seconds a round by `settings_key`, of those settings of which a run was found.
