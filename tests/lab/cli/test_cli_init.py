@@ -1,5 +1,8 @@
 """`tffcl init` and shell completion."""
 
+import contextlib
+import functools
+import io
 import shutil
 import subprocess
 import sys
@@ -63,12 +66,18 @@ def test_nothing_is_written_over(tmp_path, monkeypatch, capsys, name, message):
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
-def test_completion_knows_commands_and_names(capsys, shell):
-    with pytest.raises(SystemExit) as stop:
+@functools.cache
+def completion(shell):
+    """The script of a shell."""
+    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit) as stop:
         main(["--print-completion", shell])
-    script = capsys.readouterr().out
     assert stop.value.code == 0
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
+def test_completion_knows_commands_and_names(shell):
+    script = completion(shell)
     for word in ("similarity", "--algorithm", "demo_digits", "stocfl", "pacfl_table_1", "--overwrite"):
         assert word in script
     if shutil.which(shell):
@@ -83,10 +92,8 @@ def test_nobody_need_read_the_whole_script():
         assert process.stderr.read() == "" and process.wait() == 0
 
 
-def test_bash_completes(capsys):
-    with pytest.raises(SystemExit):
-        main(["--print-completion", "bash"])
-    script = capsys.readouterr().out
+def test_bash_completes():
+    script = completion("bash")
     ask = 'COMP_WORDS=(tffcl run demo_dig); COMP_CWORD=2; _shtab_tffcl tffcl demo_dig run; echo "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["demo_digits"], done.stderr
