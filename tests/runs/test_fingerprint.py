@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import logging
+import shutil
 import sys
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 import tffcl
-from tests import own_data
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.given import build_given
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
@@ -24,13 +24,13 @@ TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
 
 
-def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global", most=9, **norm):
+def model(*, frozen=0.0, moved=0.0, drop=0.2, penalty=0.0, class_weight=None, statistics="global", most=9):
     tf.keras.utils.set_random_seed(1)
     layers, penalties = tf.keras.layers, tf.keras.regularizers
     limit = tf.keras.constraints.MaxNorm(most)
     base = layers.Dense(4, trainable=False)
     last = layers.Dense(3, kernel_regularizer=penalties.L2(penalty), kernel_constraint=limit)
-    between = layers.BatchNormalization(**norm), layers.Dropout(drop)
+    between = layers.BatchNormalization(), layers.Dropout(drop)
     network = tf.keras.Sequential([layers.Input([6]), base, *between, last])
     base.set_weights([base.get_weights()[0] + frozen, base.get_weights()[1]])
     last.set_weights([last.get_weights()[0] + moved, last.get_weights()[1] + 0.3 * moved * np.arange(3)])
@@ -45,7 +45,7 @@ def noted(of):
 def test_models_of_equal_shapes_that_compute_something_else_are_others():
     weights = {0: 9.0, 1: 1.0, 2: 1.0}
     others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]
-    others += [{"statistics": "reset"}, {"epsilon": 1e-5}, {"most": 2}]
+    others += [{"statistics": "reset"}, {"most": 2}]
     first = noted(model())
     assert noted(model()) == first
     assert all(noted(model(**other)) != first for other in others)
@@ -74,43 +74,59 @@ def test_nobody_is_warned_where_a_process_has_several_models():
     assert not told  # of losses that are traced again and again
 
 
-def test_a_run_does_not_go_on_with_other_frozen_weights(tmp_path, tff_worker):
+def small(frozen=0.0, seed=1, cost=5.0):
+    """A model whose first layer is frozen, and which measures a function of the user's own."""
+    tf.keras.utils.set_random_seed(seed)
+    base, last = tf.keras.layers.Dense(4, trainable=False), tf.keras.layers.Dense(3)
+    network = tf.keras.Sequential([tf.keras.layers.Input([6]), base, last])
+    base.set_weights([np.full([6, 4], 0.1 + frozen), np.zeros(4)])
+
+    def measured(labels, outputs):
+        return cost
+
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return tffcl.FlatModel.from_keras(network, loss, SPEC, metrics=["accuracy", measured])
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run after the first of two rounds, which no test changes: its directory and its clients."""
     rng = np.random.default_rng(0)
-    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(2)}
-    population, training = tffcl.Population.from_arrays(clients), tffcl.LocalTraining(batch_size=4)
-    tffcl.train(build_fedavg(model(), training), population, rounds=1, clients_per_round=2, out=tmp_path / "run")
-    with pytest.raises(tffcl.UserError, match="computes"):
-        other = build_fedavg(model(frozen=0.3), training)
-        tffcl.train(other, population, rounds=2, clients_per_round=2, out=tmp_path / "run", resume=True)
+    held = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(4)}
+    population = dataclasses.replace(tffcl.Population.from_arrays(held, held), groups=np.array([0, 1, 0, 1]))
+    out = tmp_path_factory.mktemp("begun") / "run"
+    trained(small(), population, out, until=1)
+    return out, population
 
 
-def test_a_run_does_not_go_on_from_other_first_weights(tmp_path, tff_worker):
-    """Newcomers, who has not trained, and late signatures would have these."""
-    rng = np.random.default_rng(0)
-    clients = {str(c): (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for c in range(2)}
-    population, training = tffcl.Population.from_arrays(clients), tffcl.LocalTraining(batch_size=4)
-    loss, models = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), []
-    for seed in (1, 2):
-        tf.keras.utils.set_random_seed(seed)
-        network = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(6,))])
-        models.append(tffcl.FlatModel.from_keras(network, loss, SPEC))
-    how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
-    tffcl.train(build_fedavg(models[0], training), population, rounds=1, **how)
-    with pytest.raises(
-        tffcl.UserError, match="model.initial_weights is .*; build it after tf.keras.utils.set_random_seed"
-    ):
-        tffcl.train(build_fedavg(models[1], training), population, rounds=2, resume=True, **how)
+def trained(of, population, out, **more):
+    method = build_given(of, tffcl.LocalTraining(batch_size=4))
+    return tffcl.train(method, population, rounds=2, clients_per_round=2, out=out, show_progress=False, **more)
 
 
-def test_a_run_does_not_go_on_with_other_true_groups(tmp_path, tff_worker):
-    """By which it is measured, and which `given` trains by."""
-    population = tffcl.Population.from_arrays(*own_data.clinics(4))
-    first, other = (dataclasses.replace(population, groups=np.array(groups)) for groups in ([0, 1, 0, 1], [0, 0, 1, 1]))
-    method = build_given(own_data.perceptron(), TRAINING)
-    how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
-    tffcl.train(method, first, rounds=1, **how)
-    with pytest.raises(tffcl.UserError, match="true groups of clients differ"):
-        tffcl.train(method, other, rounds=2, resume=True, **how)
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"frozen": 0.3}, "computes"),
+        # Newcomers, who has not trained, and late signatures would have these.
+        ({"seed": 2}, "model.initial_weights is .*; build it after tf.keras.utils.set_random_seed"),
+        ({"cost": 7.0}, r"model.metrics is \['accuracy', 'measured \w+'\], not .*overwrite=True"),
+        # By which it is measured, and which `given` trains by.
+        ({"groups": np.array([0, 0, 1, 1])}, "true groups of clients differ"),
+    ],
+    ids=["other frozen weights", "other first weights", "another function of one name", "other true groups"],
+)
+def test_a_run_does_not_go_on_with(begun, tmp_path, change, message):
+    out, population = shutil.copytree(begun[0], tmp_path / "run"), begun[1]
+    if "groups" in change:
+        change, population = {}, dataclasses.replace(population, **change)
+    with pytest.raises(tffcl.UserError, match=message):
+        trained(small(**change), population, out, resume=True)
+
+
+def test_a_run_goes_on_with_what_computes_the_same(begun, tmp_path):
+    out = shutil.copytree(begun[0], tmp_path / "run")
+    assert trained(small(), begun[1], out, resume=True).summary["rounds"] == 2
 
 
 LEAST = 0.5
@@ -160,23 +176,17 @@ def test_functions_are_told_apart_by_their_code(monkeypatch):
     assert noted(rare) != before, "of what a function calls, too"
 
 
-def test_a_run_does_not_go_on_with_another_function_of_one_name(tmp_path, tff_worker):
-    population, shown = tffcl.Population.from_arrays(*own_data.clinics(2)), own_data.perceptron()
+def test_the_librarys_own_models_are_told_apart_by_their_metrics():
     own = build_mlp((6, 1, 1), 3, hidden=2)
 
-    def with_cost(model, cost):
+    def with_cost(cost):
         def measured(labels, outputs):
             return cost
 
-        return build_fedavg(model.with_metrics(["accuracy", measured]), TRAINING)
+        return build_fedavg(own.with_metrics(["accuracy", measured]), TRAINING)
 
-    how = {"clients_per_round": 2, "out": tmp_path / "run", "show_progress": False}
-    tffcl.train(with_cost(shown, 5.0), population, rounds=2, until=1, **how)
-    with pytest.raises(tffcl.UserError, match=r"model.metrics is \['accuracy', 'measured \w+'\], not .*overwrite=True"):
-        tffcl.train(with_cost(shown, 7.0), population, rounds=2, resume=True, **how)
-    assert tffcl.train(with_cost(shown, 5.0), population, rounds=2, resume=True, **how).summary["rounds"] == 2
-    first, other = (fingerprint.of_method(with_cost(own, cost))["model"] for cost in (5.0, 7.0))
-    assert first != other, "of the library's own models, too"
+    first, other = (fingerprint.of_method(with_cost(cost))["model"] for cost in (5.0, 7.0))
+    assert first != other
 
 
 def test_statistics_do_not_go_through_what_measures_updates():
@@ -216,7 +226,7 @@ def test_an_object_that_remembers_an_answer_is_the_same_and_one_with_another_num
 
 def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path):
     """But for comments and layout; nothing of modules that are elsewhere."""
-    given = build_given(model(), tffcl.LocalTraining(batch_size=4))
+    given = build_given(build_mlp((6, 1, 1), 3, hidden=2), tffcl.LocalTraining(batch_size=4))
 
     def noted(text):
         sys.modules.pop("my_own_part", None)
