@@ -3,6 +3,7 @@ code is 1.
 """
 
 import json
+import pathlib
 
 import pytest
 
@@ -10,22 +11,29 @@ from tests.runs.finished_runs import rows_of
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import batch_index
 
-SHORT = "--rounds 2 --set evaluation.every=2 --set train.clients_per_round=4 --set train.local_epochs=1".split()
+SHORT = "--rounds 2 --set evaluation.every=2 --set train.clients_per_round=4".split()
 WILD = ["--set", "algorithms.fedavg.learning_rate=1e30"]
-COMPARE = ["compare", "demo_digits", "--algorithms", "solo,fedavg,pacfl", *SHORT, *WILD]
+TASK = 'extends = "demo_digits"\n[algorithms.alone]\nmethod = "solo"\n'
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    out = tmp_path_factory.mktemp("diverging") / "compared"
-    assert main([*COMPARE, "--out", str(out)]) == 1
-    return out
+def command(tmp_path_factory):
+    place = tmp_path_factory.mktemp("diverging")
+    (place / "mine.toml").write_text(TASK)
+    how = ["--algorithms", "solo,fedavg,alone", *SHORT, *WILD, "--out", str(place / "compared")]
+    return ["compare", str(place / "mine.toml"), *how]
+
+
+@pytest.fixture(scope="module")
+def compared(command):
+    assert main(command) == 1
+    return pathlib.Path(command[-1])
 
 
 def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
     rows = rows_of(compared / "table.csv")
     assert [(row["algorithm"], row["seeds"], bool(row["failed"])) for row in rows] == [
-        ("solo", "1", False), ("fedavg", "0", True), ("pacfl", "1", False)
+        ("solo", "1", False), ("fedavg", "0", True), ("alone", "1", False)
     ]  # fmt: skip
     assert rows[1]["failed"].startswith("seed 0: client") and "not finite" in rows[1]["failed"]
     assert rows[1]["cluster_accuracy_percent"] == ""
@@ -34,11 +42,11 @@ def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
     assert json.loads((compared / "fedavg" / "seed-0" / batch_index.FAILED).read_text())["algorithm"] == "fedavg"
 
 
-def test_resuming_does_not_meet_it_again(compared, capsys, monkeypatch):
+def test_resuming_does_not_meet_it_again(command, compared, capsys, monkeypatch):
     from tffcl.lab.batches import batch
 
     monkeypatch.setattr(batch, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
-    assert main([*COMPARE, "--out", str(compared), "--resume"]) == 1
+    assert main([*command, "--resume"]) == 1
     out = capsys.readouterr().out
     assert "fedavg" in out and "0 of 1" in out and "not finite" in out
     assert main(["report", str(compared)]) == 0

@@ -465,8 +465,7 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
     for file in copy.glob("**/seed-0"):
         shutil.rmtree(file)
     assert study_results.read_study(copy).setting == (
-        "Run with 2 rounds; seeds 0, 5, 6; set otherwise than in the tasks: train.clients_per_round, "
-        "train.local_epochs."
+        "Run with 2 rounds; seeds 0, 5, 6; set otherwise than in the tasks: train.clients_per_round."
     )
 
 

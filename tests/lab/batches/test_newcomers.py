@@ -1,4 +1,4 @@
-"""Clients that a run held out join it."""
+"""Clients that a run held out join it; and that run, loaded again."""
 
 import dataclasses
 import json
@@ -127,9 +127,8 @@ def test_without_epochs_there_is_no_local_accuracy(tmp_path, tff_worker):
 def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_path, tff_worker):
     """Also of a run that has not ended, which has no summary."""
     overrides = {
-        "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 6},
+        "train": {"rounds": 2, "clients_per_round": 6},
         "partition": {"clients": 8},
-        "model": {"hidden": 4},
         "algorithms": {
             "pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 2.0}
         },
@@ -172,6 +171,34 @@ def test_the_configuration_of_a_run_can_be_read_again(finished):
     assert resolve.load_run_config(out).as_dict() == resolved().as_dict()
     # Runs without newcomers keep the files that they had.
     assert "newcomers" not in resolved(newcomers={"clients": 0}).as_dict()
+
+
+@pytest.fixture(scope="module")
+def loaded(finished):
+    return tffcl.load_run(finished["pacfl"][0])
+
+
+def test_a_run_that_is_loaded_again_answers_as_well_as_it_said(finished, loaded):
+    assert loaded.round_number == 4
+    for row in rows_of(finished["pacfl"][0] / "clients.csv")[:5]:
+        client = int(row["client_id"])
+        test = loaded.federated.test.take(loaded.federated.test_indices[client])
+        answers = loaded.predict(client, test.x)
+        assert answers.dtype == np.int32
+        assert (answers == test.y).mean() == pytest.approx(float(row["cluster_accuracy"]), abs=1e-6)
+        assert loaded.cluster_of(client) == int(row["cluster"])
+
+
+def test_of_a_loaded_run_one_line_says_what_is_wrong(loaded, tmp_path):
+    stranger = np.setdiff1d(np.arange(40), loaded.state.client_ids)[0]
+    with pytest.raises(UserError, match=f"client {stranger} is not known"):
+        loaded.predict(int(stranger), loaded.federated.test.x[:1])
+    with pytest.raises(
+        UserError, match=r"the examples are float64\[8, 8, 1\]; the model takes uint8\[8, 8, 1\]: round them"
+    ):
+        loaded.predict(int(loaded.state.client_ids[0]), np.zeros((1, 8, 8, 1)))
+    with pytest.raises(UserError, match="holds no run"):
+        tffcl.load_run(tmp_path)
 
 
 def test_holding_out():

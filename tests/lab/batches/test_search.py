@@ -16,7 +16,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import search, summaries
 from tffcl.lab.cli.main import main
 
-SHORT = "--rounds 4 --set evaluation.every=1 --set train.clients_per_round=6 --set train.local_epochs=1".split()
+SHORT = "--rounds 4 --set evaluation.every=1 --set train.clients_per_round=6".split()
 HELD = ["--set", "dataset.validation=0.2"]
 COMMAND = [*"sweep demo_digits --algorithm fedavg --over learning_rate=0.0001,0.1,1e30,0.001".split(), *SHORT, *HELD]
 SELECT = ["--select", "cluster", "--halving", "2", "--fresh-seeds", "2"]

@@ -60,14 +60,14 @@ def test_angles_between_data_sets_are_scipys(sets, preprocess):
 
 
 def test_a_table_and_a_picture_have_names_and_values(sets, capsys, tmp_path):
-    few = [f"--set=algorithms.pacfl.{key}" for key in ("num_clusters=3", "samples=300")]
+    few = [f"--set=algorithms.pacfl.{key}" for key in ("num_clusters=3", "num_vectors=2", "preprocess=raw")]
     few += ['--set=dataset.names=["digits","mnist","usps"]', "--set=model.name=mlp", "--set=model.hidden=4"]
     assert main(["similarity", "pacfl_datasets", "--out", str(tmp_path), *few]) == 0
     head, first, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["degrees", *NAMES] and first.split()[:2] == ["digits", "0.00"]
     with np.load(tmp_path / "proximity.npz") as saved:
         assert saved["client_ids"].tolist() == list(NAMES)
-    axes = angles_between().heat_map().axes[0]
+    axes = angles_between(num_vectors=2, preprocess="raw").heat_map().axes[0]
     assert sorted(tick.get_text() for tick in axes.get_yticklabels()) == sorted(NAMES)
     assert len(axes.texts) == 9 and axes.texts[0].get_text() == "0"
 

@@ -1,4 +1,6 @@
-"""The small variant of every task runs with PACFL from the command line, on the real data; the rest only resolve."""
+"""The small variant of every task runs with PACFL from the command line, on the real data; the rest only resolve.
+
+Every run is slow: `test_kept_numbers_come_back` runs a small task always, and `test_cli` the demo's."""
 
 import json
 import math
@@ -13,8 +15,6 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import task_file
 
 SMALL = [name for name in task_file.task_names() if name.endswith("_small")]
-# One run is in the suite; the others are a matter of many minutes.
-QUICK = {"privacy_digits_small"}
 # Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to
 # nothing.
 AT_CHANCE = {"flt_femnist_scenario_3_cnn_small", "stocfl_rotated_cifar10_small"}
@@ -97,7 +97,8 @@ def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm
     assert (summary["traffic"]["signature_bytes"] > 0) == (algorithm == "stocfl")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SMALL])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_the_small_variant_runs(name, tmp_path, capsys):
     absent = missing(name)
     if absent:

@@ -14,9 +14,9 @@ from tffcl.lab.batches import batch, sweep
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve, task_file
 
-SHORT = [*"--rounds 2 --set evaluation.every=2 --set train.clients_per_round=8 --set model.hidden=16".split()]
-OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}, "model": {"hidden": 16}}
-TWO = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=1000,210", "--and", "local_epochs=1,2"]
+SHORT = [*"--rounds 2 --set evaluation.every=2 --set train.clients_per_round=8".split()]
+OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}}
+TWO = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=1000,210", "--and", "local_epochs=1,5"]
 
 
 def summary_of(place):
@@ -144,18 +144,18 @@ def test_one_line_says_what_is_wrong_before_anything_runs(capsys, tmp_path, argu
 
 
 def test_a_point_is_the_run_that_it_says(two_keys, tmp_path):
-    overrides = {**OVERRIDES, "algorithms": {"pacfl": {"threshold": 1000, "local_epochs": 2}}}
+    overrides = {**OVERRIDES, "algorithms": {"pacfl": {"threshold": 1000, "local_epochs": 5}}}
     alone = tffcl.run(
         resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False
     ).summary
-    found = summary_of(two_keys / "threshold-1000" / "local_epochs-2" / "seed-0")
+    found = summary_of(two_keys / "threshold-1000" / "local_epochs-5" / "seed-0")
     assert {**found, "seconds": 0} == {**alone, "seconds": 0}
 
 
 def test_the_table_of_two_keys(two_keys):
     rows = rows_of(two_keys / "sweep.csv")
     values = [(row["algorithms.pacfl.threshold"], row["train.local_epochs"]) for row in rows]
-    assert values == [("1000", "1"), ("1000", "2"), ("210", "1"), ("210", "2")]
+    assert values == [("1000", "1"), ("1000", "5"), ("210", "1"), ("210", "5")]
     for row, (threshold, epochs) in zip(rows, values, strict=True):
         found = summary_of(two_keys / f"threshold-{threshold}" / f"local_epochs-{epochs}" / "seed-0")
         assert row["seeds"] == "1"

@@ -22,7 +22,7 @@ WANTED = ["--target", "local=30", "--target", "cluster=100", "--target", "cluste
 def compared(tmp_path_factory):
     """PACFL and FedAvg with three targets; its tests leave it as it is."""
     out = tmp_path_factory.mktemp("targets") / "out"
-    assert main([*COMMAND, *WANTED, "--set", "train.local_epochs=1", "--out", str(out)]) == 0
+    assert main([*COMMAND, *WANTED, "--out", str(out)]) == 0
     return out
 
 
