@@ -73,12 +73,10 @@ def modules():
 
 def imported_modules(path, known):
     """The modules that a file imports, also inside functions; not those that only a type checker sees."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    checked = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-    ]
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    checked = [node for node in nodes if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
     unseen = {inner for node in checked for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node not in unseen:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in known else node.module for name in names)
