@@ -88,7 +88,7 @@ def test_means_with_noise_are_those_of_clients_and_the_noise_that_of_the_longest
             [column.mean, column.std, column.fill],
             [middle + half * mean, half * (square - mean**2) ** 0.5, middle + half * mean],
         )
-    drawn = [read(numbers, **options, noise_multiplier=0.01, seed=seed) for seed in range(400)]
+    drawn = [read(numbers, **options, noise_multiplier=0.01, seed=seed) for seed in range(200)]
     for name in bounds:
         spread = np.std([each.table.columns[name].mean for each in drawn]) / np.diff(bounds[name])[0]
         np.testing.assert_allclose(spread, 0.01 * (5 * 2) ** 0.5 / 2 / 2 / 2, rtol=0.15)  # of clients, of the distance

@@ -25,7 +25,7 @@ from tffcl.runs.summary import local_of_all
 
 DATA = {"name": "digits"}
 SPLIT = {"name": "rotated", "clients": 40, "rotations": 4, "reuse": False, "test": "share"}
-SHORT = {"train": {"rounds": 3, "clients_per_round": 4, "local_epochs": 1}, "evaluation": {"every": 1}}
+SHORT = {"train": {"rounds": 3, "clients_per_round": 4}, "evaluation": {"every": 1}}
 
 
 def resolved(algorithm, **more):

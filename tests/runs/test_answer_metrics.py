@@ -12,7 +12,6 @@ from sklearn import metrics as sklearn
 
 import tffcl
 from tests import own_data, own_objectives
-from tests.own_data import layers, sequential, spec
 from tffcl.errors import Diverged
 from tffcl.models.metrics import METRICS, compute
 from tffcl.runs import summary
@@ -37,9 +36,7 @@ def clients():
 
 @pytest.fixture(scope="module")
 def model():
-    keras = sequential(layers.Dense(6, activation="relu", input_shape=(30,)), layers.Dense(2))
-    metrics = (*NAMES, far_off_error)
-    return tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, spec([30], tf.float32), metrics=metrics)
+    return own_data.perceptron().with_metrics((*NAMES, far_off_error))
 
 
 def run(method, clients, out, **options):

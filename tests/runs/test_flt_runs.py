@@ -19,7 +19,7 @@ METHODS = {
     "fedsem": {"num_clusters": 4},
 }
 SHORT = {
-    "train": {"rounds": 4},
+    "train": {"rounds": 4, "local_epochs": 1},  # as in test_changes_in_a_run, of the same process
     "evaluation": {"every": 2},
     "checkpoint": {"every": 2},
     "newcomers": {"clients": 4, "epochs": 1},

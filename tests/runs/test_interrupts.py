@@ -156,7 +156,8 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, m
 @pytest.mark.parametrize("when", ["initialize", "next", "finish"])
 def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_path, monkeypatch, when):
     """While the method initialises, in a round, and where the result is written."""
-    method = build_fedavg(own_data.regression(), tffcl.LocalTraining())
+    training = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
+    method = build_fedavg(own_data.regression(), training)
     clients = tffcl.Population.from_arrays(*own_data.clinics())
     where, place = (train, "after round 1") if when == "finish" else (method, "before the first round")
     real = getattr(where, when)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tffcl
+from tests.short_runs import TRAINING
 from tffcl.algorithms import one_shot
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
@@ -17,11 +18,9 @@ from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients import client_examples
 from tffcl.clients.cohort import sample_cohort
 from tffcl.errors import UserError
-from tffcl.models.classifiers import build_mlp
 from tffcl.runs.run_files import read_run
 
 CLIENTS, MANY, ROUNDS, A_ROUND = 400, 25, 4, 9
-TRAINING = tffcl.LocalTraining(epochs=1, learning_rate=0.1)
 
 
 class Read(collections.abc.Mapping):
@@ -48,11 +47,6 @@ def many(digits, monkeypatch):
     monkeypatch.setattr(client_examples, "MANY", MANY)
     examples, tests = Read(digits, 10), Read(digits, 5)
     return tffcl.Population.from_arrays(examples, tests, lazy=True), examples, tests
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=10, normalization=(0.3, 0.4))
 
 
 @pytest.fixture(params=["pacfl", pytest.param("ifca", marks=pytest.mark.slow)])

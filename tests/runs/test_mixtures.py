@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
 import tffcl
-from tests.own_data import CROSS_ENTROPY, clinics, keras_perceptron, spec
+from tests.own_data import clinics, perceptron
 from tests.runs.finished_runs import rows_of, without_times
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState
@@ -36,9 +36,7 @@ class Blend(EngineMethod):
 
 @pytest.fixture(scope="module")
 def model():
-    metrics = ("accuracy", "auc", "log_loss")
-    keras = keras_perceptron()
-    return tffcl.FlatModel.from_keras(keras, CROSS_ENTROPY, spec([30], tf.float32), metrics=metrics)
+    return perceptron().with_metrics(("accuracy", "auc", "log_loss"))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def population():
 
 
 def blend(model, mixtures=MIXTURES):
-    method = Blend("blend", build_clustered_training(model, LocalTraining(epochs=3, learning_rate=0.2)))
+    method = Blend("blend", build_clustered_training(model, LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)))
     method.mixtures = mixtures
     return method
 

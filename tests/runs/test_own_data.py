@@ -3,6 +3,7 @@ and export.
 """
 
 import dataclasses
+import functools
 import shutil
 
 import numpy as np
@@ -49,7 +50,7 @@ class Own:
     population: Population
     newcomers: Population
     model: object
-    methods: dict
+    method: object  # by name, made when it is first asked for
 
 
 DATA = {
@@ -102,12 +103,12 @@ def own(request):
         population = Population.from_arrays(*first)
         everyone = Population.from_arrays(train, test, known=population)
     newcomers, model = everyone.restricted([4, 5]), build()
-    return Own(examples(), everyone, population, newcomers, model, {name: METHODS[name](model) for name in METHODS})
+    return Own(examples(), everyone, population, newcomers, model, functools.cache(lambda name: METHODS[name](model)))
 
 
 @pytest.fixture(scope="module")
 def finished(request, own, tmp_path_factory):
-    method = own.methods[request.param]
+    method = own.method(request.param)
     return run(method, own.population, tmp_path_factory.mktemp(request.param) / "run")
 
 
@@ -163,7 +164,7 @@ def test_newcomers_with_text_ids_join(own, finished):
 
 def test_newcomers_with_text_ids_take_part_from_a_round_on(own, tmp_path):
     name = "stocfl" if own.model.label_shape else "pacfl"
-    result = run(own.methods[name], own.population, tmp_path / "later", later={2: own.everyone}, clients_per_round=4)
+    result = run(own.method(name), own.population, tmp_path / "later", later={2: own.everyone}, clients_per_round=4)
     assert result.clients["client_id"].tolist() == own.everyone.names.tolist()
     last = sorted(row["client_id"] for row in rows_of(tmp_path / "later" / "clients.csv"))
     assert last == sorted(own.arrays[0])
@@ -184,7 +185,7 @@ def test_computations_on_own_data_are_deployed(request, tff_worker, through_map_
     # theirs.
     chooses = request.node.callspec.params["own"] == "client_data"
     fields = {"forced": np.full(3, CHOOSE, np.int32)} if chooses else {"key": np.zeros(3, np.int32)}
-    computations = own.methods["ifca" if chooses else "pacfl"].exports().build()
+    computations = own.method("ifca" if chooses else "pacfl").exports().build()
     assert {"training", "initialize"} <= set(computations) and ("signature" in computations) == (not chooses)
     state, inputs = computations["initialize"](), deployed_inputs(cohort_of(own.population, [0, 1, 2], 1), **fields)
     whole, _ = computations["training"](state, inputs)

@@ -46,12 +46,8 @@ def population():
 
 
 @pytest.fixture(scope="module")
-def method(population):
-    keras = sequential(
-        layers.Dense(6, activation="relu", input_shape=population.example_spec["x"].shape), layers.Dense(2)
-    )
-    model = tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, population.example_spec)
-    return build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2))
+def method():
+    return build_pacfl(own_data.perceptron(), TRAINING, PACFLParameters(num_clusters=2))
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +60,19 @@ def result(population, method, out):
     return tffcl.train(method, population, out=out, show_progress=False, **PROTOCOL)
 
 
-def test_standardised_clinics_are_clustered_and_reports_have_the_labels_names(result, out):
+@pytest.fixture(scope="module")
+def page(result):
+    return tffcl.write_report(result.out).read_text()
+
+
+def test_standardised_clinics_are_clustered_and_reports_have_the_labels_names(result, page):
     assert result.summary["clusters"]["ari"] == 1 and result.summary["label_names"] == ["benign", "malignant"]
     assert result.summary["accuracy"]["cluster"]["mean"] > 0.6
     assert any("standardised" in note for note in result.summary["notes"])
-    page = tffcl.write_report(out).read_text()
     assert "label benign" in page and "label 0" not in page
 
 
-def test_clusters_are_described_by_the_features_that_are_furthest_apart(result, population, out):
+def test_clusters_are_described_by_the_features_that_are_furthest_apart(result, population, page):
     told, clusters = result.summary["clusters"]["features"], result.client_columns["cluster"]
     examples = [np.asarray(population.train(client).x, np.float64) for client in population.client_ids]
     everyone = np.concatenate(examples)
@@ -83,7 +83,6 @@ def test_clusters_are_described_by_the_features_that_are_furthest_apart(result, 
         assert list(told[str(cluster)]) == names
         np.testing.assert_allclose(list(told[str(cluster)].values()), np.sort(np.abs(apart))[::-1][:3] * np.sign(
             [apart[population.feature_names.index(name)] for name in names]), rtol=1e-6)  # fmt: skip
-    page = tffcl.write_report(out).read_text()
     assert "features furthest from the mean of all" in page and names[0] in page
 
 

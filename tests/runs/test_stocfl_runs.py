@@ -18,7 +18,7 @@ from tffcl.runs.run_files import read_run
 
 METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}
 SHORT = {
-    "train": {"rounds": 5, "clients_per_round": 12, "local_epochs": 2},
+    "train": {"rounds": 5, "clients_per_round": 12},
     "evaluation": {"every": 2},
     "checkpoint": {"every": 2},
     "newcomers": {"clients": 4, "epochs": 1},

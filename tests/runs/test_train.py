@@ -13,10 +13,10 @@ from scipy.spatial.distance import squareform
 
 import tffcl
 from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy, without_times
+from tests.short_runs import TRAINING
 from tffcl.algorithms.method import Method, MetricView, Views
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
-from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import sample_cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -29,11 +29,6 @@ from tffcl.runs.run_directory import RunDirectory, State
 
 CLIENTS, EACH = 6, 40
 PROTOCOL = {"rounds": 4, "clients_per_round": 3, "seed": 3, "evaluate_every": 2, "checkpoint_every": 1}
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=20, normalization=(0.3, 0.4))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +48,7 @@ def population(digits):
 @pytest.fixture(scope="module")
 def method(model):
     parameters = PACFLParameters(num_vectors=5, num_clusters=2)
-    return build_pacfl(model, LocalTraining(epochs=3, learning_rate=0.1), parameters)
+    return build_pacfl(model, TRAINING, parameters)
 
 
 def train(method, population, out, **more):
@@ -236,7 +231,7 @@ def test_a_finished_run_without_its_rounds_goes_on_and_has_a_report(method, popu
 
 def built(model, rate=0.1, clusters=2, **more):
     """A method, which knows of what it was built however its builder was imported."""
-    training = LocalTraining(epochs=3, learning_rate=rate)
+    training = dataclasses.replace(TRAINING, learning_rate=rate)
     parameters = PACFLParameters(num_vectors=5, num_clusters=clusters)
     return build_pacfl(model, training, parameters, **more)
 
@@ -246,12 +241,12 @@ def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_pat
     assert train(built(model), population, out, until=1) is None
     noted = tomllib.loads((out / "config.toml").read_text())["built_from"]
     assert noted["training"]["learning_rate"] == 0.1 and noted["parameters"]["num_clusters"] == 2
-    assert noted["model"]["hidden"] == "20" and noted["aggregation"] == "none"
+    assert noted["model"]["hidden"] == "16" and noted["aggregation"] == "none"
     other = build_mlp((8, 8, 1), 10, hidden=30, normalization=(0.3, 0.4))
     for method, message in (
         (built(model, rate=0.2), "its built_from.training.learning_rate is 0.1, not 0.2"),
         (built(model, clusters=3), "its built_from.parameters.num_clusters is 2, not 3"),
-        (built(other), "its built_from.model.hidden is '20', not '30'"),
+        (built(other), "its built_from.model.hidden is '16', not '30'"),
         (
             built(model, aggregation=tffcl.aggregation("robust")),
             "its built_from.aggregation is 'none', not {'kind': 'Robust",
@@ -481,11 +476,11 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
         (changed(clients_choose=None), "Other is no method: its clients_choose must be True or False"),
         (lambda model: Means("mlp"), "Means is no method: its model must be a tffcl.FlatModel"),
         (changed(initialize=lambda self, population: {}), "means: its state is of dict, not of MeansState"),
-        (with_models(lambda models, rows: (models[:, :-1], rows)), r"models_for gives models float32 \[2, 1509\]; "
-                                                                   r"they must be float32 \[K, 1510\]"),
-        (with_models(lambda models, rows: (models[0], rows)), r"models_for gives models float32 \[1510\]"),
+        (with_models(lambda models, rows: (models[:, :-1], rows)), r"models_for gives models float32 \[2, 1209\]; "
+                                                                   r"they must be float32 \[K, 1210\]"),
+        (with_models(lambda models, rows: (models[0], rows)), r"models_for gives models float32 \[1210\]"),
         (with_models(lambda models, rows: (models.astype(float), rows)), r"models_for gives models float64 "
-                                                                         r"\[2, 1510\]"),
+                                                                         r"\[2, 1210\]"),
         (with_models(lambda models, rows: (models, rows[:-1])), r"rows int32 \[5\]; they must be integers \[6\], one "
                                                                 r"a client"),
         (with_models(lambda models, rows: (models, rows / 1)), r"models_for gives rows float64 \[6\]"),
@@ -497,7 +492,7 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
         (with_views(client_ids=np.arange(1, 7)), "views must be of the 6 clients that take part, ascending"),
         (with_views(clusters=np.zeros(5, int)), r"views.clusters is int64 \[5\]; its shape must be \[6\]"),
         (with_views(known=np.ones(7, bool)), r"views.known is bool \[7\]; its shape must be \[6\]"),
-        (with_views(global_model=np.zeros(3)), r"views.global_model is float64 \[3\]; its shape must be \[1510\]"),
+        (with_views(global_model=np.zeros(3)), r"views.global_model is float64 \[3\]; its shape must be \[1210\]"),
         (with_views(relatedness=LINE[:5]), r"views.relatedness is float32 \[5, 6\]; its shape must be \[6, 6\]"),
         (with_views(metric=MetricView(LINE[:5, :5], "", "")), r"views.metric.proximity is float32 \[5, 5\]; its shape "
                                                               r"must be \[6, 6\]"),

@@ -13,7 +13,7 @@ from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.solo import build_solo
 from tffcl.runs.result import Result
 
-TRAINING = tffcl.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
+TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 
 
 def run(method, clients, out, **how):
