@@ -149,10 +149,10 @@ def during(seconds, action):
 def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, silence, said):
     first, second = processes.start(2)
     context = processes.use([first, second], silence)
-    total = summing(60)
+    total = summing(20)
     assert total([[1], [2]]) == 3  # both have the computation
     assert not any(each.lost for each in context.workers)
-    during(0.3, lambda: os.kill(first.pid, fault))
+    during(0.1, lambda: os.kill(first.pid, fault))
     assert total([[number] for number in range(12)]) == 66
     assert context.workers[0].lost and not context.workers[1].lost
     error = capfd.readouterr().err
