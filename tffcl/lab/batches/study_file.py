@@ -319,7 +319,8 @@ def _cell(
         return next((value for value in values if value is not None), None)
 
     missing, published = first("missing") or "", first("published")
-    both = functools.reduce(task_file.merged, tables, base)
+    kept = [{key: value for key, value in each.items() if key != "set"} for each in (base, *tables)]
+    both = functools.reduce(task_file.merged, kept)
     overrides = functools.reduce(task_file.overridden, (each.get("set", {}) for each in (base, *tables)), {})
     accuracy = both.get("accuracy", "local")
     measure = both.get("measure", accuracy)

@@ -75,10 +75,11 @@ def _name_values(parser: argparse.ArgumentParser):
         "name": "studies",
     }
     files = {"out": shtab.DIRECTORY, "to": shtab.DIRECTORY, "check": shtab.DIRECTORY, "data_dir": shtab.DIRECTORY}
+    names = {kind: list(rows(kind)) for kind in set(named.values())}  # once: files of tasks and studies are read for it
     for command in _parsers(parser):
         for action in command._actions:
             if action.dest in named and command.prog != "tffcl list":
-                action.choices = list(rows(named[action.dest]))
+                action.choices = names[named[action.dest]]
             elif action.dest in files or action.dest == "file":
                 action.complete = files.get(action.dest, shtab.FILE)
 
