@@ -225,7 +225,8 @@ def test_settings_are_flat_text():
     assert comparison_table.flatten(config) == {"a": "1", "b.c": "true", "b.d.e": "1, 2.5, x"}
 
 
-def test_texts_are_escaped(tmp_path, make_run):
+def test_texts_are_escaped(tmp_path, make_run, monkeypatch):
+    monkeypatch.setattr(report_figures, "OF_RUNS", ())  # in which there is no client's name, and no task's
     evil = "<script>alert('x')</script>&\""
     make_run(tmp_path / "out", task=evil)
     config = tmp_path / "out" / "config.toml"

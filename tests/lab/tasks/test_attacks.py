@@ -13,7 +13,8 @@ from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.errors import UserError
-from tffcl.lab.tasks import resolve, settings
+from tffcl.lab.tasks import build, resolve, settings
+from tffcl.lab.tasks.populations import build_population
 
 SIZE = 400
 VALUE = tff.to_type(
@@ -93,13 +94,14 @@ reuse = false
 test = "share"
 [model]
 name = "mlp"
-hidden = 16
+hidden = 64
 [train]
 rounds = 4
 clients_per_round = 10
-local_epochs = 2
+local_epochs = 5
 batch_size = 10
 learning_rate = 0.1
+momentum = 0.5
 [algorithms.fedavg]
 [algorithms.solo]
 [algorithms.pacfl]
@@ -157,7 +159,7 @@ def test_a_robust_rule_saves_what_the_mean_loses(task, tmp_path):
 def test_wrong_labels_are_trained_on_and_not_tested(task, tmp_path):
     result = run(task, tmp_path / "run", attack={"kind": "label_flip", "share": 0.5}, train={"rounds": 1})
     population, bad = result.trained.population, result.summary["attack"]["malicious"]
-    plain = run(task, tmp_path / "plain", attack={"share": 0}, train={"rounds": 1}).trained.population
+    plain = build_population(build.load_data(resolve.resolve(task, "fedavg")))
     assert len(bad) == 5
     for client in range(10):
         held, own = population.train(client).stacked, plain.train(client).stacked

@@ -17,13 +17,7 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.exports import export_run
 
-OVERRIDES = {
-    "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 2},
-    "partition": {"clients": 8},
-    "model": {"hidden": 4},
-    "newcomers": {"clients": 2},
-    "algorithms": {"pacfl": {"threshold": 60}},
-}
+OVERRIDES = {"train": {"rounds": 1, "clients_per_round": 2}, "partition": {"clients": 8}, "newcomers": {"clients": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +26,9 @@ def honest(tmp_path_factory):
     place = tmp_path_factory.mktemp("honest")
     out = place / "out"
     tffcl.run(
-        resolve.resolve("demo_digits", "pacfl", overrides=OVERRIDES), out / "pacfl" / "seed-0", show_progress=False
+        resolve.resolve("demo_digits", "fedavg", overrides=OVERRIDES), out / "fedavg" / "seed-0", show_progress=False
     )
-    export_run(out / "pacfl" / "seed-0", place / "to")
+    export_run(out / "fedavg" / "seed-0", place / "to")
     return out, place / "to"
 
 
@@ -69,7 +63,7 @@ def forged(honest, tmp_path):
         (tmp_path / "evil.py").write_text(f"open({str(canary)!r}, 'w').close()\ndef build(*given, **more): pass\n")
         shutil.copytree(honest[0], out)
         shutil.copytree(honest[1], to)
-        run = out / "pacfl" / "seed-0"
+        run = out / "fedavg" / "seed-0"
         for file in (run / "config.toml", to / "config.toml"):
             file.write_text(tomli_w.dumps({**tomllib.loads(file.read_text()), **FORGED[what](canary)}))
         contents = json.loads((to / manifest.NAME).read_text())
@@ -82,7 +76,7 @@ def forged(honest, tmp_path):
 @pytest.mark.parametrize("what", FORGED)
 def test_what_a_foreign_file_names_is_not_run(forged, tmp_path, capsys, what):
     out, to, canary = forged(what)
-    run = out / "pacfl" / "seed-0"
+    run = out / "fedavg" / "seed-0"
     for arguments, file in (
         (["export", "--check", str(to)], to),
         (["export", str(run), "--to", str(tmp_path / "again")], run),
@@ -104,19 +98,16 @@ def test_no_command_runs_it(forged, tmp_path, capsys, what):
     of her own.
     """
     out, _, canary = forged(what)
-    run = out / "pacfl" / "seed-0"
-    own = [
-        f"--set={each}"
-        for each in ("partition.clients=8", "model.hidden=4", "newcomers.clients=2", "train.local_epochs=1")
-    ]
-    own += ["--set=train.clients_per_round=2", "--rounds", "1"]
+    run = out / "fedavg" / "seed-0"
+    own = [f"--set={each}" for each in ("partition.clients=8", "newcomers.clients=2", "train.clients_per_round=2")]
+    own += ["--rounds", "1"]
     for arguments in (
         ["report", str(run)],
         ["report", str(out)],
-        ["run", "demo_digits", "--algorithm", "pacfl", *own, "--out", str(run), "--resume"],
-        ["compare", "demo_digits", "--algorithms", "pacfl", *own, "--out", str(out), "--resume"],
+        ["run", "demo_digits", "--algorithm", "fedavg", *own, "--out", str(run), "--resume"],
         ["compare", "demo_digits", "--algorithms", "fedavg", *own, "--out", str(out), "--resume"],
-        ["sweep", "demo_digits", "--algorithm", "pacfl", *own, "--over", "threshold=60", "--out", str(out), "--resume"],
+        ["compare", "demo_digits", "--algorithms", "solo", *own, "--out", str(out), "--resume"],
+        ["sweep", "demo_digits", "--algorithm", "fedavg", *own, "--over=momentum=0,0.5", "--out", str(out), "--resume"],
         ["results", str(out)],
     ):
         main(arguments)
@@ -126,14 +117,14 @@ def test_no_command_runs_it(forged, tmp_path, capsys, what):
 
 def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     out, to, canary = forged("aggregation")
-    run = out / "pacfl" / "seed-0"
-    resolved = resolve.resolve("demo_digits", "pacfl", overrides=OVERRIDES)
+    run = out / "fedavg" / "seed-0"
+    resolved = resolve.resolve("demo_digits", "fedavg", overrides=OVERRIDES)
     asked = dataclasses.replace(resolved, **FORGED["aggregation"](canary))
     assert resolve.load_run_config(run, trust_builders=asked).aggregation == asked.aggregation
     for another in (resolved, dataclasses.replace(asked, directory="elsewhere")):
         with pytest.raises(UserError, match="names 'subprocess:getoutput'"):
             resolve.load_run_config(run, trust_builders=another)
-    assert not study.has_results(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "a cell"), out)
+    assert not study.has_results(batch.Job(resolved, pathlib.PurePath("fedavg", "seed-0"), "a cell"), out)
     assert not canary.exists()
     assert main(["export", "--check", str(to), "--trust-builders"]) == 2  # it is called, and gives no factory
     # What the command printed.
