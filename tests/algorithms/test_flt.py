@@ -105,6 +105,7 @@ def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, 
         method.admit(admitted, newcomers)
 
 
+@pytest.mark.slow  # as of its signature, in test_embedding
 def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, encoder, grouped):
     method = flt(
         model, encoder, threshold=1.5, metric="matching", num_centres="classes", change_flags=9, clusters="disjoint"
@@ -140,6 +141,7 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     assert tuned.down == 4 * vector.size + 8
     assert plain.down < tuned.down
     assert plain.up == tuned.up == 5 * (4 * autoencoder.latent + 1)
+    assert flt(model, encoder, num_centres="classes").joining.up == 10 * (4 * autoencoder.latent + 1)
 
 
 @pytest.mark.slow  # every method's is in the conformance checks

@@ -24,9 +24,10 @@ from tffcl.registry import ALGORITHMS
 # with `-m slow`.
 KINDS = {"pacfl", "flis_dc", "ifca", "stocfl", "fedem", "ditto"}
 OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
-# Compositions as PACFL is one, and single models as FedAvg's, whose states and clusters are the same code: all their
-# checks are slow. They run in tests/algorithms, and where their rounds are their own, against NumPy.
-LIKE_OTHERS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl", "fedprox", "fednova", "per_fedavg"}
+# Compositions as PACFL is one, of which all is slow, and single models as FedAvg's, of which all checks are: states and
+# clusters are the same code. They run in tests/algorithms, and where their rounds are their own, against NumPy.
+PRESETS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl"}
+LIKE_FEDAVG = {"fedprox", "fednova", "per_fedavg"}
 # Whose clients are asked for something beside rounds, in another way each, or for nothing.
 ASKING = {"fedavg", "pacfl", "flis_dc", "ifca", "stocfl", "fedem"}
 # The method whose rounds two workers share in the suite: of two uploads and of kept values.
@@ -65,11 +66,10 @@ def pytest_collection_modifyitems(items):
     }  # fmt: skip
     for item in items:
         given = item.callspec.params if "subject" in getattr(item, "fixturenames", ()) else {}
-        if "check" in given:
-            check, name = given["check"], given["name"]
-            checked = item.module.EXPORTED if check in OF_EXPORTS else few.get(check, KINDS)
-            if name in LIKE_OTHERS or (check not in OF_ALL and name not in checked):
-                item.add_marker(pytest.mark.slow)
+        check, name = given.get("check"), given.get("name")
+        checked = item.module.EXPORTED if check in OF_EXPORTS else few.get(check, KINDS)
+        if name in PRESETS or (check and (name in LIKE_FEDAVG or (check not in OF_ALL and name not in checked))):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

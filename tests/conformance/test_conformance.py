@@ -101,10 +101,20 @@ def test_a_strangers_method_conforms(built_by, clients, two_workers):
     assert checks.check_method_conforms(built_by(strangers.ByParity), *clients, two_workers=two_workers) == []
 
 
+# What is checked by default of one, without blocks, which a stranger's and StoCFL's rounds have.
+WITHOUT_BLOCKS = tuple(check for check in checks.CHECKS if check is not checks.check_blocks)
+WHEN = [1, "before_training", "as_they_join", "soft"]
+
+
 @pytest.mark.parametrize(
-    "when", [1, *(pytest.param(each, marks=pytest.mark.slow) for each in ("before_training", "as_they_join", "soft"))]
+    "when, checked",
+    [
+        pytest.param(1, WITHOUT_BLOCKS, id="1 without blocks"),
+        *(pytest.param(each, checks.CHECKS, id=str(each), marks=pytest.mark.slow) for each in WHEN),
+    ],
 )
-def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, when):
+def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, monkeypatch, when, checked):
+    monkeypatch.setattr(checks, "CHECKS", checked)
     signal = {"signal": "signature", "bound": 0.01, "share": 0.1}  # that an export's rehearsal gives no heed to
     how = {"signature": "label_histogram", "when": when, "regroup_every": 1}
     how |= {"regroup_on": signal} if when == 1 else {}  # its flags come from the third round on
