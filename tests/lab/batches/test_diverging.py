@@ -42,6 +42,7 @@ def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
     assert json.loads((compared / "fedavg" / "seed-0" / batch_index.FAILED).read_text())["algorithm"] == "fedavg"
 
 
+@pytest.mark.slow  # `test_search` has it always, of a point that diverged
 def test_resuming_does_not_meet_it_again(command, compared, capsys, monkeypatch):
     from tffcl.lab.batches import batch
 
