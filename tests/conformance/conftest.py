@@ -22,12 +22,8 @@ from tffcl.registry import ALGORITHMS
 
 # A method of each kind, of which the suite checks all but what follows; of the others it checks `OF_ALL`, and the rest
 # with `-m slow`.
-KINDS = {"pacfl", "flis_dc", "ifca", "stocfl", "fedem", "ditto"}
+KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffold", "ditto"}
 OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
-# Compositions as PACFL is one, of which all is slow, and single models as FedAvg's, of which all checks are: states and
-# clusters are the same code. They run in tests/algorithms, and where their rounds are their own, against NumPy.
-PRESETS = {"flis_hc", "pca_km_hc", "fedclust", "flhc", "kfed", "emd_cfl"}
-LIKE_FEDAVG = {"fedprox", "fednova", "per_fedavg"}
 # Whose clients are asked for something beside rounds, in another way each, or for nothing.
 ASKING = {"fedavg", "pacfl", "flis_dc", "ifca", "stocfl", "fedem"}
 # The method whose rounds two workers share in the suite: of two uploads and of kept values.
@@ -68,7 +64,7 @@ def pytest_collection_modifyitems(items):
         given = item.callspec.params if "subject" in getattr(item, "fixturenames", ()) else {}
         check, name = given.get("check"), given.get("name")
         checked = item.module.EXPORTED if check in OF_EXPORTS else few.get(check, KINDS)
-        if name in PRESETS or (check and (name in LIKE_FEDAVG or (check not in OF_ALL and name not in checked))):
+        if check and check not in OF_ALL and name not in checked:
             item.add_marker(pytest.mark.slow)
 
 
