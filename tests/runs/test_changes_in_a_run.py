@@ -59,13 +59,15 @@ def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished_run):
     # Rounds after which clients moved to another cluster are named; after some nobody does.
     assert any(f"clusters formed anew after round {number}; into another cluster moved: " in page for number in formed)
     assert "flags of change: " in page
+    assert (out / "figures" / "relatedness.png").is_file()
 
 
-def test_a_report_is_made_of_it(finished):
-    name, out, _ = finished
+@pytest.mark.slow  # of FLT there is the one above
+@pytest.mark.parametrize("name, figure", [("pacfl", "dendrogram"), ("fedavg", "accuracy")])
+def test_a_report_is_made_of_it(finished_run, name, figure):
+    _, out, _ = finished_run(name)
     assert main(["report", str(out)]) == 0
-    grouped = {"flt": "relatedness", "pacfl": "dendrogram"}.get(name, "accuracy")
-    assert (out / "figures" / f"{grouped}.png").is_file()
+    assert (out / "figures" / f"{figure}.png").is_file()
 
 
 @pytest.mark.slow  # newcomers of a later round are in test_own_data
