@@ -61,9 +61,9 @@ def build_normalized_training(
 ) -> ClusteredTraining:
     """Builds FedNova, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
 
-    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a
-    client's examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take as many steps it
-    is FedAvg.
+    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4),
+    pᵢ the share of a client's examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take
+    as many steps it is FedAvg.
 
     Args:
       training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.

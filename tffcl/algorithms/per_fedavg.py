@@ -86,8 +86,8 @@ def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
 def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     """Builds the client's training of a start for adaptation (Fallah et al. 2020, arXiv:2002.07948, Alg. 1).
 
-    With batches B₁, B₂ (and B₃) a step is w⁺ = w - α ∇f(w; B₁), g = ∇f(w⁺; B₂) and w <- w - β g by first order, or,
-    Hessian-free, w <- w - β (g - α / (2δ) [∇f(w + δg; B₃) - ∇f(w - δg; B₃)]).
+    With batches B₁, B₂ (and B₃) a step is w⁺ = w - α ∇f(w; B₁), g = ∇f(w⁺; B₂) and w <- w - β g by first
+    order, or, Hessian-free, w <- w - β (g - α / (2δ) [∇f(w + δg; B₃) - ∇f(w - δg; B₃)]).
 
     Each epoch visits the examples in the order of `build_local_sgd`, in batches of which two (three) that follow each
     other make a step; those left over wait for the next epoch. A client with fewer batches than a step needs has

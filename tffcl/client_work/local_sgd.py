@@ -416,11 +416,11 @@ def build_step_weight(training: LocalTraining):
     """Builds `(examples int32, epochs, batch_size) -> float32`, ‖a‖₁ of FedNova (Wang et al. 2020, arXiv:2007.07481,
     section 4).
 
-    A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ steps' worth of gradients: with plain SGD
-    the number of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ, [1 - (1 -
-    ημ)^τ] / (ημ). Both of them together, of which the paper gives no formula: local training is linear in its
-    gradients, so it is run on gradients of one, `c <- ρ c + 1 - η μ a`, `a <- a + c`, which gives the two formulas as
-    well.
+    A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ steps' worth of gradients: with
+    plain SGD the number of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ,
+    [1 - (1 - ημ)^τ] / (ημ). Both of them together, of which the paper gives no formula: local training is linear in
+    its gradients, so it is run on gradients of one, `c <- ρ c + 1 - η μ a`, `a <- a + c`, which gives the two formulas
+    as well.
 
     Args:
       training: Epochs, batch size, momentum and proximal weight; epochs and batch size may be a client's own.

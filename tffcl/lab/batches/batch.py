@@ -361,7 +361,7 @@ def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
     the index of a study has the task and the method."""
     asked, kept = {(job.config.task, job.config.algorithm) for job in jobs}, {}
     for file in sorted(task_file.results_directory().glob(f"*/{INDEX}")):
-        for cell in json.loads(read_text(file))["cells"]:
+        for cell in read_json(file)["cells"]:
             if cell["directory"] and (cell["task"], cell["method"]) in asked:
                 kept[file.parent / cell["directory"]] = None
     return [*kept, *(pathlib.Path("runs") / task for task in sorted({task for task, _ in asked}))]

@@ -128,7 +128,7 @@ def _range(option: str, text: str) -> Callable:
         raise UserError(f"{option}: the low end of a range must be below the high one")
     whole = all(re.fullmatch(r"[+-]?\d+", each) for each in (low, high))
     logarithmic = ends[0] > 0 and ends[1] / ends[0] >= 10
-    if whole:  # of which the ends have as many numbers that are rounded to them as the others
+    if whole:  # so that as much of the range is rounded to its ends as to each number between them
         ends = ends[0] - 0.5, ends[1] + 0.5
 
     def draw(rng):

@@ -245,8 +245,9 @@ def _label_maps(classes: int, swapped: int, groups: int, rng: np.random.Generato
         to[ring] = np.roll(ring, -1)
         return tuple(to.tolist())
 
-    # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too. A
-    # draw that would make two groups alike at any level is drawn anew at all, unless so many groups leave few others.
+    # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too. So a
+    # draw that would make two groups alike at any level is replaced at every level, unless so many groups leave few
+    # others.
     lengths = {_tenths(level, classes) for level in range(1, LEVELS + 1)} - {0, 1}
     if 2 * (groups - 1) > math.perm(classes, min(lengths)) // min(lengths):
         lengths = {swapped}
