@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
@@ -30,6 +31,8 @@ def test_the_demo(tmp_path, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
+    # Bars that tests of interrupted work have left open would push these off the screen.
+    monkeypatch.setattr("tqdm.std.tqdm._instances", weakref.WeakSet())
     text = show(resolved("demo_digits"), tmp_path / "out")
     assert all(each in terminal.getvalue() for each in ("reads and parts the data", "draws pictures"))
     assert "40 clients, 4 true groups of 10 clients" in text
