@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from tffcl.lab.batches import study_file
 from tffcl.lab.batches.run import write_published
 from tffcl.lab.reporting import batch_index, study_table
 from tffcl.lab.tasks import resolve as configs
+from tffcl.lab.tasks.task_file import task_directory
 from tffcl.runs.run_directory import RunDirectory
 
 TASK = "pacfl_fmnist_label_skew_20"
@@ -35,6 +37,17 @@ def test_other_settings_are_named(tmp_path):
 def test_a_task_without_published_numbers_has_no_file(tmp_path):
     assert noted(tmp_path, "attacks_digits_small", "fedavg") == []
     assert noted(tmp_path, "demo_digits", "fedavg") == []  # what the README prints is no paper's
+
+
+def test_kept_results_say_what_their_study_says():
+    # RESULTS.md is made from the kept files alone: what is mended in a study must be mended there, too.
+    for index in sorted((task_directory() / "results").glob("*/batch.json")):
+        kept, study = json.loads(index.read_text(encoding="utf-8")), study_file.load_study(index.parent.name)
+        texts = ("title", "paper", "table", "note", "published_is")
+        assert [kept[text] for text in texts] == [getattr(study, text) for text in texts], study.name
+        printed = {(cell.column, cell.row): (list(cell.published), cell.target) for cell in study.cells}
+        noted = {(cell["column"], cell["row"]): (cell["published"], cell["target"]) for cell in kept["cells"]}
+        assert {place: printed[place] for place in noted} == noted, study.name
 
 
 def test_the_report_compares(tmp_path, finished_runs):
