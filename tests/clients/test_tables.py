@@ -365,6 +365,15 @@ def test_a_table_may_be_a_file(small, tmp_path):
 def test_a_column_that_is_constant_up_to_rounding_is_not_blown_up(small):
     small["device"] = [0.1 + 0.2, 0.3, 0.3, 0.3, 0.1 + 0.2, 0.3]
     population = Population.from_frame(small, client="user", label="ill", features=["age", "device"], test=0.0)
+    small.to_csv(tmp_path / "indexed.csv")
+    indexed = read(tmp_path / "indexed.csv")
+    assert indexed.feature_names == read(small).feature_names
+    assert indexed.note.startswith("column Unnamed: 0 has no name in its file, and is no feature; features are")
+    (tmp_path / "holed.csv").write_text("user,age,ill\na,20,1\na,,0\na,30,\nb,40,0\n")
+    holed = read(tmp_path / "holed.csv", missing="drop")
+    assert holed.train(0).y.tolist() == [1] and holed.example_spec["y"] == tf.TensorSpec([], tf.int32)
+    (tmp_path / "long.csv").write_text("user,age,ill\n" + "1,20,0\n" * 50_000 + "x,20,1\n")  # pandas reads it in parts
+    assert read(tmp_path / "long.csv").names.tolist() == ["1", "x"]
     assert np.abs(population.train(0).x[:, 1]).max() < 1e-6
 
 
@@ -389,11 +398,11 @@ def test_clients_that_lose_all_rows_are_named(small):
 
 def test_clients_of_a_file_are_what_is_written(small, tmp_path):
     second = (small.user == "b").tolist()
-    for names in (["007", "7"], ["0", "12"]):
+    for names in (["007", "7"], ["0", "12"], [" 0", "12"]):
         small.user = [names[each] for each in second]
         small.to_csv(tmp_path / "table.csv", index=False)
         found = Population.from_frame(tmp_path / "table.csv", client="user", label="ill")
-        assert found.shown_ids.tolist() == ([0, 12] if names[0] == "0" else names)
+        assert found.shown_ids.tolist() == ([0, 12] if names[1] == "12" else names)
 
 
 def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):
@@ -451,3 +460,5 @@ def test_files_that_pandas_reads_with_an_option_are_told(tmp_path, text, cure):
     (tmp_path / "table.csv").write_bytes(text)
     with pytest.raises(UserError, match=cure):
         Population.from_frame(tmp_path / "table.csv", client="clinic", label="age")
+        (b"clinic,age\na,25,\nb,30,\n", r"its lines end in a comma: pandas.read_csv\(path, index_col=False\) makes"),
+        (b"clinic,age,age\na,25,1\nb,30,0\n", "it has two columns age; their names must be different"),

@@ -326,8 +326,8 @@ class Population(Shown):
           client: The column that says whose a row is, by text or whole numbers.
           label: The column of labels, which become what `clients.arrays` says; a list of columns for several numbers
             an example; None for the features themselves, which an autoencoder gives again.
-          features: The columns that the model takes; default all others. For a model of several inputs a dict of their
-            names to columns.
+          features: The columns that the model takes; default all others with a name. For a model of several inputs a
+            dict of their names to columns.
           test: The share of each client's rows that is kept for tests, or a column of bools that says which.
           validation: The share of each client's other rows that it neither trains nor is tested on.
           seed: Decides which rows these are; who else is in the table does not. A client with more rows than in an

@@ -11,7 +11,7 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
-from tffcl.clients.table_files import read_table_file
+from tffcl.clients.table_files import check_form, read_table_file
 from tffcl.display import listed
 from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
@@ -112,7 +112,7 @@ class TableRules:
 
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples of a table's rows, see `Population.features_of`."""
-        _check_form(frame)
+        check_form(frame)
         values = {}
         for name in self.columns:
             if name not in frame.columns:
@@ -245,7 +245,8 @@ def read_table(
 
 def _notes(frame, rules: TableRules) -> list[str]:
     """What a reader of results should know of the rules."""
-    found = []
+    nameless = [name for name in frame.columns if _is_nameless(name) and name not in rules.columns]
+    found = [f"column {name} has no name in its file, and is no feature" for name in nameless]
     if any(column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()):
         found.append(_STANDARDISED + (_NOISED.format(rules.measured_noise) if rules.measured_noise else ""))
     for name, column in rules.columns.items():
@@ -265,35 +266,25 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
 
+def _is_nameless(column) -> bool:
+    """Whether pandas has called a column of a file so, as it does with an index that it has written."""
+    return str(column).startswith("Unnamed: ")
+
+
 
 def _as_frame(frame, client: str):
     if isinstance(frame, (str, pathlib.Path)):
         frame = read_table_file(pathlib.Path(frame).expanduser(), client)
-    _check_form(frame)
+    check_form(frame)
     if not len(frame):
         raise UserError("the table has no rows")
     return frame.reset_index(drop=True)
 
 
-def _check_form(frame):
-    """Raises UserError for what is no table, or one whose columns no single name tells apart."""
-    if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
-        kind = type(frame).__name__
-        raise UserError(f"the table is of {kind}; it must be a pandas.DataFrame, or a path of a CSV file")
-    if frame.columns.nlevels > 1:
-        raise UserError(
-            f"the table's columns have names of {frame.columns.nlevels} parts, {frame.columns[0]}; "
-            'frame.columns = ["_".join(map(str, each)) for each in frame.columns] makes one of them'
-        )
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise UserError(f"the table has two columns {twice[0]}; their names must be different")
-
-
 def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
     """The columns of each input of a model."""
     if features is None:
-        features = [name for name in frame.columns if name not in roles]
+        features = [name for name in frame.columns if name not in roles and not _is_nameless(name)]
     if isinstance(features, str):
         features = [features]
     inputs = features if isinstance(features, Mapping) else {"": features}

@@ -39,7 +39,7 @@ def load_table(
       client: The column that says whose a row is.
       label: The column of labels: whole numbers from 0, texts or bools are classes, other numbers are to be predicted;
         or several such columns.
-      features: The columns that the model takes; default all others.
+      features: The columns that the model takes; default all others with a name.
       test: The share of each client's rows that is kept for tests, or a column of bools that says which.
       split_seed: Decides which rows these are.
       group: A column of the true group of each client.
