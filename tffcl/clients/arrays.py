@@ -167,7 +167,12 @@ def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
 
 def written(category) -> str:
     """Returns a category as text: 1.0 as 1, since pandas makes floats of whole numbers beside missing ones."""
-    return str(int(category) if isinstance(category, float) and category.is_integer() else category)
+    return str(int(category) if isinstance(category, (float, np.floating)) and category.is_integer() else category)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Returns names sorted; as numbers where all are whole ones: 10 is after 9."""
+    return sorted(names, key=int if all(map(str.isdecimal, names)) else None)
 
 
 def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):

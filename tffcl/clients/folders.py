@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tffcl.clients import arrays
 from tffcl.clients.splits import split
 from tffcl.clients.tables import Table
 from tffcl.errors import UserError
@@ -54,8 +55,8 @@ def read_folders(
         x[row] = picture.reshape(x.shape[1:])
     clients, names = (np.array([path.parts[place] for path in paths]) for place in (-3, -2))
     labels = {label.name for client in _folders(root) for label in _folders(client)}
-    ordered = tuple(sorted(labels, key=int if all(map(str.isdecimal, labels)) else None))  # 10 is after 9
-    return Table(x, names, split(clients, test, validation, seed), None, None, ordered, "")
+    parts = split(clients, test, validation, seed)
+    return Table(x, names, parts, None, None, tuple(arrays.in_order(labels)), "")
 
 
 def _pictures(root: pathlib.Path) -> list[pathlib.Path]:

@@ -237,7 +237,7 @@ def read_table(
         note = "; ".join(filter(None, [*_notes(frame, rules), note]))
     groups = group and _groups(frame[group], ids, group)
     if groups:
-        new = sorted(set(groups.values()) - set(rules.groups))
+        new = arrays.in_order(set(groups.values()) - set(rules.groups))
         rules = dataclasses.replace(rules, groups=(*rules.groups, *new))
         groups = {each: rules.groups.index(name) for each, name in groups.items()}
     return Table(x, y, parts, groups, rules, names, note, values, None if known else measure)
@@ -483,4 +483,4 @@ def _groups(column, ids: np.ndarray, name: str) -> dict:
                 f"column {name} has {len(groups)} values of client {client}, e.g. {groups[0]} and {groups[1]}; "
                 "a client is of one group"
             )
-    return {client: str(groups[0]) for client, groups in found.items()}
+    return {client: arrays.written(groups[0]) for client, groups in found.items()}
