@@ -274,6 +274,15 @@ def test_missing_values_are_refused_filled_or_left_out(small):
     filled = read(holed, missing="mean", standardize=["pulse"])
     assert filled.train(1).x[0, 0] == 48 and filled.train(0).x[1, 2:4].tolist() == [0, 0]
     assert read(holed, missing="mean").train(1).x[0, 0] == 0
+    known = read(small, missing="mean")
+    for column, fill in (("age", [0]), ("sex", [0, 0]), ("smokes", [0.5])):
+        for none in (None, np.nan):  # of neither of which pandas knows whether text or numbers are missing
+            rows = small[:1].assign(user="z", **{column: none})
+            place = [name.split("=")[0] == column for name in known.feature_names]
+            assert known.features_of(rows)[0, place].tolist() == fill
+            np.testing.assert_array_equal(read(rows, known=known).train(2).x, known.features_of(rows))
+    with pytest.raises(UserError, match="column age holds text; that of the known clients holds numbers"):
+        read(small).features_of(small.assign(age=""))
     dropped = read(holed, missing="drop")
     assert dropped.sizes.tolist() == [2, 2] and "2 rows with missing values are left out" in dropped.note
     for missing in (None, "mean"):

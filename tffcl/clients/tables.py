@@ -122,15 +122,22 @@ class TableRules:
                 where = f"{none.sum()} of {len(frame)} rows, first in row {none.argmax()}"
                 raise UserError(f"column {name} has no value in {where}")
             values[name] = _values(frame[name], None)
-        self.check_kinds(values)
-        return self.features(values)
+        return self.features(self.of_kinds(values))
 
-    def check_kinds(self, values: Mapping[str, np.ndarray]):
-        """Raises UserError if a column is of numbers where it was of text, or the other way round."""
+    def of_kinds(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns columns of which those without any value, whose kind nobody knows, are of the known ones' kinds;
+        UserError if one is of numbers where it was of text, or the other way round."""
+        found = dict(values)
         for name, column in self.columns.items():
-            if (column.categories is None) == (values[name].dtype.kind == "U"):
-                kinds = ("text", "numbers") if column.categories is None else ("numbers", "text")
+            own, is_text = values[name], values[name].dtype.kind == "U"
+            if (column.categories is None) != is_text:
+                continue
+            none = own == "" if is_text else np.isnan(own.astype(np.float64))
+            if self.missing != "mean" or not none.all():
+                kinds = ("text", "numbers") if is_text else ("numbers", "text")
                 raise UserError(f"column {name} holds {kinds[0]}; that of the known clients holds {kinds[1]}")
+            found[name] = np.full(len(own), np.nan if is_text else "")
+        return found
 
     def _of(self, name: str, values: np.ndarray) -> np.ndarray:
         rule = self.columns[name]
@@ -230,8 +237,7 @@ def read_table(
     training = np.concatenate([*parts["training"].values(), np.zeros(0, int)]).astype(int)
     measure = functools.partial(_measured, frame, ids, values, inputs, rule, standardize, noised)
     rules = known or measure(training)
-    rules.check_kinds(values)
-    x = rules.features(values)
+    x = rules.features(rules.of_kinds(values))
     y, names = (x, None) if label is None else _labels(frame, outputs, isinstance(label, str))
     if not known:
         note = "; ".join(filter(None, [*_notes(frame, rules), note]))
