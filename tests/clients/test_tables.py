@@ -309,6 +309,8 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({}, {"features": ["age", "pluse"]}, "unknown column 'pluse'; did you mean 'pulse'"),
         ({}, {"features": ["age", "ill"]}, "column ill cannot be a feature: it says the client, the label"),
         ({}, {"features": []}, "there are no features; name one column or more"),
+        ({}, {"label": []}, "label is an empty list; it must be the name of a column"),
+        ({}, {"seed": -1}, "seed is -1; it must be a whole number from 0"),
         ({}, {"test": 1.5}, "test is 1.5; it must be"),
         ({}, {"test": "age"}, "column age must hold bools: True where a row is for tests"),
         ({}, {"missing": "zero"}, "unknown missing 'zero'"),
@@ -340,6 +342,7 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({"age": [[1]] * 6}, {}, r"column age holds object \(list\); features are numbers, bools, texts or categories"),
         ({"age": [1, "x"] * 3}, {}, r"column age holds object \(int, str\); .* pandas.to_numeric"),
         ({"age": [1.0, np.inf] * 3}, {}, "column age has an infinite value of client b in row 1"),
+        ({"age": [np.nan, np.inf] * 3}, {"missing": "drop"}, "column age has an infinite value of client b in row 1"),
         ({"age": [1j] * 6}, {}, "column age holds complex128; features are numbers"),
         ({"age": pandas.date_range("2020", periods=6)}, {}, r"column age holds datetime64\[ns\]; .*dt.days makes"),
         ({"age": np.nan}, {"missing": "mean"}, "column age has no value in any training example; leave it out"),
@@ -362,6 +365,15 @@ def test_columns_of_too_many_texts_are_refused():
 def test_a_table_may_be_a_file(small, tmp_path):
     small.to_csv(tmp_path / "small.csv", index=False)
     np.testing.assert_array_equal(read(tmp_path / "small.csv").train(0).x, read(small).train(0).x)
+    small.to_csv(tmp_path / "indexed.csv")
+    indexed = read(tmp_path / "indexed.csv")
+    assert indexed.feature_names == read(small).feature_names
+    assert indexed.note.startswith("column Unnamed: 0 has no name in its file, and is no feature; features are")
+    (tmp_path / "holed.csv").write_text("user,age,ill\na,20,1\na,,0\na,30,\nb,40,0\n")
+    holed = read(tmp_path / "holed.csv", missing="drop")
+    assert holed.train(0).y.tolist() == [1] and holed.example_spec["y"] == tf.TensorSpec([], tf.int32)
+    (tmp_path / "long.csv").write_text("user,age,ill\n" + "1,20,0\n" * 50_000 + "x,20,1\n")  # pandas reads it in parts
+    assert read(tmp_path / "long.csv").names.tolist() == ["1", "x"]
     (tmp_path / "empty.csv").write_text("")
     for path, message in (
         (tmp_path / "none.csv", "there is no table .*none.csv"),
@@ -378,15 +390,6 @@ def test_a_table_may_be_a_file(small, tmp_path):
 def test_a_column_that_is_constant_up_to_rounding_is_not_blown_up(small):
     small["device"] = [0.1 + 0.2, 0.3, 0.3, 0.3, 0.1 + 0.2, 0.3]
     population = Population.from_frame(small, client="user", label="ill", features=["age", "device"], test=0.0)
-    small.to_csv(tmp_path / "indexed.csv")
-    indexed = read(tmp_path / "indexed.csv")
-    assert indexed.feature_names == read(small).feature_names
-    assert indexed.note.startswith("column Unnamed: 0 has no name in its file, and is no feature; features are")
-    (tmp_path / "holed.csv").write_text("user,age,ill\na,20,1\na,,0\na,30,\nb,40,0\n")
-    holed = read(tmp_path / "holed.csv", missing="drop")
-    assert holed.train(0).y.tolist() == [1] and holed.example_spec["y"] == tf.TensorSpec([], tf.int32)
-    (tmp_path / "long.csv").write_text("user,age,ill\n" + "1,20,0\n" * 50_000 + "x,20,1\n")  # pandas reads it in parts
-    assert read(tmp_path / "long.csv").names.tolist() == ["1", "x"]
     assert np.abs(population.train(0).x[:, 1]).max() < 1e-6
 
 
@@ -466,6 +469,8 @@ def test_where_missing_values_are_filled_features_are_float32_also_where_none_is
     "text, cure",
     [
         ("clinic;age\na;25,0\n".encode(), r'separated by ";": pandas.read_csv\(path, sep=";"\) makes a DataFrame'),
+        (b"clinic,age\na,25,\nb,30,\n", r"its lines end in a comma: pandas.read_csv\(path, index_col=False\) makes"),
+        (b"clinic,age,age\na,25,1\nb,30,0\n", "it has two columns age; their names must be different"),
         ("clinic,age\nCharité,25\n".encode("cp1252"), r'not in UTF-8 .*: pandas.read_csv\(path, encoding="cp1252"\)'),
     ],
 )
@@ -473,5 +478,3 @@ def test_files_that_pandas_reads_with_an_option_are_told(tmp_path, text, cure):
     (tmp_path / "table.csv").write_bytes(text)
     with pytest.raises(UserError, match=cure):
         Population.from_frame(tmp_path / "table.csv", client="clinic", label="age")
-        (b"clinic,age\na,25,\nb,30,\n", r"its lines end in a comma: pandas.read_csv\(path, index_col=False\) makes"),
-        (b"clinic,age,age\na,25,1\nb,30,0\n", "it has two columns age; their names must be different"),

@@ -4,6 +4,8 @@ import zlib
 
 import numpy as np
 
+from tffcl.validation import Whole, check_value
+
 
 def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
     """Draws what each row is for; who else is there, and where, changes nothing for a client.
@@ -33,6 +35,7 @@ def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: in
 
 def random_of(client: str | int, seed: int) -> np.random.Generator:
     """Returns what draws a client's examples, whoever else there is."""
+    check_value("seed", seed, Whole)
     return np.random.default_rng([seed, zlib.crc32(str(client).encode())])
 
 

@@ -266,16 +266,16 @@ def _notes(frame, rules: TableRules) -> list[str]:
     return found
 
 
+def _is_nameless(column) -> bool:
+    """Whether pandas has called a column of a file so, as it does with an index that it has written."""
+    return str(column).startswith("Unnamed: ")
+
+
 def _is_number(text: str) -> bool:
     try:
         return bool(np.isfinite(float(text.replace(",", "."))))
     except ValueError:
         return False
-
-def _is_nameless(column) -> bool:
-    """Whether pandas has called a column of a file so, as it does with an index that it has written."""
-    return str(column).startswith("Unnamed: ")
-
 
 
 def _as_frame(frame, client: str):
@@ -365,8 +365,8 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
         values = column.to_numpy(np.float64, na_value=np.nan)
         if (infinite := np.isinf(values)).any():
             row = infinite.argmax()
-            of = "" if ids is None else f" of client {ids[row]}"
-            raise UserError(f"column {name} has an infinite value{of} in row {row}")
+            where = f"in row {row}" if ids is None else f"of client {ids[row]} in row {column.index[row]}"
+            raise UserError(f"column {name} has an infinite value {where}")
         return values
     kinds = (
         f"{kind} ({', '.join(sorted(each.__name__ for each in found))})" if types.is_object_dtype(kind) else str(kind)
@@ -461,6 +461,8 @@ def _names_of(column) -> tuple[str, ...]:
 def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels `[n]` of one column, `[n, L]` of a list of them, and the names of classes where pandas knows them."""
     names = None
+    if not outputs:
+        raise UserError("label is an empty list; it must be the name of a column, or a list of several")
     if single and _is_categorical(frame[outputs[0]]):
         names = _names_of(frame[outputs[0]])
         texts = frame[outputs[0]].astype(object).map(arrays.written).to_numpy(object)
