@@ -8,6 +8,7 @@ import tensorflow as tf
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from tffcl.clients.population import Population
+from tffcl.clients.splits import split
 from tffcl.clients.tables import read_table
 from tffcl.errors import UserError
 from tffcl.runs.population_changes import why_not_after
@@ -131,6 +132,8 @@ def test_who_else_is_in_a_table_does_not_change_a_clients_split(cancer):
         np.testing.assert_array_equal(whole.test(whole.id_of(name)).x, part.test(part.id_of(name)).x)
     other = Population.from_frame(cancer, seed=1, **options)
     assert not np.array_equal(other.test(0).x, whole.test(0).x)
+    drawn = split(np.repeat(["a", "b"], 50), 0.3, 0.0, 0)["test"]
+    assert drawn["a"].tolist() != (drawn["b"] - 50).tolist()  # each client's own
 
 
 def test_columns_of_every_kind(small):
@@ -141,11 +144,14 @@ def test_columns_of_every_kind(small):
     categories = small.astype(
         {"sex": pandas.CategoricalDtype(["x", "f", "m"]), "ill": pandas.CategoricalDtype(["yes", "no"])}
     )
-    named = read(categories, standardize=["age"])
+    named = read(categories, standardize="age")
+    assert read(categories, standardize=False).measured_noise is None  # pandas' categories are not looked for
     assert named.label_names == ("yes", "no") and named.feature_names[2:5] == ("sex=x", "sex=f", "sex=m")
     np.testing.assert_allclose(named.train(0).x[:, 0], [-25 / 17.07825, -5 / 17.07825, 15 / 17.07825], rtol=1e-5)
-    given = read(small, features=["age", "pulse"], standardize={"pulse": (70, 10)})
-    np.testing.assert_array_equal(given.train(0).x, [[20, -1], [40, 1], [60, 0]])
+    for std, pulse in ((10, [-1, 1, 0]), (0, [-10, 10, 0])):
+        given = read(small, features=["age", "pulse"], standardize={"pulse": (70, std)})
+        np.testing.assert_array_equal(given.train(0).x, np.transpose([[20, 40, 60], pulse]))
+    assert read(small, features="age").feature_names == ("age",)
     nullable = small.astype({"age": "Int64", "pulse": "Float64", "smokes": "boolean", "sex": "string", "ill": "string"})
     np.testing.assert_array_equal(read(nullable, standardize=False).train(0).x, population.train(0).x)
 
@@ -153,6 +159,7 @@ def test_columns_of_every_kind(small):
 def test_several_inputs_labels_groups_and_a_column_of_tests(small):
     inputs = {"body": ["pulse", "smokes"], "age": "age"}
     more = small.assign(town=["x", "y"] * 3, held=[0, 0, 0, 0, 1, 1])
+    assert read(more, group="town", test="held").feature_names == read(small).feature_names
     population = read(more, features=inputs, standardize=["pulse"], group="town", test="held")
     assert population.example_spec["x"] == {"body": tf.TensorSpec([2], tf.float32), "age": tf.TensorSpec([1], tf.int64)}
     assert population.feature_names == {"body": ("pulse", "smokes"), "age": ("age",)}
@@ -273,7 +280,8 @@ def test_missing_values_are_refused_filled_or_left_out(small):
         read(holed)
     filled = read(holed, missing="mean", standardize=["pulse"])
     assert filled.train(1).x[0, 0] == 48 and filled.train(0).x[1, 2:4].tolist() == [0, 0]
-    assert read(holed, missing="mean").train(1).x[0, 0] == 0
+    for standardize in (True, {"age": (40, 9)}):
+        assert read(holed, missing="mean", standardize=standardize).train(1).x[0, 0] == 0
     known = read(small, missing="mean")
     for column, fill in (("age", [0]), ("sex", [0, 0]), ("smokes", [0.5])):
         for none in (None, np.nan):  # of neither of which pandas knows whether text or numbers are missing
@@ -313,6 +321,9 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({}, {"seed": -1}, "seed is -1; it must be a whole number from 0"),
         ({}, {"test": 1.5}, "test is 1.5; it must be"),
         ({}, {"test": "age"}, "column age must hold bools: True where a row is for tests"),
+        ({}, {"validation": 1.5}, "validation is 1.5; it must be"),
+        ({"age": np.nan}, {"missing": "drop"}, "every row of the table has a missing value; features= can leave"),
+        ({"town": [*"xyx", None, *"xy"]}, {"group": "town"}, "column town has no value of client b; every client is"),
         ({}, {"missing": "zero"}, "unknown missing 'zero'"),
         ({}, {"bounds": {"age": (0, 100)}}, "bounds and noise_multiplier go together"),
         ({}, {"noise_multiplier": 1.0}, "bounds and noise_multiplier go together"),
@@ -360,11 +371,15 @@ def test_columns_of_too_many_texts_are_refused():
     frame = pandas.DataFrame(dict(user=["a"] * 1001, ill=1, name=[f"n{number}" for number in range(1001)]))
     with pytest.raises(UserError, match="column name holds 1,001 different texts in training examples; from 1 to 1000"):
         read(frame)
+    assert len(read(frame[:1000]).feature_names) == 1000
 
 
 def test_a_table_may_be_a_file(small, tmp_path):
     small.to_csv(tmp_path / "small.csv", index=False)
     np.testing.assert_array_equal(read(tmp_path / "small.csv").train(0).x, read(small).train(0).x)
+    for name in ("small.parquet", "small.pq"):
+        small.to_parquet(tmp_path / name)
+        np.testing.assert_array_equal(read(tmp_path / name).train(0).x, read(small).train(0).x)
     small.to_csv(tmp_path / "indexed.csv")
     indexed = read(tmp_path / "indexed.csv")
     assert indexed.feature_names == read(small).feature_names
@@ -403,7 +418,9 @@ def test_numbers_that_are_texts_are_told(small, cancer):
     assert "column mean area holds texts, " in note and "pandas.to_numeric(frame['mean area']" in note
     assert "column mean texture holds texts, " in note
     assert Population.from_frame(texts.astype(dict.fromkeys(options["features"], "category")), **options).note == ""
-    assert "texts" not in read(small.assign(sex=["1", "2", "?"] * 2)).note
+    codes = [*"123456", *"abcdefg"]  # most of which are no numbers
+    for sex in (["1", "2", "?"] * 2, [*"12345", "inf"], codes):
+        assert "texts" not in read(small.iloc[np.arange(len(sex)) % 6].assign(sex=sex)).note
 
 
 def test_clients_that_lose_all_rows_are_named(small):
