@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+import tqdm
 
 from tests import own_data
 from tests.own_data import client_data
@@ -645,8 +646,13 @@ def test_a_mapping_that_fails_names_its_client():
             return super().__getitem__(name)
 
     for lazy in (False, True):
-        with pytest.raises(UserError, match="training examples of client bob cannot be read: ValueError: no such shar"):
+        with pytest.raises(
+            UserError, match="training examples of client bob cannot be read: ValueError: no such shar"
+        ) as told:
             Population.from_arrays(Failing(ann=(X, Y), bob=(X, Y)), lazy=lazy)
+        assert not [bar for bar in tqdm.tqdm._instances if "examples of clients" in bar.desc], (
+            f"{told} holds an open bar"
+        )
 
 
 def test_a_population_stays_as_it_is_when_the_users_arrays_change():

@@ -1,7 +1,9 @@
 """`tffcl.train` on objects: a population, a method of ours, a stranger's method in NumPy."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import re
 import shutil
 import tomllib
@@ -63,6 +65,9 @@ def finished(method, population, tmp_path_factory):
 def test_the_result_is_what_the_files_say(finished, population):
     check_files_agree(finished.out, finished.summary)
     assert json.loads((finished.out / "summary.json").read_text()) == finished.summary
+    for take in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(UserError, match=f"cannot be pickled or copied.* resume=True reads {finished.out} again"):
+            take(finished)
     rounds, clients = finished.rounds, finished.clients
     assert len(rounds["round"]) == 4 and list(rounds["round"]) == [1, 2, 3, 4]
     assert np.isnan(rounds["cluster_accuracy"]).tolist() == [True, False] * 2

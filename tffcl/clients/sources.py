@@ -79,7 +79,8 @@ def _read_by_name(names: Mapping, there: set, read: Callable, kind: str, lazy: b
             raise UserError(f"the {kind} examples of client {names[number]} cannot be read: {told}") from error
 
     if not lazy or not numbers:
-        return {number: of(number) for number in _bar(numbers, kind)}
+        with _bar(numbers, kind) as bar:  # whoever holds an error of `read` would hold an open bar
+            return {number: of(number) for number in bar}
     # Validation examples are rows, which would be others each time.
     once, again = of(numbers[0]), of(numbers[0])
     if not all(map(np.array_equal, *([*tf.nest.flatten(each.x), each.y] for each in (once, again)))):
@@ -310,7 +311,7 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
     return {**found, "groups": groups, "note": table.note, "table": table.rules, "measured_noise": noise}
 
 
-def _bar(client_ids: Iterable, kind: str) -> Iterable:
+def _bar(client_ids: Iterable, kind: str) -> tqdm:
     """What takes long shows how far it is."""
     return tqdm(client_ids, f"{kind} examples of clients", unit="client", delay=_LONG, leave=False)
 

@@ -235,6 +235,12 @@ class Result(Shown):
         by_round = {name: rounds.floats(name)[: summary.get("rounds")] for name in rounds.names}
         return cls(summary, trained, directory.path, by_round, columns)
 
+    def __reduce__(self):
+        raise UserError(
+            "a result cannot be pickled or copied, as its method is functions and graphs; take its summary, rounds and "
+            f"clients, or its directory: the same call with resume=True reads {self.out} again"
+        )
+
     @property
     def rounds(self) -> pd.DataFrame:
         """A row a round, the columns of rounds.csv."""
