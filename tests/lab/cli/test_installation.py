@@ -58,6 +58,14 @@ def test_nothing_is_missing_here(capsys):
     assert capsys.readouterr().out == "nothing is missing\n"
 
 
+def test_a_data_directory_that_cannot_be_read_is_a_fact_and_not_the_end(tmp_path, monkeypatch):
+    def closed(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(pathlib.Path, "iterdir", closed)
+    assert doctor._data_directory(str(tmp_path)) == f"{tmp_path} (--data-dir; cannot be read: Permission denied)"
+
+
 @pytest.fixture
 def bare(monkeypatch):
     """An installation of tffcl alone."""

@@ -67,11 +67,14 @@ def _data_directory(data_dir: str | None) -> str:
         if path
     )
     path = storage.expanded(chosen)
-    if path.is_file():
-        return f"{path} ({why}; a file, where a directory is needed)"
-    if not path.is_dir():
-        return f"{path} ({why}; not there yet: data sets are downloaded into it)"
-    there = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    try:
+        if path.is_file():
+            return f"{path} ({why}; a file, where a directory is needed)"
+        if not path.is_dir():
+            return f"{path} ({why}; not there yet: data sets are downloaded into it)"
+        there = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        return f"{path} ({why}; cannot be read: {error.strerror})"
     return f"{path} ({why}; has {', '.join(there) or 'nothing'})"
 
 
