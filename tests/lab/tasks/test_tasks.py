@@ -1,4 +1,5 @@
 import json
+import pathlib
 
 import pytest
 
@@ -190,3 +191,16 @@ def test_who_joins_later_may_be_said_as_a_share_and_written_down(tmp_path):
         resolve.resolve(path, "pacfl", overrides=resolve.parse_overrides(["newcomers.share=1.5"]))
     with pytest.raises(UserError, match="train.participation is 0; it must be"):
         resolve.resolve(path, "pacfl", overrides=resolve.parse_overrides(["train.participation=0"]))
+
+
+def test_a_file_that_may_not_be_looked_at_is_not_said_to_be_missing(monkeypatch):
+    stat = pathlib.Path.stat
+
+    def closed(path, **how):
+        if path.name == "mine.toml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(pathlib.Path, "stat", closed)
+    with pytest.raises(PermissionError, match="nowhere/mine.toml"):
+        task_file.load_task("nowhere/mine.toml")

@@ -247,9 +247,11 @@ def _by_name(name: str, beside: pathlib.Path) -> pathlib.Path:
 
 
 def is_file(path: pathlib.Path) -> bool:
-    """Whether there is such a file; there is none of a name that no file can have."""
+    """Whether there is such a file, or may be one; there is none of a name that no file can have."""
     try:
         return path.is_file()
+    except PermissionError:
+        return True  # whoever reads it is told
     except (OSError, ValueError):
         return False
 
