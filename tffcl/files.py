@@ -100,6 +100,20 @@ def nearest_existing(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
+def entries(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns what is in a directory, in the order of the names; nothing where there is none.
+
+    Raises:
+      UserError: If it cannot be read; `glob` would say that nothing is in it.
+    """
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise damaged(directory, error) from error
+
+
 def make_directory(path: pathlib.Path):
     """Makes a directory inside of another, if it is not there; UserError if it is a link."""
     check_no_link(path)
@@ -157,6 +171,8 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 def damaged(path: pathlib.Path, why: object) -> UserError:
     """Returns the error for a file that is there but cannot be used; always one line."""
+    if isinstance(why, OSError) and why.strerror:  # of the system, as a permission: what is in it may be whole
+        return UserError(f"{path} cannot be read: {why.strerror}")
     return UserError(f"{path} is damaged: {' '.join(str(why).split())}")
 
 
@@ -173,7 +189,7 @@ def text_of_file(path: pathlib.Path, newline: str | None = None) -> str:
     except UnicodeDecodeError as error:
         raise damaged(path, "it is not UTF-8 text") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise damaged(path, error) from error
 
 
 def csv_text(rows: Iterable[Iterable], end: str = "\r\n") -> str:

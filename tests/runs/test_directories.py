@@ -25,6 +25,7 @@ from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.cluster_history import ClusterHistory
 from tffcl.runs.directory_lock import locked
+from tffcl.runs.privacy import Ledger
 from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run_directory import RunDirectory, State
 
@@ -154,6 +155,33 @@ def test_how_far_a_run_has_come(stopped, runs):
     assert [each.ended for each in directories] == ["", "", "finished"]
     RunDirectory(stopped).write_failure({"reason": "it diverged"})
     assert RunDirectory(stopped).ended == "diverged"
+
+
+def test_what_cannot_be_read_is_named_before_a_run_goes_on(stopped, monkeypatch):
+    """And not the directory, nor is what it holds taken for nothing."""
+    shutil.rmtree(stopped / "checkpoints")
+    (stopped / "checkpoints").symlink_to("checkpoints")
+    for read in (Checkpoints(stopped / "checkpoints").latest, lambda: RunDirectory(stopped).state):
+        with pytest.raises(UserError, match="checkpoints cannot be read: Too many levels"):
+            read()
+    (stopped / "checkpoints").unlink()
+    ledger = Ledger()
+    ledger.file = stopped / "ledger.json"
+    ledger.file.write_text("{}")
+
+    def opened(path, *_):
+        if pathlib.Path(path).name in unreadable:
+            raise PermissionError(13, "Permission denied", str(path))
+        return open(path, "rb")
+
+    monkeypatch.setattr("tffcl.files.opened", opened)
+    for name in ("run.json", "config.toml"):
+        unreadable = [name]
+        with pytest.raises(UserError, match=f"^{stopped / name} cannot be read: Permission denied$"):
+            RunDirectory(stopped).check_claim(resolved().as_dict(), resume=True, overwrite=False)
+    unreadable = ["ledger.json"]
+    with pytest.raises(UserError, match="ledger.json, which counts .* cannot be read .*Permission denied"):
+        ledger.read_file()
 
 
 # --- Two runs, one directory ---

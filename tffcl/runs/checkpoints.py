@@ -21,7 +21,7 @@ import numpy as np
 
 from tffcl.clients.client_state import KeptStates, KeptStore, write_arrays
 from tffcl.errors import OVERWRITE, RESUME, Option, UserError, short_path, tell
-from tffcl.files import make_directory, opened, replacing
+from tffcl.files import entries, make_directory, opened, replacing
 from tffcl.runs.run import Totals
 
 STRUCTURE = "structure"
@@ -146,7 +146,7 @@ class Checkpoints:
 
     def rounds(self) -> list[int]:
         """Returns the saved rounds, ascending."""
-        names = (_NAME.fullmatch(path.name) for path in self._directory.glob("round_*.npz"))
+        names = (_NAME.fullmatch(path.name) for path in entries(self._directory))
         return sorted(int(name[1]) for name in names if name)
 
     def latest(self) -> int | None:
@@ -304,7 +304,7 @@ def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> Us
     place = short_path(error.filename or out)
     try:
         saved = checkpoints.latest()
-    except OSError:
+    except (OSError, UserError):
         saved = None
     there = "nothing of the run is saved"
     if saved is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tffcl import files
 from tffcl.errors import OVERWRITE, UserError
-from tffcl.files import make_directory, opened, replacing
+from tffcl.files import entries, make_directory, opened, replacing
 from tffcl.runs.callbacks import Callback
 from tffcl.runs.run_directory import HISTORY
 
@@ -115,7 +115,7 @@ def read_history(directory: pathlib.Path, client_ids: Sequence[str], last: int) 
 
 
 def _files(directory: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(path for path in directory.glob("*.npy") if re.fullmatch(r"\d{6,}", path.stem))
+    return [path for path in entries(directory) if re.fullmatch(r"\d{6,}\.npy", path.name)]
 
 
 def _read(path: pathlib.Path, cure: str = "") -> tuple[np.ndarray, np.ndarray]:

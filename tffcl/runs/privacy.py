@@ -253,7 +253,7 @@ class Ledger:
             if run and saved["tffcl run"] != run:
                 raise ValueError("it is of another run")
             self._counts = _counts_in(np.array(saved["releases"], np.float64))
-        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise self._unusable(f"cannot be read ({error})") from None
 
     def _unusable(self, why: str) -> UserError:

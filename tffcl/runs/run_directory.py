@@ -24,12 +24,13 @@ from tffcl.files import (
     check_no_link,
     check_replaceable,
     damaged,
+    entries,
     nearest_existing,
     parse_toml,
-    read_bytes,
     read_json,
     read_table,
     read_text,
+    text_of_file,
     write_json,
     write_text,
 )
@@ -96,11 +97,11 @@ class RunDirectory(os.PathLike):
     @property
     def state(self) -> State:
         """How far its run has come, by the files that are there."""
-        if (self / SUMMARY).is_file():
+        if (self / SUMMARY).exists():
             return State.FINISHED
-        if (self / FAILED).is_file():
+        if (self / FAILED).exists():
             return State.DIVERGED
-        begun = (self / LEDGER).is_file() or any((self / CHECKPOINTS).glob("round_*.npz"))
+        begun = (self / LEDGER).exists() or any(each.match("round_*.npz") for each in entries(self / CHECKPOINTS))
         return State.BEGUN if begun else State.EMPTY
 
     @property
@@ -111,7 +112,7 @@ class RunDirectory(os.PathLike):
     @property
     def is_run(self) -> bool:
         """Whether it is a run's own, and not that of several."""
-        return (self / CONFIG).is_file() or (self / SUMMARY).is_file()
+        return (self / CONFIG).exists() or (self / SUMMARY).exists()
 
     # Readers
 
@@ -119,12 +120,13 @@ class RunDirectory(os.PathLike):
         """Reads the marker; None if there is none.
 
         Raises:
-          UserError: If it is damaged, or something else of the same name.
+          UserError: If it cannot be read, is damaged, or something else of the same name.
         """
         if not (self / MARKER).exists():
             return None
+        text = text_of_file(self / MARKER)
         try:
-            marker = json.loads(read_bytes(self / MARKER))
+            marker = json.loads(text)
             if not (isinstance(marker, dict) and isinstance(marker["tffcl run"], str)):
                 raise ValueError("it does not name a run")
             data = marker.get("data", {})
@@ -150,13 +152,14 @@ class RunDirectory(os.PathLike):
         """Reads the settings in config.toml, as they stand there.
 
         Raises:
-          UserError: If there is none, or it is damaged.
+          UserError: If there is none, or it cannot be read, or is damaged.
         """
         file = self / CONFIG
+        if not file.exists():
+            raise UserError(f"{file} is missing, so that nobody knows what was run; {OVERWRITE} starts anew")
+        text = text_of_file(file)
         try:
-            settings = parse_toml(read_text(file))
-        except FileNotFoundError:
-            raise UserError(f"{file} is missing, so that nobody knows what was run; {OVERWRITE} starts anew") from None
+            settings = parse_toml(text)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file} is damaged: {error}; {OVERWRITE} starts anew") from None
         settings.pop("versions", None)

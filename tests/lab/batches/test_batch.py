@@ -219,3 +219,10 @@ def test_a_damaged_index_is_one_line(tmp_path, damage):
         batch_index.read_order(tmp_path)
     with pytest.raises(UserError, match=r"batch.json is [^\n]*$"):
         compare.compare_runs(configs([0]), tmp_path)
+
+
+def test_an_index_that_cannot_be_read_is_not_said_to_be_somebody_elses(tmp_path):
+    (tmp_path / "batch.json").mkdir()
+    for kind in ("comparison", "sweep"):
+        with pytest.raises(UserError, match=f"^{tmp_path / 'batch.json'} is not a file$"):
+            batch.Batch(kind, tmp_path, batch.Options())

@@ -283,6 +283,12 @@ def test_a_damaged_tfds_set_gets_one_line(tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_a_tfds_set_that_cannot_be_read_is_not_downloaded(tmp_path):
+    (tmp_path / "mnist").symlink_to("mnist")
+    with pytest.raises(UserError, match="/mnist cannot be read: Too many levels"):
+        load_dataset({"name": "mnist"}, seed=0, data_dir=str(tmp_path))
+
+
 def test_a_damaged_femnist_gets_one_line(tmp_path):
     (tmp_path / "emnist_all.sqlite").write_bytes(b"half a download")
     with pytest.raises(UserError, match=r"emnist_all.sqlite cannot be read") as refused:

@@ -3,14 +3,16 @@
 import json
 import os
 import random
+import shutil
 
 import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import report, study_table, sweeps
+from tffcl.lab.reporting import batch_index, newcomers_table, report, results_page, study_table, sweeps
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.study_results import measured
+from tffcl.lab.tasks.resolve import load_run_config
 from tffcl.runs import run_files
 
 
@@ -61,6 +63,80 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(run_path, name):
     (run_path / name).unlink()
     (run_path / name).symlink_to("/dev/zero")
     assert f"{name} is not a file" in refused(run_files.read_run, run_path)
+
+
+@pytest.fixture
+def compared(comparison_path, tmp_path):
+    """A comparison that tests may damage."""
+    path = shutil.copytree(comparison_path, tmp_path / "compared")
+    write_index(path, "comparison", {"algorithms": ["fedavg", "pacfl"], "targets": []})
+    return path
+
+
+def unreadable(path):
+    """Puts a directory in the place of another that cannot be read, whoever the user is."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.symlink_to(path)
+
+
+def test_a_method_whose_runs_cannot_be_read_is_told_and_not_left_out(compared):
+    unreadable(compared / "lost+found")  # is none that was asked for
+    assert len(report.read_tables(compared)[2]) == 4
+    unreadable(compared / "fedavg")
+    for read in (report.read_tables, report.write_table, batch_index.find_runs, batch_index.find_failures):
+        assert f"{compared / 'fedavg'} cannot be read: Too many levels" in refused(read, compared)
+
+
+def instead_of(file):
+    """Puts a directory in the place of a file."""
+    file.unlink(missing_ok=True)
+    file.mkdir()
+
+
+def test_a_directory_in_place_of_a_file_of_a_comparison_is_told_and_nothing_left_out(compared):
+    place = compared / "fedavg" / "seed-0"
+    for name, read in (("newcomers.json", newcomers_table.newcomer_rows), ("summary.json", report.read_tables)):
+        instead_of(place / name)
+        assert f"{place / name} is not a file" in refused(read, compared)
+    (place / "summary.json").rmdir()
+    instead_of(place / "config.toml")
+    assert batch_index.unfinished_runs(compared) == [place]
+    instead_of(place / "failed.json")
+    assert refused(report.read_tables, compared) == f"{place / 'failed.json'} is not a file"
+    instead_of(compared / "batch.json")
+    assert refused(report.read_tables, compared) == f"{compared / 'batch.json'} is not a file"
+
+
+def test_a_directory_in_place_of_a_file_of_a_run_is_told(run_path):
+    instead_of(run_path / "published.json")
+    assert "published.json is not a file" in refused(
+        lambda path: study_table.published_to_page([run_files.read_run(path)]), run_path
+    )
+    instead_of(run_path / "config.toml")
+    assert refused(load_run_config, run_path) == f"{run_path / 'config.toml'} is not a file"
+    instead_of(run_path / "summary.json")
+    assert refused(batch_index.find_runs, run_path) == f"{run_path / 'config.toml'} is not a file"
+
+
+def test_what_the_system_does_not_let_be_read_is_not_said_to_be_damaged(run_path, monkeypatch):
+    unreadable(run_path / "history")
+    assert "history cannot be read: Too many levels" in refused(run_files.read_run, run_path)
+
+    def locked(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(run_files, "opened", locked)
+    told = f"{run_path / 'clustering.npz'} cannot be read: Permission denied"
+    assert refused(lambda path: run_files.read_arrays(path / "clustering.npz", dict), run_path) == told
+
+
+def test_kept_results_that_cannot_be_read_are_not_left_out(tmp_path):
+    unreadable(tmp_path / "study")
+    for read in (results_page.results_page, results_page.write_leagues):
+        assert f"{tmp_path / 'study'} cannot be read: Too many levels" in refused(read, tmp_path)
+    (tmp_path / "study").unlink()
+    instead_of(tmp_path / "NOTES.md")
+    assert refused(results_page.results_page, tmp_path) == f"{tmp_path / 'NOTES.md'} is not a file"
 
 
 def test_a_report_is_written_through_no_link_and_into_no_pipe(run_path, tmp_path):

@@ -14,7 +14,7 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, tell
-from tffcl.files import parse_toml, read_json, read_text
+from tffcl.files import parse_toml, read_json, read_text, text_of_file
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.run import ObjectRun, run
 from tffcl.lab.reporting.batch_index import BESIDE, INDEX, KINDS, check_ours, read_index, write_index
@@ -72,9 +72,11 @@ def settings_with_its_seed(place: pathlib.Path, config: RunConfig | ObjectRun) -
 
 
 def _has_kind(file: pathlib.Path) -> bool:
+    """Whether a file is an index; UserError if it may be one, and cannot be read."""
+    text = text_of_file(file) if file.name == INDEX else ""
     try:
-        return file.name == INDEX and "kind" in read_json(file)
-    except UserError:
+        return "kind" in json.loads(text)
+    except (ValueError, TypeError, RecursionError):
         return False
 
 

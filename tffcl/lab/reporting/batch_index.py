@@ -10,7 +10,7 @@ import msgspec
 
 from tffcl.display import listed
 from tffcl.errors import RESUME, UserError
-from tffcl.files import damaged, opened, read_json, telling_damage, write_json
+from tffcl.files import damaged, entries, opened, read_json, telling_damage, write_json
 from tffcl.runs.run_directory import CONFIG, FAILED, REPORT, SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers, read_run
 
@@ -133,7 +133,7 @@ def read_index(path: str | pathlib.Path, kind: str) -> dict | None:
       UserError: If the file is damaged, or has not what `KINDS` says.
     """
     file = pathlib.Path(path) / INDEX
-    if not file.is_file():
+    if not file.exists():
         return None
     found = read_json(file)
     if not isinstance(found.get("kind"), str) or found["kind"] not in KINDS:
@@ -194,8 +194,15 @@ def read_failure(path: pathlib.Path, method: str) -> Failure | None:
 
 
 def places_in(path: str | pathlib.Path) -> list[tuple[str, int, pathlib.Path]]:
-    """Returns method, seed and directory of each run of a comparison (`<algorithm>/seed-<n>/`), by method and seed."""
-    named = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in pathlib.Path(path).glob("*/seed-*")]
+    """Returns method, seed and directory of each run of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
+
+    Raises:
+      UserError: If the directory cannot be read, or that of a method which the index names, or the index is damaged.
+    """
+    asked = read_order(path)
+    # Of others, as a disk's lost+found, nobody knows that they have runs.
+    inside = (entries(each) if each.name in asked else each.glob("seed-*") for each in entries(pathlib.Path(path)))
+    named = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for method in inside for each in method]
     return sorted((each.parent.name, int(seed[1]), each) for each, seed in named if seed and each.is_dir())
 
 
@@ -249,7 +256,7 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     methods = in_order(path, [method for method, _, _ in found])
     found.sort(key=lambda each: methods.index(each[0]))
     unfinished = unfinished_runs(path)
-    finished = [(method, each) for method, _, each in found if (each / SUMMARY).is_file()]
+    finished = [(method, each) for method, _, each in found if (each / SUMMARY).exists()]
     if not finished:
         failures = find_failures(path)
         if failures and not unfinished:
@@ -281,5 +288,5 @@ def runs_below(path: pathlib.Path) -> str:
 
 def unfinished_runs(path: str | pathlib.Path) -> list[pathlib.Path]:
     """The runs of a comparison that have been started, but have neither a summary nor failed yet."""
-    started = [place for _, _, place in places_in(path) if (place / CONFIG).is_file()]
+    started = [place for _, _, place in places_in(path) if (place / CONFIG).exists()]
     return [each for each in started if not RunDirectory(each).ended]

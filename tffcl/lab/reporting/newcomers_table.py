@@ -56,7 +56,7 @@ def read_newcomers(run: RunFiles | RunNumbers) -> dict | None:
       UserError: If the file is damaged, or of another run.
     """
     path = run.path / NEWCOMERS
-    if not path.is_file():
+    if not path.exists():
         return None
     found = read_json(path)
     for key in ("task", "algorithm", "seed"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tffcl import files
 from tffcl.errors import UserError
-from tffcl.files import write_bytes, write_text
+from tffcl.files import entries, write_bytes, write_text
 from tffcl.lab.reporting import league_table, study_results, study_table, style
 from tffcl.lab.reporting.batch_index import INDEX, PAGE, check_begins
 from tffcl.lab.reporting.number_format import MISSING, human_time
@@ -52,18 +52,22 @@ def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str,
       UserError: If there is neither a study nor notes, or a file is damaged.
     """
     directory = pathlib.Path(directory)
-    found = sorted(file.parent for file in directory.glob(f"*/{INDEX}"))
+    found = _studies_in(directory)
     notes = directory / NOTES
-    if not found and not notes.is_file():
+    if not found and not notes.exists():
         raise UserError(f"{directory} holds no results: neither NAME/{INDEX} nor {NOTES}")
     studies = [study_results.read_study(each) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *([_contents(studies, planned or {})] if studies else [])]
     parts += [_NO_STUDIES] if planned else []
     parts += [_section(each, directory) for each in studies]
-    if notes.is_file():
+    if notes.exists():
         parts.append(files.text_of_file(notes))
     return "\n".join(parts)
+
+
+def _studies_in(directory: pathlib.Path) -> list[pathlib.Path]:
+    return [each for each in entries(directory) if any(file.name == INDEX for file in entries(each))]
 
 
 def _contents(studies: list[StudyResults], planned: Mapping[str, tuple[str, int]]) -> str:
@@ -97,11 +101,11 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
       What has been written.
     """
     written = []
-    for file in sorted(pathlib.Path(directory).glob(f"*/{INDEX}")):
-        study = study_results.read_study(file.parent)
+    for path in _studies_in(pathlib.Path(directory)):
+        study = study_results.read_study(path)
         if study.league:
-            page = pathlib.Path(directory, f"{file.parent.name}.html")
-            picture = file.parent / study_table.LEAGUE_PICTURE
+            page = pathlib.Path(directory, f"{path.name}.html")
+            picture = path / study_table.LEAGUE_PICTURE
             check_begins(page, PAGE)
             write_text(page, league_page(study))
             write_bytes(picture, style.to_bytes(league_table.league_figure(study), "svg"))

@@ -139,7 +139,7 @@ class StudyResults:
     def findings(self) -> list[str]:
         """The paragraphs that somebody wrote beside the results in `FINDINGS.md`, each on one line."""
         file = self.path / FINDINGS
-        if not file.is_file():
+        if not file.exists():
             return []
         return [" ".join(each.split()) for each in files.text_of_file(file).split("\n\n") if each.strip()]
 

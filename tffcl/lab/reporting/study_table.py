@@ -166,7 +166,7 @@ def read_published(run: RunFiles) -> list[dict]:
       UserError: If it is damaged.
     """
     file = run.path / PUBLISHED
-    if not file.is_file():
+    if not file.exists():
         return []
     noted = read_json(file)
     with telling_damage(file):

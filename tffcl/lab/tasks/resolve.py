@@ -12,7 +12,7 @@ import numpy as np
 from tffcl.clients import cohort
 from tffcl.display import Shown
 from tffcl.errors import OVERRIDES, Option, UserError, unknown
-from tffcl.files import read_text
+from tffcl.files import text_of_file
 from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.batch_index import runs_below
 from tffcl.lab.tasks import task_file
@@ -408,10 +408,10 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
     file = out / CONFIG
     if not out.is_dir():
         raise UserError(f"{out} is not a directory; give the output directory of a run")
-    if not file.is_file():
+    if not file.exists():
         raise UserError(f"{out} holds no run: there is no config.toml in it{runs_below(out)}")
     try:
-        values = task_file.read_toml(read_text(file), file.name)
+        values = task_file.read_toml(text_of_file(file), file.name)
         if BUILT_FROM in values:
             raise UserError(
                 f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with "

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from tffcl.errors import UserError, unknown
+from tffcl.files import entries
 from tffcl.lab.datasets import storage
 from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.images import Images, measured
@@ -30,8 +31,8 @@ def prepared(directory: pathlib.Path, builder: str) -> pathlib.Path | None:
     def version(path):
         return [int(part) if part.isdigit() else -1 for part in path.name.split(".")]
 
-    infos = directory.glob(f"{builder}/[0-9]*.*.*/dataset_info.json")
-    return max((path.parent for path in infos), key=version, default=None)
+    there = [each for each in entries(directory / builder) if each.match("[0-9]*.*.*")]
+    return max((each for each in there if (each / "dataset_info.json").exists()), key=version, default=None)
 
 
 def read_arrays(
