@@ -19,7 +19,7 @@ from tffcl.errors import UserError
 from tffcl.export import deployment_forms, writer
 from tffcl.export.writer import check_free, first_value, save_models
 from tffcl.lab.cli.main import main
-from tffcl.lab.tasks import resolve
+from tffcl.lab.tasks import exports, resolve
 from tffcl.lab.tasks.exports import check_export
 
 
@@ -157,6 +157,17 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         writer.write_export(None, {}, tmp_path / "to", None)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_check_without_the_data_says_why_there_are_none(tmp_path, monkeypatch):
+    def damaged(*_):
+        raise UserError("mine.npz is damaged")
+
+    monkeypatch.setattr(exports.build, "load_data", damaged)
+    config = resolve.resolve("demo_digits", "fedavg")
+    assert exports._check_with_library(tmp_path, {}, config, None, {}) == [
+        "not compared with the library on real clients: no data of task demo_digits (mine.npz is damaged)"
+    ]
 
 
 def test_the_first_value_has_as_many_models_as_the_last():

@@ -141,8 +141,8 @@ def _check_with_library(
     """
     try:
         federated = build.load_data(config, data_dir)
-    except UserError:
-        return [f"the data of task {config.task} are not there: not compared with the library on real clients"]
+    except UserError as error:
+        return [f"not compared with the library on real clients: no data of task {config.task} ({error})"]
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir)
     try:
         with loaded(directory / STATE) as saved:
