@@ -16,6 +16,7 @@ import pytest
 import tffcl
 from tests.runs.finished_runs import rows_of
 from tests.runs.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
+from tffcl import files
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.errors import UserError
 from tffcl.lab.batches.run import run
@@ -159,27 +160,27 @@ def test_how_far_a_run_has_come(stopped, runs):
 
 def test_what_cannot_be_read_is_named_before_a_run_goes_on(stopped, monkeypatch):
     """And not the directory, nor is what it holds taken for nothing."""
-    shutil.rmtree(stopped / "checkpoints")
-    (stopped / "checkpoints").symlink_to("checkpoints")
-    for read in (Checkpoints(stopped / "checkpoints").latest, lambda: RunDirectory(stopped).state):
-        with pytest.raises(UserError, match="checkpoints cannot be read: Too many levels"):
-            read()
-    (stopped / "checkpoints").unlink()
     ledger = Ledger()
     ledger.file = stopped / "ledger.json"
     ledger.file.write_text("{}")
 
-    def opened(path, *_):
-        if pathlib.Path(path).name in unreadable:
-            raise PermissionError(13, "Permission denied", str(path))
-        return open(path, "rb")
+    def refusing(read):
+        def of(path, *more):
+            if path.name == unreadable:
+                raise PermissionError(13, "Permission denied", str(path))
+            return read(path, *more)
 
-    monkeypatch.setattr("tffcl.files.opened", opened)
-    for name in ("run.json", "config.toml"):
-        unreadable = [name]
-        with pytest.raises(UserError, match=f"^{stopped / name} cannot be read: Permission denied$"):
+        return of
+
+    monkeypatch.setattr(files, "opened", refusing(files.opened))
+    monkeypatch.setattr(pathlib.Path, "iterdir", refusing(pathlib.Path.iterdir))
+    for unreadable in ("run.json", "config.toml", "checkpoints", "history"):
+        with pytest.raises(UserError, match=f"^{stopped / unreadable} cannot be read: Permission denied$"):
             RunDirectory(stopped).check_claim(resolved().as_dict(), resume=True, overwrite=False)
-    unreadable = ["ledger.json"]
+    unreadable = "checkpoints"
+    with pytest.raises(UserError, match="checkpoints cannot be read: Permission denied"):
+        Checkpoints(stopped / "checkpoints").latest()
+    unreadable = "ledger.json"
     with pytest.raises(UserError, match="ledger.json, which counts .* cannot be read .*Permission denied"):
         ledger.read_file()
 

@@ -101,7 +101,7 @@ class RunDirectory(os.PathLike):
             return State.FINISHED
         if (self / FAILED).exists():
             return State.DIVERGED
-        begun = (self / LEDGER).exists() or any(each.match("round_*.npz") for each in entries(self / CHECKPOINTS))
+        begun = (self / LEDGER).exists() or any((self / CHECKPOINTS).glob("round_*.npz"))
         return State.BEGUN if begun else State.EMPTY
 
     @property
@@ -274,7 +274,8 @@ class RunDirectory(os.PathLike):
         names = [
             path.relative_to(self.path)
             for name in (CHECKPOINTS, CLIENT_STATES, HISTORY)
-            for path in (self / name).glob("*.np[yz]")
+            for path in entries(self / name)
+            if path.suffix in (".npy", ".npz")
         ]
         for name in (*_FILES, MARKER, LOCK, *names):
             check_replaceable(self.path / name)
