@@ -26,7 +26,7 @@ from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.cluster_history import ClusterHistory
 from tffcl.runs.directory_lock import locked
-from tffcl.runs.privacy import Ledger
+from tffcl.runs.privacy import Ledger, PrivacySettings
 from tffcl.runs.round_files import RoundsTable, TensorBoard
 from tffcl.runs.run_directory import RunDirectory, State
 
@@ -160,7 +160,7 @@ def test_how_far_a_run_has_come(stopped, runs):
 
 def test_what_cannot_be_read_is_named_before_a_run_goes_on(stopped, monkeypatch):
     """And not the directory, nor is what it holds taken for nothing."""
-    ledger = Ledger()
+    ledger = Ledger(PrivacySettings(), clients=3)
     ledger.file = stopped / "ledger.json"
     ledger.file.write_text("{}")
 
