@@ -291,8 +291,6 @@ def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
     """The columns of each input of a model."""
     if features is None:
         features = [name for name in frame.columns if name not in roles and not _is_nameless(name)]
-    if isinstance(features, str):
-        features = [features]
     inputs = features if isinstance(features, Mapping) else {"": features}
     if inputs is features and not (inputs and all(isinstance(key, str) and key for key in inputs)):
         raise UserError(f"the inputs of features are {list(inputs)}; they must be the names of a model's inputs")

@@ -188,11 +188,12 @@ def test_what_is_measured_is_of_training_clients_training_examples_alone(table):
     frame.to_csv(path, index=False)
     features = ["mean radius", "mean area", "ward"]
     asked = {"name": "table", "path": str(path), "client": "clinic", "label": "diagnosis", "features": features}
-    asked |= {"missing": "mean", "validation": 0.25}
+    asked |= {"missing": "mean", "validation": 0.25, "group": "scanner"}
     found = load_federated(
         asked, {"name": "by_owner"}, seed=0, participants=lambda clients: np.delete(np.arange(clients), [2, 5])
     )
     assert found.table.rules.columns["ward"].categories == ("a", "b")  # its own ward only a newcomer has
+    assert found.table.rules.groups == ("A", "B")
     trained = np.concatenate([found.train_indices[each] for each in (0, 1, 3, 4, 6, 7)])
     rows = found.train.x[trained]
     there = rows[:, 1] != 0  # which the mean becomes
