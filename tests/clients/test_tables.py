@@ -175,6 +175,8 @@ def test_several_inputs_labels_groups_and_a_column_of_tests(small):
     again = read(small, features=["age", "pulse"], label=None)
     np.testing.assert_array_equal(again.train(0).y, again.train(0).x)
     assert again.example_spec["y"] == tf.TensorSpec([2], tf.float32)
+    whole = read(small.assign(age=-small["age"], low=-1), features=["age", "low"], label=None, standardize=False)
+    assert whole.train(0).y.dtype == np.float32 and (whole.train(0).y < 0).any()  # and no classes
 
 
 def test_numbers_and_bools_are_what_they_are_in_every_type_of_column(small):
@@ -319,6 +321,7 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({}, {"features": ["age", "ill"]}, "column ill cannot be a feature: it says the client, the label"),
         ({}, {"features": []}, "there are no features; name one column or more"),
         ({}, {"label": []}, "label is an empty list; it must be the name of a column"),
+        ({}, {"label": None, "features": {"a": ["age"]}}, "label is None, and features are of several inputs; only"),
         ({}, {"seed": -1}, "seed is -1; it must be a whole number from 0"),
         ({}, {"test": 1.5}, "test is 1.5; it must be"),
         ({}, {"test": "age"}, "column age must hold bools: True where a row is for tests"),

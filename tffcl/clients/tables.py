@@ -238,7 +238,10 @@ def read_table(
     measure = functools.partial(_measured, frame, ids, values, inputs, rule, standardize, noised)
     rules = known or measure(training)
     x = rules.features(rules.of_kinds(values))
-    y, names = (x, None) if label is None else _labels(frame, outputs, isinstance(label, str))
+    if label is None and isinstance(x, Mapping):
+        raise UserError("label is None, and features are of several inputs; only those of one can be given again")
+    # Whole numbers that are given again are to be predicted, and no classes.
+    y, names = (np.float32(x), None) if label is None else _labels(frame, outputs, isinstance(label, str))
     if not known:
         note = "; ".join(filter(None, [*_notes(frame, rules), note]))
     groups = group and _groups(frame[group], ids, group)
