@@ -10,9 +10,9 @@ GROWTH_BYTES = 500_000_000  # not all can be given back: what is left does not c
 _left = 0
 
 
-def resident_bytes() -> int:
-    """What this process has in memory."""
-    with open("/proc/self/statm") as file:
+def resident_bytes(process: int | str = "self") -> int:
+    """What a process has in memory."""
+    with open(f"/proc/{process}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

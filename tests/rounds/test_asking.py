@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from tffcl.client_work.client_work import sequence_type, stacked_type
 from tffcl.clients.simulation_context import simulating
 from tffcl.rounds import client_queries
+from tffcl.rounds.blocks import INPUT_COPIES
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.signature import OWN_NOISE, OWN_SEED
 from tffcl.signatures.subspace import build_subspace
@@ -31,6 +32,20 @@ def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatc
         np.bincount([int(each["y"]) for each in population.train(client).dataset], minlength=10) for client in range(25)
     ]
     np.testing.assert_allclose(found, [each / each.sum() for each in counts], atol=1e-6)
+
+
+def test_as_many_are_asked_at_a_time_as_fit_into_memory(tff_worker, model, population):
+    sign, moved = client_queries.build_signing(build_label_histogram(model)), []
+    each = population.train(24).nbytes
+    assert each == sum(leaf.nbytes for leaf in population.train(24).stacked.values()) == 34 * (64 + 4)
+    whole = sign(population)
+    with simulating(memory=INPUT_COPIES * 3 * each, on_progress=lambda *counts: moved.append(counts[0])):
+        np.testing.assert_array_equal(sign(population), whole)
+    assert moved == [7, 12, 16, 19, 22, 25]
+    moved.clear()
+    with simulating(memory=1, on_progress=lambda *counts: moved.append(counts[0])):
+        sign(population.restricted([3, 20]))
+    assert moved == [1, 2]
 
 
 def test_each_client_has_seeds_of_its_own(tff_worker, model, population):

@@ -1,10 +1,12 @@
 """A composed round on a cohort: what it refuses, local tests, cohorts that train in parts."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
 
+from tests.memory import resident_bytes
 from tests.short_runs import TRAINING, assert_close, cohort_of
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import FedSEMParameters
@@ -14,6 +16,8 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.client_work.evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.rounds import blocks, shards
@@ -46,7 +50,7 @@ def test_an_unknown_client_is_named(tff_worker, model, digit_clients):
 
 
 def test_models_that_are_too_large_for_one_message_are_refused(tff_worker, model, population, monkeypatch):
-    monkeypatch.setattr(blocks, "_MESSAGE_ROOM", 4 * model.size - 1)
+    monkeypatch.setattr(blocks, "MESSAGE_ROOM", 4 * model.size - 1)
     method = build_fedavg(model, TRAINING)
     with pytest.raises(UserError, match="the models of round 3 take .* bytes; one message"):
         method.next(method.initialize(population), cohort_of(population, [0, 1], 3))
@@ -72,8 +76,8 @@ def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build
     cohort = cohort_of(population, [3, 0, 4, 1], 1, local_test=np.array([True, False, True, True]))
     whole, told = method.next(method.initialize(population), cohort)
     lines, moved = [], []
-    # A client takes some seven models of memory here, in each of two blocks that are under way.
-    with simulating(memory=25 * 4 * model.size, on_plan=lines.append, on_progress=lambda *counts: moved.append(counts)):
+    # A client takes some 14 models of memory here, in each of two blocks that are under way.
+    with simulating(memory=45 * 4 * model.size, on_plan=lines.append, on_progress=lambda *counts: moved.append(counts)):
         parts, again = method.next(method.initialize(population), cohort)
     assert lines and all("4 clients of a round compute in" in line for line in lines)
     assert moved[-1] == (4, 4) and len(moved) > 1
@@ -106,6 +110,30 @@ def test_small_clients_compute_in_shards_where_they_are_many(tff_worker, model, 
     with simulating(on_plan=lines.append):
         method.next(start, cohort)
     assert len(lines) == 1
+
+
+def test_what_a_round_takes_of_memory_is_about_its_budget(tff_worker, model, population):
+    rows = np.arange(57_000) % len(population.train(3))
+    tests = ClientExamples(*population.train(3).pool, rows)
+    many = Population(
+        np.arange(20, dtype=np.int32), dict.fromkeys(range(20), population.train(4)), dict.fromkeys(range(20), tests)
+    )
+    method, pids, most, over = build_fedavg(model, TRAINING), ("self", tff_worker.pid), [0], threading.Event()
+    state, _ = method.next(method.initialize(many), cohort_of(many, [0, 1], 0, local_test=np.array([True, False])))
+    before = sum(map(resident_bytes, pids))
+
+    def watch():
+        while not over.wait(0.01):
+            most.append(sum(map(resident_bytes, pids)) - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with simulating(memory=250_000_000):
+        method.next(state, cohort_of(many, many.client_ids, 1, local_test=np.ones(20, bool)))
+    over.set()
+    watcher.join()
+    print(max(most))
+    assert max(most) < 400_000_000  # the tests of all, 78 MB, would take 600 MB at once
 
 
 def test_a_budget_below_one_client_is_refused(tff_worker, model, population):

@@ -59,6 +59,11 @@ class ClientExamples:
         first = ClientExamples(*self.pool, _NO_ROWS).stacked
         return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), first)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of `stacked`, which is not read for it."""
+        return len(self) * sum(leaf.nbytes for leaf in tf.nest.flatten(self.pool)) // max(len(self.pool[1]), 1)
+
     @functools.cached_property
     def dataset(self) -> tf.data.Dataset:
         """A data set of single examples `<x, y>`, always the same object: one that is made in each round leaks."""

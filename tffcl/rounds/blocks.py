@@ -32,10 +32,11 @@ from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
 from tffcl.trace_cache import built_once
 
-# What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in
-# what TFF makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
-_INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
-_MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
+# What a byte of a client's values takes while a block is under way, in this process and in the worker's. Of an input
+# there are four or, in a shard, five here (arrays, the message, its bytes, what gRPC sends) and three there; measured,
+# see tests/benchmarks/memory.py and relatedness.py.
+INPUT_COPIES, SUMMED_COPIES, _COLLECTED_COPIES = 8, 4, 11
+MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 _MANY_CLIENTS = 100  # of few examples are put into shards
 _compiled = built_once(functools.partial(tf.function, autograph=False, reduce_retracing=True))
@@ -74,7 +75,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     _check_rows(composed, len(cohort.client_ids))
     clients, lanes = len(cohort.client_ids), len(runtime.lanes())
     shared, each, most = _bytes(composed, cohort, values)
-    if shared + each > _MESSAGE_ROOM:
+    if shared + each > MESSAGE_ROOM:
         raise UserError(
             f"the models of round {cohort.seed[1]} take {shared + each:,} bytes; "
             "one message to the runtime has room for 2 GB"
@@ -82,7 +83,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     budget, parts = current().memory_bytes, runtime.worker_count()
     if (
         parts == 1
-        and shared + clients * each <= min(budget / _INPUT_COPIES, _MESSAGE_ROOM)
+        and shared + clients * each <= min(budget / INPUT_COPIES, MESSAGE_ROOM)
         and clients * most + shared <= budget
     ):
         sharded = _shards(composed, cohort, 1)
@@ -90,16 +91,16 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
             return Plan()
         current().on_plan(f"{clients} clients of a round compute in {sharded} shards of {-(-clients // sharded)}")
         return Plan(1, 1, sharded)
-    if shared * _INPUT_COPIES + most > budget:
-        needed, given = memory.shown(shared * _INPUT_COPIES + most), memory.shown(budget)
+    if shared * INPUT_COPIES + most > budget:
+        needed, given = memory.shown(shared * INPUT_COPIES + most), memory.shown(budget)
         raise UserError(
             f"memory is {given}; one client of a round takes about {needed} of it, with the models that are sent to it"
         )
     in_flight = lanes
-    while in_flight > 1 and (shared * _INPUT_COPIES + most) * in_flight > budget:
+    while in_flight > 1 and (shared * INPUT_COPIES + most) * in_flight > budget:
         in_flight -= 1
-    room = budget / in_flight - shared * _INPUT_COPIES
-    size = max(1, int(min(room / most, (_MESSAGE_ROOM - shared) / each)))
+    room = budget / in_flight - shared * INPUT_COPIES
+    size = max(1, int(min(room / most, (MESSAGE_ROOM - shared) / each)))
     blocks = min(clients, max(-(-clients // size), parts))
     sharded = _shards(composed, cohort, blocks)
     current().on_plan(
@@ -157,8 +158,8 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     # Sums by key: a client's own slot of them is copied when it is added to.
     summed = [name for name in composed.aggregators if traits(composed.uploads[name]).by_parts is None]
     sums = sum(type_bytes(result["uploads"][name], rows) for name in summed)
-    outputs = _SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
-    most = _INPUT_COPIES * (held + kept + rows_sent) + outputs + received + sums * rows / 8
+    outputs = SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
+    most = INPUT_COPIES * (held + kept + rows_sent) + outputs + received + sums * rows / 8
     return shared, max(held + kept + rows_sent, uploads + kept), most
 
 
@@ -391,16 +392,17 @@ def run_in_blocks(
     places = [order[block :: chosen.blocks] for block in range(chosen.blocks)]
     cohorts = [cohort.chosen(where) for where in places]
 
-    def arguments():
-        for where, few in zip(places, cohorts):
-            own = {name: [given[i] for i in where] for name, given in fields.items()}
-            server, clients = form.inputs(few, values, states, own)
-            yield server, shards.pack(clients, client_type, chosen.shards) if chosen.shards else clients
+    def argument(where, few):
+        own = {name: [given[i] for i in where] for name, given in fields.items()}
+        server, clients = form.inputs(few, values, states, own)
+        return server, shards.pack(clients, client_type, chosen.shards) if chosen.shards else clients
 
     mixings = {name: traits(composed.uploads[name]).by_parts(states[name]) for name in form.in_parts}
     together, partial, done = None, None, 0
     computation = form.sharded_block if chosen.shards else form.block
-    for where, few, out in zip(places, cohorts, in_lanes(computation, arguments(), chosen.in_flight)):
+    for where, few, out in zip(
+        places, cohorts, in_lanes(computation, map(argument, places, cohorts), chosen.in_flight)
+    ):
         if chosen.shards:
             out = {**out, **_of_shards(form, out["rows"])}
         handed_out = by_client(out["rows"], few.client_ids)

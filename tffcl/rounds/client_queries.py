@@ -10,9 +10,11 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.client_state import bytes_of
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, on_devices
 from tffcl.rounds import privacy_releases, shards
+from tffcl.rounds.blocks import INPUT_COPIES, MESSAGE_ROOM
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, own_noise, without_noise_seed
 from tffcl.trace_cache import built_once
@@ -78,8 +80,8 @@ def ask_all(
     *,
     release: privacy_releases.Release | None = None,
 ):
-    """Asks all clients of a population, a bounded number at a time; `Simulation.on_progress` has how many have
-    answered.
+    """Asks all clients of a population, a bounded number at a time, whose examples fit into the memory of the
+    simulation; `Simulation.on_progress` has how many have answered.
 
     Args:
       asking: From `build_asking`.
@@ -96,14 +98,20 @@ def ask_all(
     examples, taken = examples or population.train, asking.type_signature.parameter[1].member
     form = "dataset" if isinstance(taken["examples"], tff.SequenceType) else "stacked"
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
-    in_shards = 0
+    in_shards, room = 0, min(current().memory_bytes / INPUT_COPIES, MESSAGE_ROOM) - bytes_of(context)
     if form == "stacked":
         in_shards = shards.wanted(everyone, lambda: population.sizes_of(population.client_ids), _MANY_CLIENTS)
     sharded, most = (_build_sharded(asking), _SHARDED_CLIENTS) if in_shards else (None, _CLIENTS)
     while done < everyone:
-        ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
+        begin, held, size = time.monotonic(), [], 0
         with on_devices():
-            held = [getattr(examples(client), form) for client in ids.tolist()]
+            for client in population.client_ids[done : done + at_a_time].tolist():
+                own = examples(client)
+                size += own.nbytes
+                if held and size > room:
+                    break
+                held.append(getattr(own, form))
+        ids = population.client_ids[done : done + len(held)]
         clients = [collections.OrderedDict(examples=each, client_id=client) for each, client in zip(held, ids)]
         if sharded is None:
             answers = asking(context, clients)[1]

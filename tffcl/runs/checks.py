@@ -21,6 +21,7 @@ from tffcl.errors import Diverged, UserError, short_path, unknown
 from tffcl.files import nearest_existing
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
+from tffcl.rounds.blocks import INPUT_COPIES, SUMMED_COPIES
 from tffcl.rounds.traffic import Traffic
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.run_directory import CLIENT_STATES
@@ -190,7 +191,7 @@ def _shape(array: np.ndarray) -> str:
 
 _MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; with more of them at least these do
 _INSTRUCTIONS = {"float32": "", "bfloat16": "avx512_bf16"}  # by precision, a flag in /proc/cpuinfo
-_COPIES = 3  # of a model while a client trains it: in the message, in the worker, and where TFF packs it
+_COPIES = INPUT_COPIES + SUMMED_COPIES  # of a model that a client trains: as it comes to it, and as it goes from it
 
 
 def who_takes_part(stages: Stages, protocol) -> np.ndarray:
