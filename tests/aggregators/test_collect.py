@@ -36,7 +36,7 @@ def test_nobody(tff_worker):
     assert collected["value"]["b"].shape == (0, 2)
 
 
-@pytest.mark.parametrize("clients", [1, 2, 7, 8, 64, 1100])
+@pytest.mark.parametrize("clients", [1, 2, 7, 8, 64, pytest.param(1100, marks=pytest.mark.slow)])
 def test_everybody_comes_once_whatever_the_number(tff_worker, clients):
     """1,100 rows do not fit into blocks of 1 to 256: the last block grows."""
     ids = np.random.default_rng(0).permutation(clients).astype(np.int32)

@@ -39,7 +39,8 @@ def swapped(population, clients):
 
 
 @pytest.mark.parametrize(
-    ("start", "eager"), [pytest.param("one", False, marks=pytest.mark.slow), ("one", True), ("each", False)]
+    ("start", "eager"),
+    [*(pytest.param("one", eager, marks=pytest.mark.slow) for eager in (False, True)), ("each", False)],
 )
 def test_it_is_plain_feddrift(tff_worker, convex, digit_clients, start, eager):
     """Six rounds of some clients each, with a drift in the middle, against NumPy in float64."""

@@ -133,7 +133,7 @@ def test_flhc_is_the_composition_of_updates_after_some_rounds(tff_worker, model,
     assert len(set(zip(TURNS, preset.views(first).clusters.tolist()))) == len(first.met.models) == 2
 
 
-@pytest.mark.parametrize("signal, bound", [("signature", 5.0), ("loss", 0.3)])
+@pytest.mark.parametrize("signal, bound", [("signature", 5.0), pytest.param("loss", 0.3, marks=pytest.mark.slow)])
 def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
     tff_worker, pacfl, clients, signal, bound
 ):

@@ -215,7 +215,7 @@ def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(t
     assert attacked(ClusteredMeanFactory(2 * COPIES), 1) == 1
 
 
-@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("least", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_update_of_a_lone_member_is_in_what_secure_sums_tell_only_where_one_member_is_enough(
     tff_worker, model, digit_clients, least
 ):

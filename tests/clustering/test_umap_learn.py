@@ -60,6 +60,7 @@ def test_a_second_process_compiles_nothing_and_finds_the_same_points(tmp_path):
     assert first["points"] == second["points"]
 
 
+@pytest.mark.slow
 def test_a_fitted_map_stays_as_it_is_when_another_of_as_many_points_is_fitted():
     rng = np.random.default_rng(0)
     mask = np.ones((12, 4), bool)

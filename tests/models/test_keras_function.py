@@ -215,6 +215,7 @@ def test_no_step_of_a_server_touches_the_mean_of_statistics(tff_worker):
         assert any(np.any(np.abs(mine - theirs) > 1e-4) for mine, theirs in zip(other, trained, strict=True))
 
 
+@pytest.mark.slow
 def test_statistics_that_are_reset_do_not_travel():
     keras = frozen_base()
     model, whole = made_of(keras, statistics="reset"), made_of(keras)
@@ -345,7 +346,7 @@ SERVER = {"server_images": {"numbers": OF_WARDS["numbers"].astype("f8"), "codes"
             SERVER | {"parameters": tffcl.algorithms.FLISHCParameters(num_clusters=2, threshold=None)},
             marks=pytest.mark.slow,
         ),
-        ("flis_dc", SERVER),
+        pytest.param("flis_dc", SERVER, marks=pytest.mark.slow),
         pytest.param(
             "flis_dc",
             SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")},

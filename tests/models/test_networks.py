@@ -70,7 +70,9 @@ def test_stocfl_cifar_cnn_is_lenet5_with_or_without_its_layer_of_84():
             lambda **k: build_stocfl_cifar_cnn(COLOUR, 10, dense_layers=3, **k),
             lambda: keras_models.stocfl_cifar_cnn(10, [120, 84]),
         ),
-        (lambda **k: build_resnet9(COLOUR, 100, **k), lambda: keras_models.resnet9(100)),
+        pytest.param(
+            lambda **k: build_resnet9(COLOUR, 100, **k), lambda: keras_models.resnet9(100), marks=pytest.mark.slow
+        ),
     ],
     ids=["mlp", "leaf", "stocfl femnist", "stocfl cifar 2", "stocfl cifar 3", "resnet9"],
 )

@@ -23,9 +23,11 @@ METHODS = {
 }
 
 
-# One kind of label, several, numbers that are told, and examples that are; the others are slow.
-QUICK = [("labels", "fedavg"), ("numbers", "pacfl"), ("reconstruction", "fedavg")]
+# Examples that are given again; labels are in every other file, and the others are slow.
+QUICK = [("reconstruction", "fedavg")]
 OTHERS = [
+    ("labels", "fedavg"),
+    ("numbers", "pacfl"),
     ("binary", "ifca"),
     ("binary", "pacfl"),
     *((name, "ifca") for name in ("numbers", "several numbers", "one-hot", "class weights")),

@@ -124,6 +124,7 @@ def test_without_epochs_there_is_no_local_accuracy(tmp_path, tff_worker):
     assert not list((tmp_path / "run").glob("newcomers.*"))
 
 
+@pytest.mark.slow  # what newcomers of a private run tell is in tests/runs/test_privacy.py, too
 def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_path, tff_worker):
     """Also of a run that has not ended, which has no summary."""
     overrides = {

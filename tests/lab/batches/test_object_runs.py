@@ -169,6 +169,7 @@ def test_a_function_is_given_each_seed_and_a_run_that_diverges_leaves_the_others
         found.result("mine", seed=0)
 
 
+@pytest.mark.slow
 def test_a_method_that_is_made_for_each_seed_goes_on(model, clients, tmp_path):
     def build(seed):
         return build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), seed=seed)

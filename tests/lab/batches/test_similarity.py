@@ -45,7 +45,9 @@ def angles_between(**pacfl):
     return tffcl.similarity(task)
 
 
-@pytest.mark.parametrize("preprocess", ["raw", "grey", pytest.param("centred", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "preprocess", ["grey", *(pytest.param(each, marks=pytest.mark.slow) for each in ("raw", "centred"))]
+)
 def test_angles_between_data_sets_are_scipys(sets, preprocess):
     found = angles_between(num_vectors=2, preprocess=preprocess)
     assert found.client_ids.tolist() == list(NAMES)

@@ -181,6 +181,7 @@ def test_the_table_of_two_seeds(two_seeds):
         assert float(row["cluster_accuracy_percent_std"]) == pytest.approx(abs(one - two) / 2**0.5)
 
 
+@pytest.mark.slow
 def test_the_report_is_made_again_from_the_files(two_keys, capsys):
     page, picture = two_keys / "report.html", two_keys / "figures" / "sweep.png"
     assert main(["report", str(two_keys)]) == 0

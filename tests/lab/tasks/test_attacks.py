@@ -141,6 +141,7 @@ def test_those_who_join_later_are_not_among_the_malicious(task, tmp_path):
         assert len(malicious) == 3 and set(malicious) <= set(found.client_columns["client_id"].tolist())
 
 
+@pytest.mark.slow  # the rules are in tests/aggregators/test_inside_clusters.py
 def test_a_robust_rule_saves_what_the_mean_loses(task, tmp_path):
     lost = run(task, tmp_path / "mean", "pacfl")
     saved = run(task, tmp_path / "median", "pacfl", aggregation={"name": "robust", "rule": "median"})

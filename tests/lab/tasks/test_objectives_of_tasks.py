@@ -46,6 +46,7 @@ def test_clinics_with_devices_have_the_metrics_of_scikit_learn(tmp_path):
     assert result.summary["clusters"]["ari"] == 1 and result.summary["label_names"] == ["benign", "malignant"]
 
 
+@pytest.mark.slow  # a table of numbers is below
 def test_a_task_of_numbers_trains_by_squared_error(tmp_path, capsys):
     result, held = run("clinics_diabetes_small", "ifca", tmp_path / "out", train={"rounds": 2})
     for key, score in (("mae", metrics.mean_absolute_error), ("r2", metrics.r2_score)):
@@ -82,7 +83,7 @@ def test_a_task_of_sequences_predicts_each_next_character(tmp_path):
     "task, label, message",
     [
         ("clinics_diabetes_small", "flis_hc", "needs labels that are classes; a label of this model is one number"),
-        ("texts_next_character_small", "flux", "label"),
+        pytest.param("texts_next_character_small", "flux", "label", marks=pytest.mark.slow),
     ],
 )
 def test_what_needs_one_class_for_each_example_says_so(task, label, message, tmp_path):

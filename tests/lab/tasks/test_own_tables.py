@@ -89,6 +89,7 @@ def test_newcomers_of_a_table_are_told_by_name(compared):
     assert names[0] in newcomers.describe(found)
 
 
+@pytest.mark.slow
 def test_show_and_export_take_a_table(table, compared, capsys, monkeypatch):
     assert main(["show", str(table), "--out", str(table.parent / "shown")]) == 0
     assert "8 clients, 2 true groups" in capsys.readouterr().out
