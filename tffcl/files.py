@@ -305,7 +305,7 @@ _DEEPEST = 100  # names with dots between them
 _DOTTED = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+)++""")
 
 
-def write_json(path: pathlib.Path, contents: Mapping, *, indent: int = 1):
+def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1):
     """Writes a file that a kill or a full disk leaves as it was before."""
     write_text(path, json.dumps(contents, indent=indent) + "\n")
 

@@ -123,7 +123,7 @@ def write_index(path: pathlib.Path, kind: str, contents: Mapping):
       contents: What is noted of them, as `KINDS` says.
     """
     path.mkdir(parents=True, exist_ok=True)
-    write_json(path / INDEX, {"kind": kind, **contents})
+    write_json(path / INDEX, {"kind": kind, **contents}, indent=None)  # a league has thousands of trials in it
 
 
 def read_index(path: str | pathlib.Path, kind: str) -> dict | None:
