@@ -46,6 +46,14 @@ def test_as_many_are_asked_at_a_time_as_fit_into_memory(tff_worker, model, popul
     with simulating(memory=1, on_progress=lambda *counts: moved.append(counts[0])):
         sign(population.restricted([3, 20]))
     assert moved == [1, 2]
+    moved.clear()
+    kind = tff.TensorType(np.float32, [1000])
+    counting = client_queries.build_asking(
+        kind, stacked_type(sequence_type(model.example_spec)), lambda context, examples: tf.shape(examples["y"])[0]
+    )
+    with simulating(memory=1, on_progress=lambda *counts: moved.append(counts[0])):
+        assert client_queries.ask_all(counting, np.zeros(1000, np.float32), population).tolist() == [*range(10, 35)]
+    assert moved == [4, 7, 10, 12, 14, 16, 18, 20, 21, 22, 23, 24, 25]
 
 
 def test_each_client_has_seeds_of_its_own(tff_worker, model, population):

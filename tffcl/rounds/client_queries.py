@@ -98,7 +98,10 @@ def ask_all(
     examples, taken = examples or population.train, asking.type_signature.parameter[1].member
     form = "dataset" if isinstance(taken["examples"], tff.SequenceType) else "stacked"
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
-    in_shards, room = 0, min(current().memory_bytes / INPUT_COPIES, MESSAGE_ROOM) - bytes_of(context)
+    # At least as much as the context, which is sent again with each of the parts.
+    shared = bytes_of(context)
+    room = min(max(current().memory_bytes / INPUT_COPIES - shared, shared), MESSAGE_ROOM - shared)
+    in_shards = 0
     if form == "stacked":
         in_shards = shards.wanted(everyone, lambda: population.sizes_of(population.client_ids), _MANY_CLIENTS)
     sharded, most = (_build_sharded(asking), _SHARDED_CLIENTS) if in_shards else (None, _CLIENTS)
