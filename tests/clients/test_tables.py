@@ -1,5 +1,7 @@
 """Tables as populations: which columns become which features, what is measured of whom, and what is refused."""
 
+import re
+
 import numpy as np
 import pandas
 import pyarrow
@@ -292,7 +294,7 @@ def test_missing_values_are_refused_filled_or_left_out(small):
             place = [name.split("=")[0] == column for name in known.feature_names]
             assert known.features_of(rows)[0, place].tolist() == fill
             np.testing.assert_array_equal(read(rows, known=known).train(2).x, known.features_of(rows))
-    with pytest.raises(UserError, match="column age holds text; that of the known clients holds numbers"):
+    with pytest.raises(UserError, match="column age has no value in 6 of 6 rows, first in row 0"):
         read(small).features_of(small.assign(age=""))
     dropped = read(holed, missing="drop")
     assert dropped.sizes.tolist() == [2, 2] and "2 rows with missing values are left out" in dropped.note
@@ -305,9 +307,12 @@ def test_missing_values_are_refused_filled_or_left_out(small):
 
 def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
     floats = small.assign(user=[1, 2, 1, 2, 1, np.nan])
-    with pytest.raises(UserError, match=r"column user names no client in 1 of 6 rows, first in row 5; frame.dropna"):
-        read(floats)
-    assert read(floats.dropna()).client_ids.tolist() == [1, 2]
+    message = r"column user names no client in 1 of 6 rows, first in row 5; frame(.*dropna\(.*\)) leaves them out"
+    for frame in (floats, small.assign(user=[*"12121 "])):
+        with pytest.raises(UserError, match=message) as raised:
+            read(frame)
+        cured = eval("frame" + re.search(message, str(raised.value))[1])
+        assert read(cured).shown_ids.astype(int).tolist() == [1, 2]
     alone = read(small.assign(user=["a"] * 5 + ["b"]), test=0.6, validation=0.6)
     assert alone.sizes.tolist() == [1, 1] and len(alone.test(1)) == len(alone.validation_examples[1]) == 0
 
@@ -430,6 +435,50 @@ def test_numbers_that_are_texts_are_told(small, cancer):
     codes = [*"123456", *"abcdefg"]  # most of which are no numbers
     for sex in (["1", "2", "?"] * 2, [*"12345", "inf"], codes):
         assert "texts" not in read(small.iloc[np.arange(len(sex)) % 6].assign(sex=sex)).note
+
+
+def test_blanks_around_texts_do_not_count(small, tmp_path):
+    """Or they would make two clients, groups, classes and categories of one."""
+    tidy = small.assign(town=["x", "y"] * 3)
+    blank = tidy.assign(
+        user=["a", "b", "a ", "b", "a", "b"], sex=["m", " f", "m ", "f", "m", "f"], town=[" x", "y", "x ", *"yxy"],
+        ill=[" no", "yes", "no", "no ", "yes", "no"],
+    )  # fmt: skip
+    blank.to_csv(tmp_path / "blank.csv", index=False)
+    known, before = read(tidy, group="town"), blank.copy()
+    texts = blank[["user", "sex", "town", "ill"]]
+    for frame in (
+        blank, tmp_path / "blank.csv", blank.astype(dict.fromkeys(texts, "string")),
+        blank.astype(dict.fromkeys(texts, pandas.ArrowDtype(pyarrow.string()))),
+    ):  # fmt: skip
+        found = read(frame, group="town")
+        assert found.names.tolist() == ["a", "b"] and found.label_names == ("no", "yes")
+        assert found.feature_names == known.feature_names and found.table.groups == ("x", "y")
+        np.testing.assert_array_equal(found.train(0).x, known.train(0).x)
+        assert "'a' and 'a ' of column user are one: blanks around texts do not count" in found.note
+        assert "are one" in read(frame, group="town", known=known).note and "are one" not in known.note
+    pandas.testing.assert_frame_equal(blank, before)
+    np.testing.assert_array_equal(known.features_of(blank), known.features_of(tidy))
+    named = read(tidy.assign(sex=pandas.Categorical(["m ", " f"] * 3, categories=["m ", " f"])))
+    assert named.feature_names[2:4] == ("sex=m", "sex=f")
+    doubled = pandas.Categorical(["m ", "m"] * 3)
+    for column in ("user", "town", "sex", "ill"):
+        with pytest.raises(UserError, match=f"column {column} has two categories of which only blanks around them"):
+            read(tidy.assign(**{column: doubled}), group="town")
+
+
+@pytest.mark.parametrize("column", ["sex", "ill", "town"])
+def test_blank_texts_are_missing_as_in_a_file(small, column):
+    texts = pandas.Series([*"mf", "", "f", " ", "f"])
+    for values in (texts, texts.astype("string"), texts.astype("category")):
+        frame = small.assign(**{"town": "x", column: values})
+        with pytest.raises(UserError, match=f"column {column} has no value (in 2 of 6 rows, first )?of client a"):
+            read(frame, group="town")
+        if column != "town":
+            assert "2 rows with missing values are left out" in read(frame, missing="drop").note
+    filled = read(small.assign(sex=texts), missing="mean")
+    assert filled.feature_names[2:4] == ("sex=f", "sex=m")
+    assert filled.features_of(small.assign(sex=" "))[:, 2:4].tolist() == [[0, 0]] * 6
 
 
 def test_clients_that_lose_all_rows_are_named(small):

@@ -1,6 +1,7 @@
-"""Tables from files."""
+"""Tables as they are given, from files and others, and what in them means the same."""
 
 import pathlib
+from collections.abc import Iterable
 
 from tffcl.errors import UserError
 
@@ -54,3 +55,42 @@ def check_form(frame):
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise UserError(f"the table has two columns {twice[0]}; their names must be different")
+
+
+def tidied(frame, names: Iterable[str]) -> tuple:
+    """Returns a table in whose columns of these names texts have no blanks around them, and blank ones are
+    missing in every type of column, as in a CSV file; and notes of texts that become one by it."""
+    import pandas
+    from pandas.api import types
+
+    frame, notes = frame.copy(deep=False), []
+    for name in names:
+        column = frame[name]
+        if isinstance(column.dtype, pandas.CategoricalDtype):
+            frame[name] = _tidied_categories(column)
+        elif types.is_object_dtype(column.dtype) or types.is_string_dtype(column.dtype):
+            texts = {each for each in column if isinstance(each, str)}
+            if any(each != _tidied(each) for each in texts):
+                frame[name] = pandas.Series([_tidied(each) for each in column], frame.index, object)
+            first: dict[str | None, str] = {None: ""}
+            for each in sorted(texts):
+                if (other := first.setdefault(_tidied(each), each)) not in ("", each):
+                    notes.append(f"{other!r} and {each!r} of column {name} are one: blanks around texts do not count")
+                    break
+    return frame, notes
+
+
+def _tidied(value):
+    return value.strip() or None if isinstance(value, str) else value
+
+
+def _tidied_categories(column):
+    given = column.cat.categories
+    names = [_tidied(each) for each in given]
+    if names == given.tolist():
+        return column
+    kept = column.cat.remove_categories([each for each, name in zip(given, names) if name is None])
+    try:
+        return kept.cat.rename_categories([name for name in names if name is not None])
+    except ValueError:
+        raise UserError(f"column {column.name} has two categories of which only blanks around them differ") from None

@@ -11,7 +11,7 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
-from tffcl.clients.table_files import check_form, read_table_file
+from tffcl.clients.table_files import check_form, read_table_file, tidied
 from tffcl.display import listed
 from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
@@ -113,10 +113,11 @@ class TableRules:
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples of a table's rows, see `Population.features_of`."""
         check_form(frame)
-        values = {}
+        lacking = next((name for name in self.columns if name not in frame.columns), None)
+        if lacking is not None:
+            raise UserError(f"the table lacks column {lacking!r}{did_you_mean(lacking, map(str, frame.columns))}")
+        values, (frame, _) = {}, tidied(frame, self.columns)
         for name in self.columns:
-            if name not in frame.columns:
-                raise UserError(f"the table lacks column {name!r}{did_you_mean(name, map(str, frame.columns))}")
             none = frame[name].isna().to_numpy()
             if none.any() and self.missing != "mean":
                 where = f"{none.sum()} of {len(frame)} rows, first in row {none.argmax()}"
@@ -133,7 +134,7 @@ class TableRules:
             if (column.categories is None) != is_text:
                 continue
             none = own == "" if is_text else np.isnan(own.astype(np.float64))
-            if self.missing != "mean" or not none.all():
+            if not none.all():
                 kinds = ("text", "numbers") if is_text else ("numbers", "text")
                 raise UserError(f"column {name} holds {kinds[0]}; that of the known clients holds {kinds[1]}")
             found[name] = np.full(len(own), np.nan if is_text else "")
@@ -222,13 +223,14 @@ def read_table(
     for name in (*roles, *columns):
         if name not in frame.columns:
             raise unknown("column", name, map(str, frame.columns))
+    frame, notes = tidied(frame, dict.fromkeys([*roles, *columns]))
     ids = _client_ids(frame[client], client)
     rule = known.missing if known else missing or MISSING[0]
     kept = _without_missing(frame, ids, columns, outputs, rule)
-    frame, note = frame[kept], f"{(~kept).sum()} rows with missing values are left out" if not kept.all() else ""
-    gone, ids = np.setdiff1d(ids, ids[kept]), ids[kept]
-    if len(gone):
-        note += f", and with them all of client{'s' * (len(gone) > 1)} {listed(gone)}"
+    gone, ids, frame = np.setdiff1d(ids, ids[kept]), ids[kept], frame[kept]
+    if not kept.all():
+        whose = f", and with them all of client{'s' * (len(gone) > 1)} {listed(gone)}" if len(gone) else ""
+        notes.append(f"{(~kept).sum()} rows with missing values are left out{whose}")
     values = {name: _values(frame[name], ids) for name in columns}
     if isinstance(test, str) and not frame[test].isin([0, 1]).all():
         raise UserError(f"column {test} must hold bools: True where a row is for tests")
@@ -243,13 +245,13 @@ def read_table(
     # Whole numbers that are given again are to be predicted, and no classes.
     y, names = (np.float32(x), None) if label is None else _labels(frame, outputs, isinstance(label, str))
     if not known:
-        note = "; ".join(filter(None, [*_notes(frame, rules), note]))
+        notes = [*_notes(frame, rules), *notes]
     groups = group and _groups(frame[group], ids, group)
     if groups:
         new = arrays.in_order(set(groups.values()) - set(rules.groups))
         rules = dataclasses.replace(rules, groups=(*rules.groups, *new))
         groups = {each: rules.groups.index(name) for each, name in groups.items()}
-    return Table(x, y, parts, groups, rules, names, note, values, None if known else measure)
+    return Table(x, y, parts, groups, rules, names, "; ".join(notes), values, None if known else measure)
 
 
 def _notes(frame, rules: TableRules) -> list[str]:
@@ -312,7 +314,7 @@ def _client_ids(column, name: str) -> np.ndarray:
     if (none := column.isna()).any():
         raise UserError(
             f"column {name} names no client in {none.sum()} of {len(column)} rows, first in row {none.argmax()}; "
-            f"frame.dropna(subset=[{name!r}]) leaves them out"
+            f"frame.replace(r'^\\s*$', pandas.NA, regex=True).dropna(subset=[{name!r}]) leaves them out"
         )
     ids = np.array(column.tolist(), object)
     if all(isinstance(each, str) for each in ids):
