@@ -481,6 +481,16 @@ def test_blank_texts_are_missing_as_in_a_file(small, column):
     assert filled.features_of(small.assign(sex=" "))[:, 2:4].tolist() == [[0, 0]] * 6
 
 
+def test_not_a_number_is_missing_in_every_type_of_column(small):
+    for kind in ("Float64", pandas.ArrowDtype(pyarrow.float64())):
+        zero = small.astype({"age": kind})["age"] - small["age"]
+        frame = small.assign(age=zero / zero.where(zero.index == 1, 1))
+        assert not frame["age"].isna().any()  # as pandas has it
+        with pytest.raises(UserError, match="column age has no value in 1 of 6 rows, first of client b in row 1"):
+            read(frame)
+        assert read(frame, missing="drop", features=["age", "pulse"]).sizes.tolist() == [3, 2]
+
+
 def test_clients_that_lose_all_rows_are_named(small):
     small.loc[small.user == "b", "pulse"] = np.nan
     found = Population.from_frame(small, client="user", label="ill", missing="drop")

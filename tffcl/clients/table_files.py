@@ -3,6 +3,8 @@
 import pathlib
 from collections.abc import Iterable
 
+import numpy as np
+
 from tffcl.errors import UserError
 
 _GIVE_IT = "makes a DataFrame to give in its place"
@@ -58,7 +60,7 @@ def check_form(frame):
 
 
 def tidied(frame, names: Iterable[str]) -> tuple:
-    """Returns a table in whose columns of these names texts have no blanks around them, and blank ones are
+    """Returns a table in whose columns of these names texts have no blanks around them, and blank ones and NaN are
     missing in every type of column, as in a CSV file; and notes of texts that become one by it."""
     import pandas
     from pandas.api import types
@@ -68,6 +70,9 @@ def tidied(frame, names: Iterable[str]) -> tuple:
         column = frame[name]
         if isinstance(column.dtype, pandas.CategoricalDtype):
             frame[name] = _tidied_categories(column)
+        elif types.is_float_dtype(column.dtype):
+            if types.is_extension_array_dtype(column.dtype):  # which holds NaN beside what is missing
+                frame[name] = column.to_numpy(np.float64, na_value=np.nan)
         elif types.is_object_dtype(column.dtype) or types.is_string_dtype(column.dtype):
             texts = {each for each in column if isinstance(each, str)}
             if any(each != _tidied(each) for each in texts):
