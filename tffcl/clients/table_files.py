@@ -1,5 +1,6 @@
 """Tables as they are given, from files and others, and what in them means the same."""
 
+import functools
 import pathlib
 from collections.abc import Iterable
 
@@ -22,8 +23,10 @@ def read_table_file(path: pathlib.Path, client: str):
         if path.suffix in (".parquet", ".pq"):
             return pandas.read_parquet(path)
         # Types of columns may not depend on how long a file is, as those of parts do.
-        frame = pandas.read_csv(path, low_memory=False, dtype_backend="numpy_nullable")
-        names = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna()
+        # Blanks after a comma would make a text of a number that is missing.
+        read_csv = functools.partial(pandas.read_csv, path, skipinitialspace=True)
+        frame = read_csv(low_memory=False, dtype_backend="numpy_nullable")
+        names = read_csv(header=None, nrows=1, dtype=str).iloc[0].dropna()
         if names.duplicated().any():  # pandas would call the second NAME.1, and a label may be a feature then
             raise ValueError(f"it has two columns {names[names.duplicated()].iloc[0]}; their names must be different")
         if len(frame.columns) == 1 and ";" in frame.columns[0]:
@@ -31,7 +34,7 @@ def read_table_file(path: pathlib.Path, client: str):
         if not isinstance(frame.index, pandas.RangeIndex) and frame.iloc[:, -1].isna().all():
             raise ValueError(f"its lines end in a comma: pandas.read_csv(path, index_col=False) {_GIVE_IT}")
         if client in frame and pandas.api.types.is_integer_dtype(frame[client]):
-            written = pandas.read_csv(path, dtype={client: str}, usecols=[client])[client]
+            written = read_csv(dtype={client: str}, usecols=[client])[client]
             if (written.str.strip() != frame[client].astype(str)).any():
                 frame[client] = written
         return frame
