@@ -356,6 +356,14 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
             {"ill": pandas.Categorical([1, "1"] * 3, categories=[1, "1"])}, {},
             "column ill has two categories that are written '1'",
         ),
+        (
+            {"user": [*"abcdef"], "town": [1, "1"] * 3}, {"group": "town"},
+            "column town has two groups that are written '1'",
+        ),
+        (
+            {"user": [*"abcdef"], "town": pandas.Categorical([1, "1"] * 3, categories=[1, "1"])}, {"group": "town"},
+            "column town has two groups that are written '1'",
+        ),
         ({}, {"group": "sex", "features": ["age"], "client": "smokes"}, "column smokes holds bool; client IDs must be"),
         ({"user": [1.5, 2.0] * 3}, {}, "column user holds float; client IDs must be all text or all whole numbers"),
         ({"user": [1, "a"] * 3}, {}, "column user holds int, str; client IDs must be all text or all whole numbers"),

@@ -1,6 +1,7 @@
 """Tables of a user's own, as pandas has them, and the arrays that they become. Imports pandas only where one is read,
 and never TensorFlow."""
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -440,7 +441,7 @@ def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str
 
 def _categories(column, training: np.ndarray) -> tuple[str, ...]:
     if _is_categorical(column):
-        found = _names_of(column)
+        found = _names_of(column, column.dtype.categories)
     else:
         found = np.unique(training).tolist()
     found = tuple(each for each in found if each)  # "" is none
@@ -452,12 +453,12 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
     return found
 
 
-def _names_of(column) -> tuple[str, ...]:
-    """What the categories of a column are called; UserError if two are called the same, as 1 and "1" are."""
-    names = tuple(map(arrays.written, column.dtype.categories))
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"column {column.name} has two categories that are written {twice!r}")
+def _names_of(column, values, what: str = "categories") -> tuple[str, ...]:
+    """What the different values of a column are called; UserError if two are called the same, as 1 and "1" are."""
+    names = tuple(map(arrays.written, values))
+    name, count = collections.Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise UserError(f"column {column.name} has two {what} that are written {name!r}")
     return names
 
 
@@ -467,7 +468,7 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
     if not outputs:
         raise UserError("label is an empty list; it must be the name of a column, or a list of several")
     if single and _is_categorical(frame[outputs[0]]):
-        names = _names_of(frame[outputs[0]])
+        names = _names_of(frame[outputs[0]], frame[outputs[0]].dtype.categories)
         texts = frame[outputs[0]].astype(object).map(arrays.written).to_numpy(object)
         return arrays.checked_labels(texts, f"column {outputs[0]}"), names
     columns = []
@@ -487,6 +488,7 @@ def _groups(column, ids: np.ndarray, name: str) -> dict:
     missing = column.isna().to_numpy()
     if missing.any():
         raise UserError(f"column {name} has no value of client {ids[missing][0]}; every client is of one group")
+    _names_of(column, column.unique(), "groups")
     found = column.groupby(ids).unique().to_dict()
     for client, groups in found.items():
         if len(groups) != 1:
