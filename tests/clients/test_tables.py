@@ -443,8 +443,32 @@ def test_numbers_that_are_texts_are_told(small, cancer):
     assert "column mean texture holds texts, " in note
     assert Population.from_frame(texts.astype(dict.fromkeys(options["features"], "category")), **options).note == ""
     codes = [*"123456", *"abcdefg"]  # most of which are no numbers
-    for sex in (["1", "2", "?"] * 2, [*"12345", "inf"], codes):
+    bands, versions = [f"{each}0-{each}9" for each in range(1, 9)], [f"1.{each}.3" for each in range(9)]
+    for sex in (["1", "2", "?"] * 2, [*"12345", "inf"], codes, bands, versions, ["2024-05-01", "2024-06-01"]):
         assert "texts" not in read(small.iloc[np.arange(len(sex)) % 6].assign(sex=sex)).note
+
+
+@pytest.mark.parametrize(
+    "texts, kind, numbers",
+    [
+        ([f"2000-01-0{day}" for day in range(1, 8)], "dates", [0, 1, 2, 3, 4, 5, 6]),
+        ([f"2000/1/{day} 12:30" for day in range(1, 8)], "dates", [0, 1, 2, 3, 4, 5, 6]),
+        ([f"{day}-Jan-00" for day in range(1, 8)], "dates", None),
+        ([f"0{day}.02.2000" for day in range(1, 8)], "dates", None),
+        ([f"{each}0 %" for each in range(1, 7)] + ["?"], "numbers", [10, 20, 30, 40, 50, 60, np.nan]),
+        ([f"{each},5%" for each in range(1, 7)] + ["1.000,5%"], "numbers", [1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 1000.5]),
+        ([f"{each},000" for each in range(1, 7)] + ["1,234,567.5"], "numbers", [*range(1000, 7000, 1000), 1234567.5]),
+        ([f"{each},125" for each in range(7)], "numbers", [each + 0.125 for each in range(7)]),
+    ],
+)
+def test_dates_and_numbers_that_are_texts_are_told_with_what_makes_numbers(small, texts, kind, numbers):
+    frame = small.iloc[np.arange(7) % 6].assign(sex=texts)
+    note = read(frame).note
+    told = re.search(rf"column sex holds texts, .* and . of the 7 different ones are {kind}; (.*) makes numbers", note)
+    if numbers is None:  # days could be taken for months
+        assert "pandas.to_datetime(frame['sex'], format=...) - " in told[1]
+    else:
+        np.testing.assert_array_equal(eval(told[1]), numbers)
 
 
 def test_blanks_around_texts_do_not_count(small, tmp_path):

@@ -2,13 +2,21 @@
 
 import functools
 import pathlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tffcl.errors import UserError
 
 _GIVE_IT = "makes a DataFrame to give in its place"
+_FEW = 5  # so many texts that are numbers may be categories that somebody has numbered
+_MONTH = r"(\d{1,2}|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)"
+_DATE = re.compile(
+    rf"(\d{{4}}([-/.]){_MONTH}\2\d{{1,2}}|\d{{1,2}}([-/. ]){_MONTH}\5(\d{{4}}|\d{{2}}))([T ].*)?", re.IGNORECASE
+)
+_COMMAS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
+_POINTS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+")
 
 
 def read_table_file(path: pathlib.Path, client: str):
@@ -102,3 +110,34 @@ def _tidied_categories(column):
         return kept.cat.rename_categories([name for name in names if name is not None])
     except ValueError:
         raise UserError(f"column {column.name} has two categories of which only blanks around them differ") from None
+
+
+def numbers_in_texts(name: str, texts: Sequence[str]) -> str:
+    """Says how many of a column's different texts are dates or numbers, and what makes numbers of them, as a part of a
+    sentence; "" where they are few."""
+    column, most = f"frame[{name!r}]", max(_FEW, len(texts) / 2)
+    dates = [each for each in texts if _DATE.fullmatch(each)]
+    if len(dates) > most:
+        which = "" if all(each[:4].isdecimal() for each in dates) else ", format=..."  # or days may be taken for months
+        cure = f"(pandas.to_datetime({column}{which}) - pandas.Timestamp('2000')).dt.days makes numbers of them"
+        return f"and {len(dates)} of the {len(texts)} different ones are dates; {cure}"
+    numbers = [each for each in texts if _is_number(each)]
+    if len(numbers) <= most:
+        return ""
+    if any("%" in each for each in numbers):
+        column += ".str.rstrip('% ')"
+    commas = [each.rstrip("% ") for each in numbers if "," in each]
+    if commas and all(map(_COMMAS_OF_THOUSANDS.fullmatch, commas)):
+        column += ".str.replace(',', '')"
+    elif commas:
+        column += ".str.replace('.', '')" * any("." in each for each in commas) + ".str.replace(',', '.')"
+    cure = f"pandas.to_numeric({column}, errors='coerce') makes numbers of them"
+    return f"and {len(numbers)} of the {len(texts)} different ones are numbers; {cure}"
+
+
+def _is_number(text: str) -> bool:
+    text = text.rstrip("% ")
+    try:
+        return bool(np.isfinite(float(text.replace(",", "."))))
+    except ValueError:
+        return bool(_COMMAS_OF_THOUSANDS.fullmatch(text) or _POINTS_OF_THOUSANDS.fullmatch(text))

@@ -12,7 +12,7 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
-from tffcl.clients.table_files import check_form, read_table_file, tidied
+from tffcl.clients.table_files import check_form, numbers_in_texts, read_table_file, tidied
 from tffcl.display import listed
 from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
@@ -21,7 +21,6 @@ MISSING = ("refuse", "mean", "drop")
 _STANDARDISED = "features are standardised by means and deviations of the training clients' training examples"
 _NOISED = ", which have noise of a multiplier of {:g} against any one client"
 _MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
-_FEW_NUMBERS = 5  # so many texts that are numbers may be categories that somebody has numbered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,25 +262,14 @@ def _notes(frame, rules: TableRules) -> list[str]:
         found.append(_STANDARDISED + (_NOISED.format(rules.measured_noise) if rules.measured_noise else ""))
     for name, column in rules.columns.items():
         texts = () if column.categories is None or _is_categorical(frame[name]) else column.categories
-        numbers = sum(map(_is_number, texts))
-        if numbers > max(_FEW_NUMBERS, len(texts) / 2):
-            found.append(
-                f"column {name} holds texts, {numbers} of the {len(texts)} different ones are numbers, and each is a "
-                f"category; pandas.to_numeric(frame[{name!r}], errors='coerce') makes numbers of them"
-            )
+        if told := numbers_in_texts(name, texts):
+            found.append(f"column {name} holds texts, each of which is a category, {told}")
     return found
 
 
 def _is_nameless(column) -> bool:
     """Whether pandas has called a column of a file so, as it does with an index that it has written."""
     return str(column).startswith("Unnamed: ")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text.replace(",", "."))))
-    except ValueError:
-        return False
 
 
 def _as_frame(frame, client: str):
