@@ -374,7 +374,10 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({"age": [1.0, np.inf] * 3}, {}, "column age has an infinite value of client b in row 1"),
         ({"age": [np.nan, np.inf] * 3}, {"missing": "drop"}, "column age has an infinite value of client b in row 1"),
         ({"age": [1j] * 6}, {}, "column age holds complex128; features are numbers"),
-        ({"age": pandas.date_range("2020", periods=6)}, {}, r"column age holds datetime64\[ns\]; .*dt.days makes"),
+        (
+            {"age": pandas.date_range("2020", periods=6)}, {},
+            r"column age holds datetime64\[ns\]; .* - pandas.Timestamp\('2000'\)\).dt.days makes",
+        ),
         ({"age": np.nan}, {"missing": "mean"}, "column age has no value in any training example; leave it out"),
         ({"ill": [-1, 1] * 3}, {}, r"client a has the label -1; labels count from 0: y.astype\(str\) makes names"),
         ({"ill": ["x", 1] * 3}, {}, "the labels of column ill are of int, str, 1 in row 1"),

@@ -365,7 +365,7 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
     )
     cure = "frame[column].astype(str) makes categories, pandas.to_numeric(frame[column], errors='coerce') numbers"
     if types.is_datetime64_any_dtype(kind):
-        cure = "(frame[column] - frame[column].min()).dt.days makes numbers"
+        cure = "(frame[column] - pandas.Timestamp('2000')).dt.days makes numbers"  # of newcomers the same ones
     raise UserError(f"column {name} holds {kinds}; features are numbers, bools, texts or categories: {cure}")
 
 
