@@ -444,6 +444,8 @@ def test_numbers_that_are_texts_are_told(small, cancer):
     note = Population.from_frame(texts, **options).note
     assert "column mean area holds texts, " in note and "pandas.to_numeric(frame['mean area']" in note
     assert "column mean texture holds texts, " in note
+    labelled = Population.from_frame(texts, client="clinic", features=["mean radius"], label="mean texture").note
+    assert "the labels of column mean texture are texts, each of which is a class, and " in labelled
     assert Population.from_frame(texts.astype(dict.fromkeys(options["features"], "category")), **options).note == ""
     codes = [*"123456", *"abcdefg"]  # most of which are no numbers
     bands, versions = [f"{each}0-{each}9" for each in range(1, 9)], [f"1.{each}.3" for each in range(9)]
