@@ -22,14 +22,14 @@ _POINTS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+")
 def read_table_file(path: pathlib.Path, client: str):
     """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read.
 
-    In a CSV file clients are numbers only where all of them are written as numbers are, which 007 is not, and whole
-    numbers stay whole beside missing ones.
+    Whole numbers stay whole beside missing ones. In a CSV file clients are numbers only where all of them are written
+    as numbers are, which 007 is not.
     """
     import pandas
 
     try:
         if path.suffix in (".parquet", ".pq"):
-            return pandas.read_parquet(path)
+            return pandas.read_parquet(path, dtype_backend="numpy_nullable")
         # Types of columns may not depend on how long a file is, as those of parts do.
         # Blanks after a comma would make a text of a number that is missing.
         read_csv = functools.partial(pandas.read_csv, path, skipinitialspace=True)
