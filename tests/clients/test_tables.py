@@ -217,8 +217,12 @@ def test_columns_of_several_names_are_refused(small):
 def test_numbers_to_predict_and_classes_from_a_table():
     diabetes = Population.from_frame(shared_out(load_diabetes(as_frame=True)), client="clinic", label="target")
     assert diabetes.example_spec["y"] == tf.TensorSpec([], tf.float32) and diabetes.label_counts is None
+    assert "labels" not in diabetes.note
     wine = Population.from_frame(shared_out(load_wine(as_frame=True)), client="clinic", label="target")
-    assert wine.label_counts.shape == (5, 3)
+    assert wine.label_counts.shape == (5, 3) and "labels" not in wine.note
+    floats = shared_out(load_wine(as_frame=True)).astype({"target": float})
+    told = "the labels of column target are floats, 0 to 2, which are to be predicted unless the model takes classes"
+    assert told in Population.from_frame(floats, client="clinic", label="target").note
 
 
 def test_newcomers_are_read_by_the_rules_of_the_known(small):

@@ -135,6 +135,22 @@ def numbers_in_texts(name: str, texts: Sequence[str]) -> str:
     return f"and {len(numbers)} of the {len(texts)} different ones are numbers; {cure}"
 
 
+def label_notes(outputs: list[str], y: np.ndarray) -> list[str]:
+    """What a reader of results should know of labels `[n]` or `[n, L]`."""
+    found = []
+    for name, own in zip(outputs, y.reshape(len(y), -1).T):
+        different = np.unique(own).tolist()
+        if own.dtype.kind == "U" and (told := numbers_in_texts(name, different)):
+            found.append(f"the labels of column {name} are texts, each of which is a class, {told}")
+        # pandas makes floats of classes beside missing ones, and writes them so.
+        if own.dtype.kind == "f" and y.ndim == 1 and different == list(range(len(different))) and len(different) > 1:
+            found.append(
+                f"the labels of column {name} are floats, 0 to {different[-1]:.0f}, which are to be predicted unless "
+                f"the model takes classes; frame[{name!r}].astype(int) makes classes of them"
+            )
+    return found
+
+
 def _is_number(text: str) -> bool:
     text = text.rstrip("% ")
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
-from tffcl.clients.table_files import check_form, numbers_in_texts, read_table_file, tidied
+from tffcl.clients.table_files import check_form, label_notes, numbers_in_texts, read_table_file, tidied
 from tffcl.display import listed
 from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
@@ -245,7 +245,7 @@ def read_table(
     # Whole numbers that are given again are to be predicted, and no classes.
     y, names = (np.float32(x), None) if label is None else _labels(frame, outputs, isinstance(label, str))
     if not known:
-        notes = [*_notes(frame, rules), *([] if names else _label_notes(outputs, y)), *notes]
+        notes = [*_notes(frame, rules), *([] if names else label_notes(outputs, y)), *notes]
     groups = group and _groups(frame[group], ids, group)
     if groups:
         new = arrays.in_order(set(groups.values()) - set(rules.groups))
@@ -264,15 +264,6 @@ def _notes(frame, rules: TableRules) -> list[str]:
         texts = () if column.categories is None or _is_categorical(frame[name]) else column.categories
         if told := numbers_in_texts(name, texts):
             found.append(f"column {name} holds texts, each of which is a category, {told}")
-    return found
-
-
-def _label_notes(outputs: list[str], y: np.ndarray) -> list[str]:
-    """What a reader of results should know of labels `[n]` or `[n, L]`."""
-    found = []
-    for name, own in zip(outputs, y.reshape(len(y), -1).T):
-        if own.dtype.kind == "U" and (told := numbers_in_texts(name, np.unique(own).tolist())):
-            found.append(f"the labels of column {name} are texts, each of which is a class, {told}")
     return found
 
 
