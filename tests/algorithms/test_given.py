@@ -42,7 +42,7 @@ def test_each_group_is_fedavg_on_it_alone_to_the_bit(tff_worker, model, grouped)
 
 def test_a_mapping_and_a_file_mean_what_true_groups_do(tff_worker, model, grouped, tmp_path):
     names = {1: "north", 0: "coast", 2: "south"}
-    mapping = {client: names[group] for client, group in enumerate(GROUPS.tolist())}
+    mapping = {client: names[group] + " " * (client % 2) for client, group in enumerate(GROUPS.tolist())}
     file = tmp_path / "groups.csv"
     file.write_text("client,beds,group\n" + "".join(f"{client},9,{name}\n" for client, name in mapping.items()))
     for groups in (mapping, {str(client): name for client, name in mapping.items()}, str(file)):

@@ -254,7 +254,7 @@ class GivenParameters(Parameters):
           UserError: If a file cannot be read, or has a client in two groups or in none.
         """
         if not isinstance(self.groups, str):
-            return {str(client): str(group) for client, group in self.groups.items()}
+            return {str(client): str(group).strip() for client, group in self.groups.items()}
         if self.groups == TRUE:
             return None
         file, groups = pathlib.Path(self.groups).expanduser(), {}
@@ -262,8 +262,9 @@ class GivenParameters(Parameters):
             raise UserError(f"there is no file {file}, from which groups are read", key="groups")
         table = files.read_table(file, ("client", "group"))
         for client, group in zip(table.texts("client").tolist(), table.texts("group").tolist(), strict=True):
-            if not group.strip() or groups.setdefault(client, group) != group:
-                what = "no group" if not group.strip() else f"two groups, {groups[client]} and {group}"
+            group = group.strip()  # or blanks around its name would make two of it
+            if not group or groups.setdefault(client, group) != group:
+                what = "no group" if not group else f"two groups, {groups[client]} and {group}"
                 raise UserError(f"client {client} has {what} in {file}; a client is of one group", key="groups")
         return groups
 
