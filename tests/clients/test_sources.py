@@ -308,6 +308,8 @@ class Frame:
         ({None: (X, Y), 3: (X, Y)}, "client IDs are of NoneType, int; they must be all text or all whole numbers"),
         ({True: (X, Y)}, "client IDs are of bool; they must be all text or all whole numbers"),
         ({2.0: (X, Y)}, "client IDs are of float; they must be all text or all whole numbers"),
+        ({"a": (X, Y), "a ": (X, Y)}, "client IDs 'a' and 'a ' differ by blanks around them only; .strip.. makes one"),
+        ({"a": (X, np.array(["no", " no", " "] * 2))}, "the labels ' no' and 'no' differ by blanks around them only"),
         ({-1: (X, Y)}, "client ID -1 is not from 0 to 2147483647; use text"),
         ({2**31: (X, Y)}, "client ID 2147483648 is not from 0 to 2147483647; use text"),
         ({"a": (X, Y), "b": (X[:0], Y[:0])}, "client b has no training examples; every client needs at least 1"),

@@ -156,13 +156,28 @@ def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
 
     Args:
       parts: The labels, or the distinct ones, of each client.
+
+    Raises:
+      UserError: If two names differ by blanks around them only.
     """
     texts, bools = set(), False
     for part in parts:
         if part.dtype.kind == "U":
             texts.update(np.unique(part).tolist())
         bools = bools or part.dtype.kind == "b"
+    check_apart(texts, "the labels")
     return tuple(sorted(texts)) or (BOOLS if bools else None)
+
+
+def check_apart(texts: Iterable[str], what: str):
+    """Raises UserError if two texts differ by blanks around them only, which make two of what is one."""
+    first: dict[str, str] = {}
+    for each in sorted(texts):
+        other = first.setdefault(each.strip(), each)
+        if other != each and each.strip():  # blanks alone may be characters
+            raise UserError(
+                f"{what} {other!r} and {each!r} differ by blanks around them only; .strip() makes one of them"
+            )
 
 
 def written(category) -> str:

@@ -219,6 +219,7 @@ def numbered(examples: Iterable, known: "Population | None") -> tuple[list, np.n
             raise UserError(f"client ID {ids[0] if ids[0] < 0 else ids[-1]} is not from 0 to 2147483647; use text")
         return ids.tolist(), ids
     numbers = {} if known is None else dict(zip(known.names.tolist(), known.client_ids.tolist()))
+    arrays.check_apart({*numbers, *examples}, "client IDs")
     following = itertools.count(1 + max(numbers.values(), default=-1))
     pairs = sorted((numbers[name] if name in numbers else next(following), str(name)) for name in sorted(examples))
     return [name for _, name in pairs], np.array([number for number, _ in pairs])
