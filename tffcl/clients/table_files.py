@@ -23,7 +23,7 @@ def read_table_file(path: pathlib.Path, client: str):
     """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read.
 
     Whole numbers stay whole beside missing ones. In a CSV file clients are numbers only where all of them are written
-    as numbers are, which 007 is not.
+    as whole numbers are, which 007 and 1e3 are not.
     """
     import pandas
 
@@ -41,9 +41,9 @@ def read_table_file(path: pathlib.Path, client: str):
             raise ValueError(f'its columns are separated by ";": pandas.read_csv(path, sep=";") {_GIVE_IT}')
         if not isinstance(frame.index, pandas.RangeIndex) and frame.iloc[:, -1].isna().all():
             raise ValueError(f"its lines end in a comma: pandas.read_csv(path, index_col=False) {_GIVE_IT}")
-        if client in frame and pandas.api.types.is_integer_dtype(frame[client]):
+        if client in frame and frame[client].dtype.kind in "iuf":
             written = read_csv(dtype={client: str}, usecols=[client])[client]
-            if (written.str.strip() != frame[client].astype(str)).any():
+            if not written.str.strip().str.fullmatch(r"-?(0|[1-9]\d*)(\.0)?", na=True).all():
                 frame[client] = written
         return frame
     except FileNotFoundError:
