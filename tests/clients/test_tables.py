@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas
 import pyarrow
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
@@ -414,10 +415,13 @@ def test_a_table_may_be_a_file(small, tmp_path):
     (tmp_path / "named_rows.csv").write_text(small.to_csv().removeprefix(","))
     np.testing.assert_array_equal(read(tmp_path / "named_rows.csv").train(0).x, read(small).train(0).x)
     (tmp_path / "holed.csv").write_text("user,age,ill,remark\na,20,1,\na,,0,\na,30,,\nb,40,0,\n")
-    holed = read(tmp_path / "holed.csv", features=["age"], missing="drop")
+    columns = {"user": [*"aab"], "age": [20, 30, 40], "ill": pyarrow.array([1, None, 0])}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "holed.parquet")
+    for name in ("holed.csv", "holed.parquet"):
+        holed = read(tmp_path / name, features=["age"], missing="drop")
+        assert holed.train(0).y.tolist() == [1] and holed.example_spec["y"] == tf.TensorSpec([], tf.int32)
     (tmp_path / "blank.csv").write_text("user, age,ill\na,20,0\na, ,1\nb,  40,0\n")
     assert read(tmp_path / "blank.csv", missing="mean").train(0).x.tolist() == [[-1], [0]]
-    assert holed.train(0).y.tolist() == [1] and holed.example_spec["y"] == tf.TensorSpec([], tf.int32)
     (tmp_path / "long.csv").write_text("user,a,b,c\n" + "1,,,\n" * 2**17 + "x,,,\n")  # pandas reads it in parts
     assert set(map(type, read_table_file(tmp_path / "long.csv", "user")["user"])) == {str}
     (tmp_path / "empty.csv").write_text("")
