@@ -218,6 +218,7 @@ def read_table(
     check_value("validation", validation, Fraction)
     outputs = [] if label is None else [label] if isinstance(label, str) else list(label)
     roles = [client, *outputs, *([group] if group else []), *([test] if isinstance(test, str) else [])]
+    _check_named_once([name for name in roles if name != group], "the client, the labels and the test")
     inputs = known.inputs if known else _inputs(frame, features, roles)
     columns = list(dict.fromkeys(name for own in inputs.values() for name in own))
     for name in (*roles, *columns):
@@ -295,7 +296,14 @@ def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
         also = next((name for name in own if name in roles), None)
         if also is not None:
             raise UserError(f"column {also} cannot be a feature: it says the client, the label, the group or the test")
+        _check_named_once(own, f"the features{f' of input {key}' if key else ''}")
     return inputs
+
+
+def _check_named_once(columns: Sequence[str], what: str):
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"column {twice} is named twice among {what}; once is enough, and each is another column")
 
 
 def _client_ids(column, name: str) -> np.ndarray:
