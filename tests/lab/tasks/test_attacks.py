@@ -161,12 +161,14 @@ def test_wrong_labels_are_trained_on_and_not_tested(task, tmp_path):
     result = run(task, tmp_path / "run", attack={"kind": "label_flip", "share": 0.5}, train={"rounds": 1})
     population, bad = result.trained.population, result.summary["attack"]["malicious"]
     plain = build_population(build.load_data(resolve.resolve(task, "fedavg")))
+    loaded = tffcl.load_run(tmp_path / "run").population  # in which clients choose their models again, by what they hold
     assert len(bad) == 5
     for client in range(10):
         held, own = population.train(client).stacked, plain.train(client).stacked
         np.testing.assert_array_equal(held["y"], 9 - own["y"] if client in bad else own["y"])
         read = np.array([each["y"] for each in population.train(client).dataset.as_numpy_iterator()])
         np.testing.assert_array_equal(read, held["y"])
+        np.testing.assert_array_equal(loaded.train(client).y, held["y"])
         np.testing.assert_array_equal(population.test(client).y, plain.test(client).y)
     np.testing.assert_array_equal(population.label_counts[bad], plain.label_counts[bad][:, ::-1])
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tffcl import runtime
-from tffcl.aggregators.upload_attacks import OF_DATA
 from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
@@ -24,7 +23,7 @@ from tffcl.lab.tasks import build
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
-from tffcl.lab.tasks.settings import note_of, outcome_of, with_imitators, with_wrong_labels
+from tffcl.lab.tasks.settings import note_of, outcome_of
 from tffcl.lab.tasks.task_file import settings_in
 from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback, waiting
@@ -79,16 +78,6 @@ def run(
     with waiting(f"{config.task}: reads and parts the data", show=show_progress):
         federated = build.load_data(config, data_dir)
         population, later = build_populations(config, federated)
-    attack = config.attack
-    malicious = attack.malicious(config.participants(federated.num_clients), config.seed)
-    if attack.kind in OF_DATA and len(malicious):
-        classes = federated.classes_for(f"attack {attack.kind}")
-        population = with_wrong_labels(population, malicious, classes)
-        later = {start: with_wrong_labels(each, malicious, classes) for start, each in later.items()}
-    if attack.imitated_group is not None and len(malicious):
-        population = with_imitators(population, malicious, attack.imitated_group)
-        imitating = attack.imitated_group, population
-        later = {start: with_imitators(each, malicious, *imitating) for start, each in later.items()}
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
     stopping = config.train.early_stopping
     result = train_by(
@@ -99,6 +88,7 @@ def run(
     )  # fmt: skip
     if result is not None:
         write_published(config, directory)
+    attack, malicious = config.attack, config.attack.malicious(config.participants(federated.num_clients), config.seed)
     if result is not None and len(malicious):
         clients = result.trained.population
         outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tffcl.aggregators.upload_attacks import OF_DATA
 from tffcl.clients import cohort
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
@@ -12,6 +13,7 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.images import Images
 from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.lab.tasks.settings import with_imitators, with_wrong_labels
 
 
 def build_population(federated: FederatedDataset, clients=None, *, versions: np.ndarray | None = None) -> Population:
@@ -52,20 +54,25 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
     Returns:
       `(population, {round: population from then on})`.
     """
-    participants = config.participants(federated.num_clients)
     changes = {config.newcomers.round if config.newcomers.any else 0, *config.drift.rounds(config.train.rounds)}
-    return build_population(federated, participants), {
+    return population_in(config, federated, 0), {
         start: population_in(config, federated, start) for start in sorted(changes - {0})
     }
 
 
 def population_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> Population:
-    """Makes the population that holds in a round of a run; 0 is before the first."""
-    clients = None
-    if not 0 < config.newcomers.round <= round_number:
-        clients = config.participants(federated.num_clients)
-    federated, versions = drifted_in(config, federated, round_number)
-    return build_population(federated, clients, versions=versions)
+    """Makes the population that holds in a round of a run, with what malicious clients pretend; 0 is before the
+    first."""
+    clients, attack, joined = config.participants(federated.num_clients), config.attack, config.newcomers.round
+    malicious = attack.malicious(clients, config.seed)
+    held, versions = drifted_in(config, federated, round_number)
+    found = build_population(held, None if 0 < joined <= round_number else clients, versions=versions)
+    if attack.kind in OF_DATA and len(malicious):
+        found = with_wrong_labels(found, malicious, held.classes_for(f"attack {attack.kind}"))
+    if attack.imitated_group is not None and len(malicious):
+        first = population_in(config, federated, 0) if round_number else None
+        found = with_imitators(found, malicious, attack.imitated_group, first)
+    return found
 
 
 def drifted_in(
