@@ -271,6 +271,7 @@ def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_pat
         ({"seed": -1}, "seed is -1; it must be a whole number from 0"),
         ({"keep_checkpoints": True}, "keep_checkpoints is True"),
         ({"shards": -1}, "shards is -1; it must be a whole number from 0"),
+        ({"until": 0}, "until is 0; it must be a whole number from 1"),
     ],
 )
 def test_a_wrong_number_is_told_before_anything_is_written(method, population, tmp_path, wrong, message):

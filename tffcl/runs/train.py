@@ -145,6 +145,7 @@ def train_by(
     check_given(population, later, callbacks, settings, out)
     memory = current().memory_bytes if memory is None else parse_bytes(memory)
     shards = current().shards if shards is None else check_value("shards", shards, Whole)
+    until = protocol.rounds if until is None else check_value("until", until, Count)
     directory = RunDirectory(out)
     settings = settings or default_settings(method, protocol)
     if workers:
@@ -227,7 +228,7 @@ def _prepared(
     later,
     callbacks,
     directory: RunDirectory,
-    until,
+    until: int,
     progress: Progress,
 ) -> Run:
     """A run whose clients fit the model and the cohort; nothing has been computed."""
@@ -239,7 +240,7 @@ def _prepared(
     # Who is drawn again need not train again: the run may end before, and a cluster of too few waits.
     may_end = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
     tests_each_round = may_end or checks.may_wait(method)
-    last = min(protocol.rounds, until or protocol.rounds)
+    last = min(protocol.rounds, until)
     run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
     for each in callbacks:
         if isinstance(each, EarlyStopping):

@@ -55,6 +55,9 @@ def test_what_a_method_lacks(rows):
     assert pacfl.stats["global_accuracy_percent"].count == 0
     assert math.isnan(pacfl.stats["global_accuracy_percent"].mean)
     assert fedavg.stats["signature_bytes"].count == 0
+    column = next(each for each in comparison_table.COLUMNS if each.name == "global_accuracy_percent")
+    table = comparison_table.to_table([dataclasses.replace(fedavg, seeds=(0, 10, 20))])  # one of which has none
+    assert f"{column.cell(fedavg.stat(column)).text} (2 of 3)" in table.to_text()
 
 
 def test_costs_and_clusters(rows):

@@ -66,8 +66,8 @@ LEGEND = (
     ),
     (
         "±",
-        "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the "
-        "standard error of the mean beside it.",
+        "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed; “(2 of 3)” where one seed "
+        "of three has no such number. table.csv has the standard error of the mean beside it.",
     ),
 )
 CAUTION = (
@@ -104,6 +104,14 @@ class Row:
     def stat(self, column: Column) -> Stat:
         """Returns the statistics of a column; those of nothing where its runs have it not."""
         return self.stats.get(column.name, Stat.of(()))
+
+    def cell(self, column: Column) -> Cell:
+        """Returns the cell of a column: where some seeds lack it, as one model for all, it says of how many it is."""
+        stat, ran = self.stat(column), len(self.seeds)
+        shown = column.cell(stat)
+        return (
+            dataclasses.replace(shown, text=f"{shown.text} ({stat.count} of {ran})") if 0 < stat.count < ran else shown
+        )
 
     @property
     def shown_seeds(self) -> str:
@@ -183,7 +191,7 @@ def to_table(
     chosen = [each for group in groups for each in columns if each.group == group]
     chosen = _with_further(chosen, rows)
     cells = [
-        [row.algorithm, Cell(row.shown_seeds, len(row.seeds)), *(row.stat(each) for each in chosen)] for row in rows
+        [row.algorithm, Cell(row.shown_seeds, len(row.seeds)), *(row.cell(each) for each in chosen)] for row in rows
     ]
     failures = [str(each) for row in rows for each in row.failures]
     return Table([Column(first), Column("seeds"), *chosen], cells, failures)
