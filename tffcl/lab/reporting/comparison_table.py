@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tffcl.lab.reporting import batch_index
 from tffcl.lab.reporting.batch_index import Failure
-from tffcl.lab.reporting.number_format import Stat, show_value
+from tffcl.lab.reporting.number_format import Stat, show_of_seeds, show_value
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import METRICS, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
@@ -106,12 +106,10 @@ class Row:
         return self.stats.get(column.name, Stat.of(()))
 
     def cell(self, column: Column) -> Cell:
-        """Returns the cell of a column: where some seeds lack it, as one model for all, it says of how many it is."""
-        stat, ran = self.stat(column), len(self.seeds)
+        """Returns the cell of a column."""
+        stat = self.stat(column)
         shown = column.cell(stat)
-        return (
-            dataclasses.replace(shown, text=f"{shown.text} ({stat.count} of {ran})") if 0 < stat.count < ran else shown
-        )
+        return dataclasses.replace(shown, text=show_of_seeds(shown.text, stat.count, len(self.seeds)))
 
     @property
     def shown_seeds(self) -> str:

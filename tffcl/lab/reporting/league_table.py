@@ -17,6 +17,7 @@ from tffcl.lab.reporting.number_format import (
     show_bytes,
     show_count,
     show_number,
+    show_of_seeds,
     show_reached,
     show_seconds,
     show_settings,
@@ -46,7 +47,8 @@ LEGEND = (
     "cluster accuracy of the clients that trained is above that of those that never did. ARI: adjusted Rand index, 1 "
     "where the clusters are the true groups and 0 where they are as by chance. bytes: down and up, signatures "
     "included. seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine "
-    "only adds to them. ± is the sample standard deviation over the seeds."
+    "only adds to them. ± is the sample standard deviation over the seeds, (2 of 3) behind a number that one seed of "
+    "three has not."
 )
 
 
@@ -158,13 +160,17 @@ def cells(row: LeagueRow) -> list[str]:
     further = result.further.get(metric.measure.replace("cluster_", "local_"), Stat.of(()))
     local = found["local"] if metric.measure in found else further
     beside = local, found["global" if metric.measure == "cluster" else "cluster"]
-    accuracies = [show_number(each, metric.digits) for each in (result.here, beside[0])] + [show_number(beside[1], 2)]
+
+    def shown(stat: Stat, digits: int | str) -> str:
+        return show_of_seeds(show_number(stat, digits), stat.count, row.seeds)
+
+    accuracies = [shown(each, metric.digits) for each in (result.here, beside[0])] + [shown(beside[1], 2)]
     needed = stats["rounds_to_target"]
     rounds = show_reached(show_count(needed), needed.count, row.seeds - needed.count) if target else MISSING
     return [
         result.noted["row"], accuracies[0], _show_difference(row), *accuracies[1:],
-        show_number(stats["cluster_worst_decile"], 1), _with_minus(show_number(stats["participation_gap"], 1)),
-        _with_minus(show_number(result.ari, 2)), show_count(stats["clusters"]), rounds,
+        shown(stats["cluster_worst_decile"], 1), _with_minus(shown(stats["participation_gap"], 1)),
+        _with_minus(shown(result.ari, 2)), show_count(stats["clusters"]), rounds,
         show_bytes(stats["bytes_to_target"]), show_bytes(stats["total_bytes"]), show_seconds(stats["seconds"]),
         str(row.seeds), show_settings(result.noted.get("tuned", {})) or MISSING,
     ]  # fmt: skip
@@ -180,7 +186,8 @@ def _show_difference(row: LeagueRow) -> str:
     small = metric.digits == "number" and abs(row.result.here.mean) < 0.001
     digits = 1 if metric.unit == "%" else metric.digits if small else decimals_of(above, metric.digits)
     shown = _with_minus(show_number(above, digits))
-    return f"{'+' * (above.mean > 0)}{shown}{'*' * row.is_beyond_chance}"
+    marked = f"{'+' * (above.mean > 0)}{shown}{'*' * row.is_beyond_chance}"
+    return show_of_seeds(marked, above.count, row.seeds)
 
 
 def _with_minus(shown: str) -> str:

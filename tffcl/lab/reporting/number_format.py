@@ -83,6 +83,12 @@ def show_reached(shown: str, count: int, missed: int) -> str:
     return f"{shown} ({missed} not reached)" if count else "not reached"
 
 
+def show_of_seeds(shown: str, count: int, seeds: int) -> str:
+    """Returns a number of so many seeds, which says how many these are where others ran that have none, as one has no
+    model for all whose clients chose several."""
+    return f"{shown} ({count} of {seeds})" if 0 < count < seeds else shown
+
+
 def show_seconds(stat: Stat) -> str:
     """Returns seconds: two decimals below ten, one above."""
     return show_number(stat, 2 if stat.mean < 10 else 1)

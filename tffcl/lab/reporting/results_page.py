@@ -27,7 +27,8 @@ clients that were sampled, which is `took part`: a client that never was has the
 (`evaluation.place_unseen = true`: that of the closest cluster). FLT tests all clients, which is `cluster`. PACFL
 and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth of the clients
 nobody is left who never did, and for rounds to a target it is counted so. `unseen` are newcomers after the last
-round; the columns beside it are of the clients before them.
+round; the columns beside it are of the clients before them. `(2 of 3)` stands behind a mean over two of three
+seeds: the third has no such number, as no `global` where clients chose several models.
 """
 _NO_STUDIES = """What else the four papers number is no study: PACFL's Table 5 is `python tasks/pacfl_table_5.py`;
 its table beside Fig. 1, its Fig. 3 and StoCFL's Fig. 2 are drawn by `tffcl similarity`; StoCFL's Fig. 4 is the curves

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from tffcl import files
 from tffcl.files import read_json, telling_damage
 from tffcl.lab.reporting import league_table, study_results
-from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number, show_reached
+from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number, show_of_seeds, show_reached
 from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults, difference_of
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import BY_MEASURE
@@ -57,11 +57,15 @@ def _row(result: Result, further: Sequence[str]) -> list[str]:
     """The cells of a line under `HEADS`, the further metrics that the column has, and `_LAST_HEADS`."""
     noted = result.noted
     compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
-    seeds = str(result.seeds)
+
+    def shown(stat: Stat, digits: int | str) -> str:
+        return show_of_seeds(show_number(stat, digits), stat.count, result.seeds)
+
+    here = here if result.missed else show_of_seeds(here, result.here.count, result.seeds)
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
-    accuracies = [show_number(result.accuracies[kind], 2) for kind in _KINDS]
-    beside = [show_number(result.further.get(key, Stat.of(())), BY_MEASURE[key].digits) for key in further]
-    ari = show_number(result.ari, 3)
+    accuracies = [shown(result.accuracies[kind], 2) for kind in _KINDS]
+    beside = [shown(result.further.get(key, Stat.of(())), BY_MEASURE[key].digits) for key in further]
+    ari, seeds = shown(result.ari, 3), str(result.seeds)
     return [noted["row"], compared, here, paper, difference, *accuracies, *beside, ari, seeds, rounds]
 
 
