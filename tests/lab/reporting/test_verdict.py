@@ -69,6 +69,8 @@ def test_a_difference_is_of_the_seeds_that_both_have(runs):
     _, best, _ = verdict.verdict([runs[0], *found])
     assert best.startswith("Best by cluster accuracy is pacfl with ")
     assert "10.0 points below fedavg with the seeds that both have" in best
+    pairs = verdict.paired_test(found, runs[:1], CLUSTER)[2]
+    assert best.endswith(f"; paired t tests over {pairs} clients; other seeds may say otherwise.")
 
 
 def test_methods_are_compared_by_the_first_metric_that_a_user_has_named(runs):
@@ -103,6 +105,7 @@ def test_the_pairs_of_each_rival_are_told(runs):
     _, best, _ = verdict.verdict([runs[0], *next_best, *runs[2:]])
     pairs = [verdict.paired_test(runs[2:], rival, CLUSTER)[2] for rival in (next_best, runs[:1])]
     assert pairs[0] > pairs[1] and f"paired t tests over {pairs[0]} and {pairs[1]} pairs of client and seed" in best
+    assert best.endswith("; other seeds may say otherwise.")  # one seed of FedAvg
 
 
 def test_clients_with_the_same_test_examples_are_one(runs):

@@ -181,9 +181,11 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
     sets = _test_sets([run for name in (best, *rivals) for run in methods[name]])
     shared = len(np.unique(sets)) < len(sets)
     units = "test sets" if shared else "clients"
-    units = units if len(seeds) == 1 else f"pairs of {units.removesuffix('s')} and seed and over seeds"
+    # Where a rival has one seed of the best method's, chance is not tested over seeds, however many others there are.
+    common = [len(seeds.intersection(run.seed for run in methods[rival])) for rival in rivals]
+    units = units if max(common) <= 1 else f"pairs of {units.removesuffix('s')} and seed and over seeds"
     test = f"paired t tests over {' and '.join(dict.fromkeys(counts)) or '0'} {units}"
-    alone = "" if len(seeds) > 1 else "; other seeds may say otherwise"
+    alone = "" if min(common) > 1 else "; other seeds may say otherwise"
     corrected = f", for the best of {len(others) + 1}" if len(others) > 1 else ""
     return f"Best by {what} is {best} with {value}: {' and '.join(sentences)}; {test}{corrected}{alone}."
 
