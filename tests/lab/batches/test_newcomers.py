@@ -11,6 +11,7 @@ from sklearn.metrics import mean_absolute_error, r2_score
 import tffcl
 from tests.lab.cli.test_cli import fails
 from tests.runs.finished_runs import rows_of
+from tffcl.algorithms.method import Views
 from tffcl.clients import cohort
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
@@ -61,6 +62,11 @@ def test_a_run_never_touches_who_is_held_out(finished):
     assert len(progress.rounds_trained) == 40 - HELD_OUT
     with np.load(out / "clustering.npz") as saved:
         np.testing.assert_array_equal(saved["client_ids"], participants)
+
+
+def test_a_participant_that_was_never_met_is_in_no_cluster_that_newcomers_found():
+    before = Views(np.arange(3), np.array([0, 0, 1]), known=np.array([True, True, False]))
+    assert newcomers.are_founded(np.array([0, 1]), before).tolist() == [False, True]
 
 
 def test_newcomers_join_the_groups_that_they_are_of(finished):

@@ -140,11 +140,17 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     local, own = np.full(len(ids), np.nan), np.full([len(ids), len(model.metrics_of_outputs)], np.nan)
     if config.newcomers.epochs:
         local, own = _personalised(trained, arrivals, models, assigned(rows).rows, show_progress)
-    founded = ~np.isin(clusters, method.views(trained.state).clusters)
+    founded = are_founded(clusters, method.views(trained.state))
     evaluator = Evaluator(model, arrivals)
     accuracy, further = evaluator.cluster_accuracy(models, rows), evaluator.cluster_metrics(models, rows, clusters)
     metrics = {name: {"cluster": each["cluster"], "local": own[:, n]} for n, (name, each) in enumerate(further.items())}
     return _Joined(ids, clusters, founded, accuracy, local, metrics, everyone, views)
+
+
+def are_founded(clusters: np.ndarray, before: Views) -> np.ndarray:
+    """Which clusters `int [B]` no participant is in. One that the server has not met is in none that a newcomer could
+    join, whatever number it stands under."""
+    return ~np.isin(clusters, np.asarray(before.clusters)[before.known_or_all])
 
 
 def _personalised(
