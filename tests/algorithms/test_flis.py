@@ -309,6 +309,8 @@ def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff
     best = [int(np.argmax([right(row, test["x"], test["y"])[0] for row in state.models])) for test in tests]
     assert len(set(best)) > 1
     np.testing.assert_array_equal(method.choose(state, population).assignment, best)
+    with pytest.raises(UserError, match="client 0 has no test examples"):  # as they may be of those of a later round
+        method.choose(state, nobody)
     cohort = Cohort(population, np.array([0, 1, 4]), (3, 2), np.array([True, True, False]))
     _, metrics = method.next(state, cohort)
     np.testing.assert_array_equal(metrics.clusters, np.array(best)[[0, 1, 4]])

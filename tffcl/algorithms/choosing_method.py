@@ -203,10 +203,18 @@ class Choosing(Method):
         return ask_all(choice, models, population, self._examples_of(population), **release)
 
     def _examples_of(self, population: Population) -> Callable[[int], ClientExamples]:
-        """Client ID to the examples that it chooses on."""
-        return {"validation_loss": population.validation, "test_accuracy": population.test}.get(
-            self.choose_by, population.train
-        )
+        """Client ID to the examples that it chooses on; UserError for one that has none."""
+
+        def tests(client: int) -> ClientExamples:
+            found = population.test(client)
+            if not len(found):
+                raise UserError(
+                    f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets clients "
+                    "choose on them, 'train_loss' does not"
+                )
+            return found
+
+        return {"validation_loss": population.validation, "test_accuracy": tests}.get(self.choose_by, population.train)
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
         assignment = state.assignment.copy()
@@ -234,16 +242,10 @@ class Choosing(Method):
         Raises:
           UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
         """
+        examples = self._examples_of(population)
         with on_devices():  # which know what they have
-            for client in population.read_before if self.choose_by == "validation_loss" else ():
-                population.validation(client)
-        tested = population.evaluated
-        if self.choose_by == "test_accuracy" and not tested.test_sizes.all():
-            without = tested.client_ids[tested.test_sizes == 0][0]
-            raise UserError(
-                f"client {population.name_of(without)} has no test examples; choose_by 'test_accuracy' lets "
-                "clients choose on them, 'train_loss' does not"
-            )
+            for client in population.read_before if self.choose_by != "train_loss" else ():
+                examples(client)
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
 
     def tried(self, cohort: Cohort) -> dict[str, list]:
