@@ -124,6 +124,20 @@ def test_without_the_task_the_rounds_are_compared(out, task):
         compare.compare_runs([shorter], out)
 
 
+@pytest.mark.parametrize(
+    "name, overrides, message",
+    [
+        ("solo", {"partition": {"clients": 20}}, "seed 1, has partition.clients 20, and fedavg, seed 0, has it 40"),
+        ("fedavg", {"train": {"momentum": 0.9}}, "seed 1, has train.momentum 0.9, and fedavg, seed 0, has it 0.5"),
+    ],
+)
+def test_what_python_asks_for_together_is_of_the_same_settings(out, task, no_runs, name, overrides, message):
+    asked = [resolve.resolve(task, "fedavg"), resolve.resolve(task, name, seed=1, overrides=overrides)]
+    with pytest.raises(UserError, match=message):
+        compare.compare_runs(asked, out)
+    assert not no_runs and not out.exists()
+
+
 def test_a_damaged_run_beside_is_named_before_anything_runs(out, task, no_runs, capsys):
     assert compared(task, out, "--algorithms", "fedavg") == 0
     (out / "fedavg" / "seed-0" / "config.toml").write_text("][")

@@ -131,14 +131,15 @@ def compare_runs(
 
     Raises:
       UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs;
-        if two configurations are the same run, or one that is there already has other settings; or if a run fails
-        otherwise than by diverging.
+        if two configurations are the same run, or of other settings than one table can have, or one that is there
+        already has others; or if a run fails otherwise than by diverging.
     """
     for each in configs:
         if not isinstance(each, ObjectRun):
             check_config("one of configs", each)
     for target, config in itertools.product(targets, configs):
         check_measured(f"{argument('target')} {target}", target.metric.column, config.measured)
+    _check_alike(configs)
     options = Options(**how)
     batch = Batch("comparison", out, options)
     jobs = [
@@ -165,6 +166,22 @@ _SHARED = (
     "task", "dataset", "partition", "model", "evaluation", "newcomers", "drift", "privacy", "attack", "aggregation",
 )  # fmt: skip
 _LONGEST = 100  # characters of a value in a message
+
+
+def _check_alike(configs: Sequence[RunConfig | ObjectRun]):
+    """Raises UserError if two configurations of tasks differ in what all methods share, or two seeds of a method in
+    anything else. Objects have clients and protocol in common."""
+    firsts: dict[str, RunConfig | ObjectRun] = {}
+    for config in configs if not isinstance(configs[0], ObjectRun) else ():
+        same, settings = firsts.setdefault(config.algorithm, config), settings_of(config)
+        shared = [{key: each[key] for key in _SHARED if key in each} for each in (settings_of(configs[0]), settings)]
+        for other, pair in (configs[0], shared), (same, [{**settings_of(same), "seed": config.seed}, settings]):
+            if difference := first_difference(*pair):
+                key, was, now = difference
+                raise UserError(
+                    f"{config.algorithm}, seed {config.seed}, has {key} {_written(now)}, and {other.algorithm}, seed "
+                    f"{other.seed}, has it {_written(was)}; a table has runs of the same settings: compare them apart"
+                )
 
 
 def check_comparable(
