@@ -161,7 +161,7 @@ def test_wrong_labels_are_trained_on_and_not_tested(task, tmp_path):
     result = run(task, tmp_path / "run", attack={"kind": "label_flip", "share": 0.5}, train={"rounds": 1})
     population, bad = result.trained.population, result.summary["attack"]["malicious"]
     plain = build_population(build.load_data(resolve.resolve(task, "fedavg")))
-    loaded = tffcl.load_run(tmp_path / "run").population  # in which clients choose their models again, by what they hold
+    loaded = tffcl.load_run(tmp_path / "run").population  # in which clients choose again
     assert len(bad) == 5
     for client in range(10):
         held, own = population.train(client).stacked, plain.train(client).stacked
