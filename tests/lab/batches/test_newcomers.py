@@ -130,6 +130,22 @@ def test_without_epochs_there_is_no_local_accuracy(tmp_path, tff_worker):
     assert not list((tmp_path / "run").glob("newcomers.*"))
 
 
+def test_newcomers_train_at_the_rate_of_the_round_after_the_last_also_where_a_run_ended_early(monkeypatch):
+    config, trained_in = resolved(), []
+    federated = build.load_data(config)
+    model, arrivals = build.build_model(config, federated), newcomers.build_population(federated, [0, 1])
+
+    def run_round(_, few, **__):
+        trained_in.append(few.seed[1])
+        return mock.Mock(reports={"test_examples": np.ones(2), "test_correct": np.ones(2)})
+
+    monkeypatch.setattr(newcomers, "run_round", run_round)
+    monkeypatch.setattr(newcomers, "build_own_round", lambda *_: None)
+    early = mock.Mock(config=config, round_number=2, method=mock.Mock(model=mock.Mock(whole=model)))  # of 4
+    newcomers._personalised(early, arrivals, model.initial[np.newaxis], np.zeros(2, int), False)
+    assert trained_in == [3]
+
+
 @pytest.mark.slow  # what newcomers of a private run tell is in tests/runs/test_privacy.py, too
 def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_path, tff_worker):
     """Also of a run that has not ended, which has no summary."""

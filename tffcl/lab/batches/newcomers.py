@@ -161,8 +161,8 @@ def _personalised(
     config, model = trained.config, trained.method.model.whole
     training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
     own_round = build_own_round(model, training)
-    # As if in the round after the last: no cohort of the run has this seed.
-    seed = (cohort.stream(config.seed, "newcomers"), config.train.rounds + 1)
+    # As if in the round after the last, at its learning rate: no cohort of the run has this seed.
+    seed = (cohort.stream(config.seed, "newcomers"), trained.round_number + 1)
     accuracies, metrics = [], [np.zeros([0, len(model.metrics_of_outputs)])]
     with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
         everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))
