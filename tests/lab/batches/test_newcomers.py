@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -233,9 +234,13 @@ def test_holding_out():
     assert everyone.tolist() == [0, 1, 2, 3, 4] and not nobody.size
 
 
-def test_the_command(capsys, finished):
+def test_the_command(capsys, finished, tmp_path):
+    """Of a run that was stopped early, and is finished."""
     out, _, contents = finished["pacfl"]
-    assert main(["newcomers", str(out)]) == 0
+    place = shutil.copytree(out, tmp_path / "run")
+    config = place / "config.toml"
+    config.write_text(config.read_text().replace("\nrounds = 4\n", "\nrounds = 6\n"))
+    assert main(["newcomers", str(place)]) == 0
     text = capsys.readouterr().out
     assert "8 newcomers of demo_digits, pacfl seed 0, after round 4\n" in text
     assert "new clusters founded: 0" in text

@@ -30,7 +30,7 @@ from tffcl.runs.callbacks import progress_bar
 from tffcl.runs.evaluator import Evaluator, own_metrics
 from tffcl.runs.population_changes import taken_by
 from tffcl.runs.privacy import privacy_notes
-from tffcl.runs.run_directory import SUMMARY, RunDirectory
+from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 
 _AT_A_TIME = 20  # bounds the models in flight
 _MOST_ROWS = 30
@@ -98,7 +98,8 @@ def join_newcomers(
         check_replaceable(out / name)
     # The noise of what newcomers sign follows from the seed, so that whoever lets them join again learns no more.
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders, simulated=True)
-    contents = _contents(trained, _join(trained, show_progress))
+    ended = RunDirectory(out).state is State.FINISHED  # perhaps before the rounds that were asked for
+    contents = _contents(trained, _join(trained, show_progress), ended)
     _write(out, contents)
     return contents
 
@@ -176,7 +177,7 @@ def _personalised(
     return np.concatenate(accuracies), np.concatenate(metrics)
 
 
-def _contents(trained: TrainedRun, joined: _Joined) -> dict:
+def _contents(trained: TrainedRun, joined: _Joined, ended: bool) -> dict:
     config, federated = trained.config, trained.federated
     known, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
     return {
@@ -184,7 +185,7 @@ def _contents(trained: TrainedRun, joined: _Joined) -> dict:
         "algorithm": config.algorithm,
         "seed": config.seed,
         "round": trained.round_number,
-        "rounds": config.train.rounds,
+        "rounds": trained.round_number if ended else config.train.rounds,
         "epochs": config.newcomers.epochs,
         "newcomers": len(joined.client_ids),
         "clusters": {
