@@ -13,8 +13,9 @@ import pytest
 from tests.lab.cli.test_cli import fails
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
-from tffcl.lab.batches import search, summaries
+from tffcl.lab.batches import batch, search, summaries, sweep
 from tffcl.lab.cli.main import main
+from tffcl.runs.run_directory import RunDirectory
 
 SHORT = "--rounds 4 --set evaluation.every=1 --set train.clients_per_round=6".split()
 HELD = ["--set", "dataset.validation=0.2"]
@@ -66,6 +67,28 @@ def test_each_rung_is_sorted_by_validation_accuracy_and_halves(found):
     assert max(stopped) < 4
 
 
+def test_a_search_over_rounds_takes_each_point_at_its_own_end(tmp_path, monkeypatch):
+    def run(self, job, until=None):
+        """Becomes better by a tenth in each round, and takes no time."""
+        asked, directory = job.config, RunDirectory(self.place(job))
+        directory.path.mkdir(parents=True)
+        directory.claim(asked.as_dict(), {}, {}, anew=True)
+        rows = [f"{number},{number / 10}" for number in range(1, 1 + (until or asked.train.rounds))]
+        (directory / "rounds.csv").write_text("\n".join(["round,validation_cluster_accuracy", *rows, ""]))
+        found = {kind: {"mean": asked.train.rounds / 10} for kind in ("cluster", "local", "global")}
+        about = {"task": asked.task, "algorithm": asked.algorithm, "seed": asked.seed, "rounds": asked.train.rounds}
+        if until in (None, asked.train.rounds):
+            directory.write_summary({**about, "accuracy": found, "validation": found, "seconds": {"total": 1.0}})
+
+    monkeypatch.setattr(batch.Batch, "run_or_note", run)
+    monkeypatch.setattr(batch, "earlier_runs", lambda *_: {})
+    monkeypatch.setattr(batch.runtime, "renew_local_worker", lambda **_: None)
+    held = {"dataset": {"validation": 0.1}}
+    planned = sweep.plan("demo_digits", "fedavg", [sweep.Axis("train.rounds", (2, 4))], overrides=held)
+    options = search.SearchOptions("cluster", fresh_seeds=1)
+    assert search.run_search(planned, tmp_path / "out", options, show_progress=False).picked == {"rounds": 4}
+
+
 def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
     out, contents = found
     picked = contents["picked"]
@@ -83,8 +106,6 @@ def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
 
 
 def test_resuming_repeats_nothing(found, monkeypatch):
-    from tffcl.lab.batches import batch
-
     out, contents = found
     monkeypatch.setattr(batch, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
     assert main([*COMMAND, *SELECT, "--out", str(out), "--resume"]) == 0

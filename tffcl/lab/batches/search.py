@@ -251,7 +251,9 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
         first = planned.points[0].runs[0]
         for until, count in rungs(len(points), first.train.rounds, first.evaluate_every, options.halving):
             points = points[:count]
-            found = scores(batch, [own for _, own in points], options.select, until)
+            # At the end each has its own rounds: these may be what is searched.
+            end = None if until == first.train.rounds else until
+            found = scores(batch, [own for _, own in points], options.select, end)
             _check_scores(found, planned, options.select)
             order = sorted(range(len(points)), key=lambda place: worst_last(found[place], metric))
             noted = [{"values": list(points[place][0].values), "score": finite(found[place])} for place in order]
