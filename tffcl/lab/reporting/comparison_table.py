@@ -66,8 +66,8 @@ LEGEND = (
     ),
     (
         "±",
-        "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed; “(2 of 3)” where one seed "
-        "of three has no such number. table.csv has the standard error of the mean beside it.",
+        "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed; “(2 of 3)” where one "
+        "seed of three has no such number. table.csv has the standard error of the mean beside it.",
     ),
 )
 CAUTION = (
