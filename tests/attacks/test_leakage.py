@@ -185,6 +185,7 @@ def shown_sums(process, state, values, keys, rounds):
     return np.concatenate(sums), np.concatenate(counts), state
 
 
+@pytest.mark.slow  # the noise itself is in tests/aggregators/test_inside_clusters.py
 def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(tff_worker):
     """The best attack, which knows all others and the update that it looks for, gets what the bound allows: noise is
     neither less nor more.

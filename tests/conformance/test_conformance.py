@@ -128,6 +128,7 @@ def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, m
     assert checks.check_method_conforms(built, *clients) == passed_over
 
 
+@pytest.mark.slow  # one of a class is above
 def test_a_method_in_a_file_beside_a_task_conforms(built_by, clients):
     built = built_by(functools.partial(load_reference("my_methods:build_mine", OWN), num_clusters=2))
     passed_over = checks.check_method_conforms(built, *clients)

@@ -60,13 +60,8 @@ def examples(model):
     return rng.integers(0, 7, [4, 5]).astype(np.int32), y
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        pytest.param(lambda: of_classes(0), id="labels", marks=pytest.mark.slow),
-        pytest.param(of_sequences, id="sequences"),
-    ],
-)
+@pytest.mark.slow  # means over parts of the examples, which have some of these, are below
+@pytest.mark.parametrize("build", [lambda: of_classes(0), of_sequences], ids=["labels", "sequences"])
 def test_examples_without_a_label_that_counts_do_not_count(build):
     """Their loss is 0, the mean is that of the others; a batch of them alone has the loss 0 and no gradient."""
     model = build()

@@ -123,9 +123,8 @@ def test_clients_of_a_model_that_gives_its_input_again_are_looked_at():
     assert found.proximity.shape == (4, 4) and np.isfinite(found.proximity).all()
 
 
-@pytest.mark.parametrize(
-    "features, cure", [(5, '2, or metric = "angle_sum"'), pytest.param(3, "1", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("features, cure", [(5, '2, or metric = "angle_sum"'), (3, "1")])
 def test_of_too_few_features_for_the_vectors_it_is_said_that_angles_say_nothing(features, cure):
     """Every other clinic has other features, and by three vectors of each "nothing differs"."""
     train, _ = own_data.clinics(8)
