@@ -126,13 +126,12 @@ def test_what_a_round_takes_of_memory_is_about_its_budget(tff_worker, model, pop
         while not over.wait(0.01):
             most.append(sum(map(resident_bytes, pids)) - before)
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     with simulating(memory=250_000_000):
         method.next(state, cohort_of(many, many.client_ids, 1, local_test=np.ones(20, bool)))
     over.set()
     watcher.join()
-    print(max(most))
     assert max(most) < 400_000_000  # the tests of all, 78 MB, would take 600 MB at once
 
 

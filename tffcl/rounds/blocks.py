@@ -400,9 +400,8 @@ def run_in_blocks(
     mixings = {name: traits(composed.uploads[name]).by_parts(states[name]) for name in form.in_parts}
     together, partial, done = None, None, 0
     computation = form.sharded_block if chosen.shards else form.block
-    for where, few, out in zip(
-        places, cohorts, in_lanes(computation, map(argument, places, cohorts), chosen.in_flight)
-    ):
+    arguments = map(argument, places, cohorts)
+    for where, few, out in zip(places, cohorts, in_lanes(computation, arguments, chosen.in_flight)):
         if chosen.shards:
             out = {**out, **_of_shards(form, out["rows"])}
         handed_out = by_client(out["rows"], few.client_ids)

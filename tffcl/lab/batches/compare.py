@@ -168,15 +168,21 @@ _SHARED = (
 _LONGEST = 100  # characters of a value in a message
 
 
+def _of_all_methods(settings: Mapping) -> dict:
+    return {key: value for key, value in settings.items() if key in _SHARED}
+
+
 def _check_alike(configs: Sequence[RunConfig | ObjectRun]):
     """Raises UserError if two configurations of tasks differ in what all methods share, or two seeds of a method in
     anything else. Objects have clients and protocol in common."""
     firsts: dict[str, RunConfig | ObjectRun] = {}
     for config in configs if not isinstance(configs[0], ObjectRun) else ():
         same, settings = firsts.setdefault(config.algorithm, config), settings_of(config)
-        shared = [{key: each[key] for key in _SHARED if key in each} for each in (settings_of(configs[0]), settings)]
-        for other, pair in (configs[0], shared), (same, [{**settings_of(same), "seed": config.seed}, settings]):
-            if difference := first_difference(*pair):
+        for other, before, after in (
+            (configs[0], _of_all_methods(settings_of(configs[0])), _of_all_methods(settings)),
+            (same, {**settings_of(same), "seed": config.seed}, settings),
+        ):
+            if difference := first_difference(before, after):
                 key, was, now = difference
                 raise UserError(
                     f"{config.algorithm}, seed {config.seed}, has {key} {_written(now)}, and {other.algorithm}, seed "
@@ -232,8 +238,7 @@ def _shared(
     there: Mapping, configs: Sequence[RunConfig | ObjectRun], others: Callable[[str], RunConfig] | None
 ) -> tuple[dict, dict]:
     """Of a run of a method that is not asked for, what must be the same; and what it must be."""
-    wanted = {key: value for key, value in settings_of(configs[0]).items() if key in _SHARED}
-    found = {key: value for key, value in there.items() if key in _SHARED}
+    wanted, found = _of_all_methods(settings_of(configs[0])), _of_all_methods(there)
     if found == wanted:
         try:
             if isinstance(configs[0], ObjectRun):  # whose protocol is one for all
