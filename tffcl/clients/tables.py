@@ -301,8 +301,7 @@ def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
 
 
 def _check_named_once(columns: Sequence[str], what: str):
-    twice = next((name for name in columns if columns.count(name) > 1), None)
-    if twice is not None:
+    if (twice := _twice(columns)) is not None:
         raise UserError(f"column {twice} is named twice among {what}; once is enough, and each is another column")
 
 
@@ -452,10 +451,13 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
 def _names_of(column, values, what: str = "categories") -> tuple[str, ...]:
     """What the different values of a column are called; UserError if two are called the same, as 1 and "1" are."""
     names = tuple(map(arrays.written, values))
-    name, count = collections.Counter(names).most_common(1)[0] if names else ("", 0)
-    if count > 1:
-        raise UserError(f"column {column.name} has two {what} that are written {name!r}")
+    if (twice := _twice(names)) is not None:
+        raise UserError(f"column {column.name} has two {what} that are written {twice!r}")
     return names
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    return next((name for name, count in collections.Counter(names).items() if count > 1), None)
 
 
 def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[str, ...] | None]:
