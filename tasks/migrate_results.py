@@ -5,13 +5,14 @@
 A change of what a run or a study writes adds a step below. Steps find nothing to do where they have been done.
 """
 
+import csv
 import pathlib
 import sys
 import tomllib
 
 import tomli_w
 
-from tffcl.files import read_json, write_small_json
+from tffcl.files import csv_text, nine_digits, read_json, write_small_json
 from tffcl.lab.tasks.resolve import load_run_config
 
 
@@ -30,7 +31,17 @@ def small_json(results: pathlib.Path):
             write_small_json(file, read_json(file))
 
 
-STEPS = (all_settings, small_json)
+def milliseconds(results: pathlib.Path):
+    """The seconds of a round are whole milliseconds."""
+    for file in sorted(results.rglob("rounds.csv")):
+        names, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
+        if "seconds" in names:
+            place = names.index("seconds")
+            rows = [[*row[:place], row[place] and nine_digits(round(float(row[place]), 3)), *row[place + 1:]] for row in rows]
+            file.write_bytes(csv_text([names, *rows]).encode())
+
+
+STEPS = (all_settings, small_json, milliseconds)
 
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "results"

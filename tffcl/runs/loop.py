@@ -299,7 +299,7 @@ def _one_round(run: Run, callbacks: Sequence[Callback]):
         run.stop(str(spent))
         run.budget_spent = True
         return
-    run.metrics["seconds"] = time.monotonic() - start
+    run.metrics["seconds"] = round(time.monotonic() - start, 3)
     for each in callbacks:
         try:
             run.stop(each.after_round(run))
