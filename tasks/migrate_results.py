@@ -37,7 +37,10 @@ def milliseconds(results: pathlib.Path):
         names, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
         if "seconds" in names:
             place = names.index("seconds")
-            rows = [[*row[:place], row[place] and nine_digits(round(float(row[place]), 3)), *row[place + 1:]] for row in rows]
+            rows = [
+                [*row[:place], row[place] and nine_digits(round(float(row[place]), 3)), *row[place + 1 :]]
+                for row in rows
+            ]
             file.write_bytes(csv_text([names, *rows]).encode())
 
 

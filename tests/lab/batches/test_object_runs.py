@@ -319,7 +319,7 @@ def test_a_search_picks_by_validation_examples_and_tests_the_picked_values_alone
     found = tffcl.search(rates, settings, held_out, tmp_path, halving=2, **how)
     assert found.picked == {"learning_rate": 0.1} and [each["seed"] for each in found] == [4, 5]
     frame, column = found.frame, "validation_cluster_accuracy_percent"
-    assert frame["learning_rate"].tolist()[:2] == [0.1, 0.0001] and frame["rounds"].tolist() == [2, 2, 1]
+    assert frame["learning_rate"].tolist()[:2] == [0.1, 0.0001] and frame["compared_after"].tolist() == [2, 2, 1]
     alone = tffcl.train(rates(0.1), held_out, seed=3, out=tmp_path / "alone", show_progress=False, **PROTOCOL).summary
     assert frame[column][0] == pytest.approx(100 * alone["validation"]["cluster"]["mean"])
     assert np.isnan(frame[column][2])

@@ -49,7 +49,8 @@ def test_bad_points_stop_at_evaluations(points, rounds, every, halving, expected
 
 def test_each_rung_is_sorted_by_validation_accuracy_and_halves(found):
     out, contents = found
-    assert [(rung["rounds"], len(rung["points"])) for rung in contents["rungs"]] == [(1, 4), (2, 2), (4, 1)]
+    rungs = [[point["rounds"] for point in rung["points"]] for rung in contents["rungs"]]
+    assert rungs == [[1, 1, 1, 1], [2, 2], [4]]
     for rung in contents["rungs"]:
         for point in rung["points"]:
             value = point["values"][0]
@@ -59,7 +60,7 @@ def test_each_rung_is_sorted_by_validation_accuracy_and_halves(found):
             if value == 1e30:
                 assert point["score"] is None and (place / "failed.json").is_file()
             else:
-                row = rows_of(place / "rounds.csv")[rung["rounds"] - 1]
+                row = rows_of(place / "rounds.csv")[point["rounds"] - 1]
                 assert point["score"] == pytest.approx(float(row["validation_cluster_accuracy"]))
         known = [point["score"] for point in rung["points"] if point["score"] is not None]
         assert known == sorted(known, reverse=True)
@@ -86,7 +87,9 @@ def test_a_search_over_rounds_takes_each_point_at_its_own_end(tmp_path, monkeypa
     held = {"dataset": {"validation": 0.1}}
     planned = sweep.plan("demo_digits", "fedavg", [sweep.Axis("train.rounds", (2, 4))], overrides=held)
     options = search.SearchOptions("cluster", fresh_seeds=1)
-    assert search.run_search(planned, tmp_path / "out", options, show_progress=False).picked == {"rounds": 4}
+    found = search.run_search(planned, tmp_path / "out", options, show_progress=False)
+    assert found.picked == {"rounds": 4}
+    assert found.frame["rounds"].tolist() == found.frame["compared_after"].tolist() == [4, 2]
 
 
 def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
@@ -171,8 +174,8 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
 
 
 def test_a_search_over_lists_shows_its_points():
-    points = [{"values": [[0, 3]], "score": 0.5}, {"values": [[0, 6]], "score": None}]
-    index = {"keys": ["partition.shifts"], "select": "cluster", "rungs": [{"rounds": 2, "points": points}]}
+    points = [{"values": [[0, 3]], "rounds": 2, "score": 0.5}, {"values": [[0, 6]], "rounds": 2, "score": None}]
+    index = {"keys": ["partition.shifts"], "select": "cluster", "rungs": [{"points": points}]}
     found = summaries.Found([], types.SimpleNamespace(out=None, index=index), [], [])
     assert found.frame["shifts"].tolist() == [[0, 3], [0, 6]]
     assert found.frame["validation_cluster_accuracy_percent"].dropna().tolist() == [50.0]

@@ -223,6 +223,32 @@ def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
     assert [row["algorithms.pacfl.num_clusters"] for row in rows_of(out / "sweep.csv")] == ["1", "4", "2"]
 
 
+def test_seeds_and_values_of_earlier_calls_stay_in_the_table(two_keys, tmp_path, capsys):
+    out = shutil.copytree(two_keys, tmp_path / "out")
+    command = [
+        *"sweep demo_digits --algorithm pacfl --over threshold=210,300 --seeds 1".split(),
+        *SHORT,
+        "--out",
+        str(out),
+    ]
+    epochs = ["--and", "local_epochs=1,2"]
+    assert "its train.momentum is 0.5, not 0.25" in fails(capsys, *command, *epochs, "--set", "train.momentum=0.25")
+    message = (
+        "has a sweep of pacfl over algorithms.pacfl.threshold and train.local_epochs, task demo_digits; give another"
+    )
+    assert message in fails(capsys, *command)
+    assert not (out / "threshold-300").exists()
+    assert main([*command, *epochs]) == 0
+    rows = rows_of(out / "sweep.csv")
+    assert [[*row.values()][:3] for row in rows] == [
+        ["210", "1", "2"], ["210", "2", "1"], ["300", "1", "1"], ["300", "2", "1"], ["1000", "1", "1"],
+        ["1000", "5", "1"], ["210", "5", "1"],
+    ]  # fmt: skip
+    places = [out / "threshold-210" / "local_epochs-1" / f"seed-{seed}" for seed in (0, 1)]
+    values = [100 * summary_of(place)["accuracy"]["cluster"]["mean"] for place in places]
+    assert float(rows[0]["cluster_accuracy_percent"]) == pytest.approx(sum(values) / 2)
+
+
 def test_a_last_place_that_is_taken_is_found_first(two_keys, tmp_path):
     out = shutil.copytree(two_keys, tmp_path / "out")
     settings = resolve.resolve("demo_digits", "solo", overrides=OVERRIDES)

@@ -256,8 +256,15 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
             found = scores(batch, [own for _, own in points], options.select, end)
             _check_scores(found, planned, options.select)
             order = sorted(range(len(points)), key=lambda place: worst_last(found[place], metric))
-            noted = [{"values": list(points[place][0].values), "score": finite(found[place])} for place in order]
-            contents["rungs"].append({"rounds": until, "points": noted})
+            noted = [
+                {
+                    "values": list(points[place][0].values),
+                    "rounds": end or points[place][0].runs[0].train.rounds,
+                    "score": finite(found[place]),
+                }
+                for place in order
+            ]
+            contents["rungs"].append({"points": noted})
             batch.note(contents)
             points, best = [points[place] for place in order], found[order[0]]
         picked = points[0][0]

@@ -127,10 +127,10 @@ class Found(Summaries):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a point, the best first: its values, after how many `rounds` it was last compared, and its metric on
-        validation examples then, in percent where tables have it so; NaN where it diverged."""
+        """A row a point, the best first: its values, after how many rounds it was last compared, `compared_after`, and
+        its metric on validation examples then, in percent where tables have it so; NaN where it diverged."""
         rows = [[*values, rounds, score] for values, rounds, score in sweeps.compared_points(self._batch.index)]
-        columns = [*self._settings, "rounds", on_validation(self._batch.index["select"]).name]
+        columns = [*self._settings, "compared_after", on_validation(self._batch.index["select"]).name]
         return pd.DataFrame(rows, columns=columns)
 
     @property

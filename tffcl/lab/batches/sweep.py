@@ -19,7 +19,7 @@ from tffcl.validation import check_kind, check_value
 if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
     from tffcl.clients.population import Population
-    from tffcl.lab.batches.batch import Job
+    from tffcl.lab.batches.batch import Batch, Job
     from tffcl.lab.batches.run import ObjectRun
     from tffcl.lab.batches.summaries import Summaries
     from tffcl.runs.callbacks import Callback
@@ -362,7 +362,7 @@ def plan_given(
 def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
     """Does what `sweep` does, but for the page.
 
-    `OUT/batch.json` says before the first run what there will be.
+    `OUT/batch.json` says before the first run what there will be; values and seeds of earlier calls stay in it.
 
     Args:
       planned: What to run.
@@ -373,7 +373,7 @@ def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
       The summaries, point by point and of each point seed by seed.
 
     Raises:
-      UserError: As `compare.compare_runs`.
+      UserError: As `compare.compare_runs`, or if the directory has a sweep of something else.
     """
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.summaries import Summaries
@@ -382,11 +382,33 @@ def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
     jobs = jobs_of(planned)
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
-    with batch.claimed(order, contents_of(planned)):
+    with batch.claimed(order, contents_of(_with_earlier(planned, batch))):
         found = dict(zip(order, batch.run(order, after_each=lambda: report.write_table(batch.out))))
     names = [point.values for point in planned.points for _ in point.runs]
     jobs = [job for own in jobs for job in own]
     return Summaries([found[job] for job in jobs], batch, jobs, names)
+
+
+def _with_earlier(planned: Plan, batch: "Batch") -> Plan:
+    """Adds the values and seeds that a sweep has of earlier calls behind those of a plan.
+
+    Raises:
+      UserError: If the sweep is of something else, or a run that has ended has other settings than the plan gives it.
+    """
+    there, asked = batch.index, contents_of(planned)
+    if there is None:
+        return planned
+    if any(there[key] != asked[key] for key in ("task", "algorithm", "keys")):
+        what = " over ".join([there["algorithm"], " and ".join(there["keys"])])
+        raise UserError(f"{batch.out} has a sweep of {what}, task {there['task']}; give another directory")
+    values = [point.values for point in planned.points]
+    values += [each for each in (tuple(point["values"]) for point in there["points"]) if each not in values]
+    seeds = list(dict.fromkeys([*planned.seeds, *there["seeds"]]))
+    whole = _planned(planned.algorithm, planned.axes, seeds, values, planned.runs_of)
+    places = {job.place for own in jobs_of(planned) for job in own}
+    earlier = [job for own in jobs_of(whole) for job in own if job.place not in places and batch.done(job)]
+    batch.check(earlier, resume=True)
+    return whole
 
 
 def jobs_of(planned: Plan) -> "list[list[Job]]":

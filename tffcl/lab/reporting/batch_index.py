@@ -25,11 +25,11 @@ class _Point(TypedDict):
 
 class _Scored(TypedDict):
     values: list
+    rounds: int
     score: float | None
 
 
 class _Rung(TypedDict):
-    rounds: int
     points: list[_Scored]
 
 

@@ -170,7 +170,7 @@ def compared_points(found: Mapping) -> list[tuple[list, int, float]]:
     for rung in reversed(found["rungs"]):
         for point in rung["points"]:
             score = math.nan if point["score"] is None else metric.scale * point["score"]
-            last.setdefault(show_value(point["values"]), (point["values"], rung["rounds"], score))
+            last.setdefault(show_value(point["values"]), (point["values"], point["rounds"], score))
     return list(last.values())
 
 
@@ -188,7 +188,7 @@ def search_text(found: Mapping) -> str:
     """Returns the points, each with the rounds that it was given, best first, and below them the picked one."""
     title = ", ".join(found["labels"])
     metric = on_validation(found["select"])
-    heads = [title, "rounds", f"validation {found['select']}{f' {metric.unit}' if metric.unit else ''}"]
+    heads = [title, "compared after", f"validation {found['select']}{f' {metric.unit}' if metric.unit else ''}"]
     lines = [
         [show_value(values), str(rounds), show_number(Stat.of([score]), metric.digits)]
         for values, rounds, score in compared_points(found)
