@@ -191,10 +191,10 @@ def take_literally(figure: Figure):
 
 
 def to_bytes(figure: Figure, format: str) -> bytes:
-    """Returns a figure as "svg" or "pdf", the same bytes each time."""
+    """Returns a figure as "svg", whose texts stay texts, or "pdf", the same bytes each time."""
     data, dated = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[format]
     take_literally(figure)
-    with matplotlib.rc_context({"svg.hashsalt": "tffcl"}):
+    with matplotlib.rc_context({"svg.hashsalt": "tffcl", "svg.fonttype": "none"}):
         figure.savefig(data, format=format, bbox_inches="tight", pad_inches=0.1, metadata={dated: None})
     return data.getvalue()
 
