@@ -74,11 +74,9 @@ KINDS = {
 }
 METHODS = {
     "pacfl": {"parameters": A.PACFLParameters(num_clusters=2, threshold=None)},
-    "ifca": {"parameters": A.IFCAParameters(num_clusters=2)},
     "flis_dc": {},
     "stocfl": {},
     "fedavg": {},
-    "ditto": {},
 }
 
 
@@ -96,16 +94,7 @@ def two_workers():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind, method",
-    [
-        ("mobilenet", "fedavg"),
-        ("transferred", "pacfl"),
-        ("transferred", "ditto"),
-        ("batch norm", "pacfl"),
-        ("batch norm", "stocfl"),
-        ("lstm", "flis_dc"),
-        ("lstm", "ifca"),
-    ],
+    "kind, method", [("mobilenet", "fedavg"), ("transferred", "pacfl"), ("batch norm", "stocfl"), ("lstm", "flis_dc")]
 )
 def test_a_model_is_trained_and_given_back(tff_worker, worker, request, tmp_path, capsys, kind, method):
     model, clients = model_of(kind), KINDS[kind][2]()

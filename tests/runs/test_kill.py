@@ -70,7 +70,7 @@ WORK = {
     ],
     "study": ["study", "own_study.toml"],
 }
-MOMENTS = {"pacfl": 4, "stocfl": 4, "ditto": 4, "flt": 2, "compare": 3, "sweep": 3, "search": 4, "study": 4}
+MOMENTS = {"pacfl": 2, "stocfl": 2, "ditto": 2, "flt": 1, "compare": 1, "sweep": 1, "search": 2, "study": 2}
 
 # Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells
 # how often it did.

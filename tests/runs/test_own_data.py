@@ -62,11 +62,10 @@ DATA = {
 }
 
 
-# In the suite the kinds of data that are most unlike have one method each; the other combinations are slow.
+# In the suite the kinds of data that are most unlike have one method each; each other kind and method is slow.
 # The functional model is the one of the clients of TFF.
-QUICK = {
-    ("perceptron", "pacfl"), ("letters", "fedavg"),
-}  # fmt: skip
+QUICK = [("perceptron", "pacfl"), ("letters", "fedavg")]
+SLOW = [("cnn", "stocfl"), ("letters", "stocfl"), ("functional", "fedavg"), ("client_data", "ifca")]
 # Tests in which each kind of data trains anew.
 FEW = {
     "test_computations_on_own_data_are_deployed": set(),  # a Keras model is exported in test_mixtures
@@ -76,11 +75,7 @@ FEW = {
 
 def pytest_generate_tests(metafunc):
     if "finished" in metafunc.fixturenames:
-        combinations = [
-            pytest.param(data, method, marks=[] if (data, method) in QUICK else [pytest.mark.slow])
-            for data in DATA
-            for method in METHODS
-        ]
+        combinations = [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]
         metafunc.parametrize("own, finished", combinations, indirect=True, scope="module")
     elif "own" in metafunc.fixturenames:
         quick = FEW.get(metafunc.definition.name, DATA)

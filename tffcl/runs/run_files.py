@@ -365,8 +365,8 @@ def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
         if wrong.size:
             raise damaged(table.path, f"{name} is {wrong[0]:g}")
     numbers = columns[metrics.ROUND]
-    every = np.arange(1, 1 + max(len(numbers), summary["rounds"]))
-    if numbers.size and not np.array_equal(numbers, every):
+    every = np.arange(1, 1 + len(numbers))
+    if numbers.size and (len(numbers) < summary["rounds"] or not np.array_equal(numbers, every)):
         raise damaged(table.path, f"its rounds are not those of {files.SUMMARY}")
     return {name: values[: summary["rounds"]] for name, values in columns.items()}
 

@@ -15,18 +15,34 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import task_file
 
 SMALL = [name for name in task_file.task_names() if name.endswith("_small")]
+FLIS = [
+    ("flis_fmnist_label_skew_20_small", "flis_dc"),
+    ("flis_rotated_mnist_small", "flis_hc"),
+    ("flis_rotated_mnist_small", "ifca"),
+]
+STOCFL = [
+    ("stocfl_threshold_mnist_small", "stocfl"),
+    ("stocfl_threshold_mnist_small", "fedprox"),
+    ("stocfl_femnist_small", "stocfl"),
+    ("stocfl_femnist_small", "ditto"),
+    ("stocfl_rotated_cifar10_small", "stocfl"),
+    ("stocfl_rotated_mnist_4800_small", "ifca"),
+]
 
 
-def of_each_kind(names):
-    """Tasks among which are all data sets, partitions and models: each has one that the tasks before it have not."""
-    kinds, met = [], set()
-    for name in names:
-        task = task_file.load_task(name).contents
-        data = task["dataset"].get("names") or [task["dataset"]["name"]]
-        parts = {(part, task[part]["name"]) for part in ("partition", "model")} | {("dataset", each) for each in data}
-        if not parts <= met:
-            kinds.append(name)
-            met |= parts
+def parts_of(name):
+    """The data sets, the partition and the model of a task."""
+    task = task_file.load_task(name).contents
+    data = task["dataset"].get("names") or [task["dataset"]["name"]]
+    return {(part, task[part]["name"]) for part in ("partition", "model")} | {("dataset", each) for each in data}
+
+
+def of_each_kind(names, others):
+    """Tasks that have with the others all data sets, partitions and models: each the most of what is still missing."""
+    left, met, kinds = {name: parts_of(name) for name in names}, set().union(*map(parts_of, others)), []
+    while missed := set().union(*left.values()) - met:
+        kinds.append(max(left, key=lambda name: len(left[name] & missed)))
+        met |= left[kinds[-1]]
     return kinds
 
 
@@ -85,14 +101,7 @@ def test_every_task_has_a_small_variant():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, algorithm",
-    [
-        ("flis_fmnist_label_skew_20_small", "flis_dc"),
-        ("flis_rotated_mnist_small", "flis_hc"),
-        ("flis_rotated_mnist_small", "ifca"),
-    ],
-)
+@pytest.mark.parametrize("name, algorithm", FLIS)
 def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     absent = missing(name)
     if absent:
@@ -102,17 +111,7 @@ def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, algorithm",
-    [
-        ("stocfl_threshold_mnist_small", "stocfl"),
-        ("stocfl_threshold_mnist_small", "fedprox"),
-        ("stocfl_femnist_small", "stocfl"),
-        ("stocfl_femnist_small", "ditto"),
-        ("stocfl_rotated_cifar10_small", "stocfl"),
-        ("stocfl_rotated_mnist_4800_small", "ifca"),
-    ],
-)
+@pytest.mark.parametrize("name, algorithm", STOCFL)
 def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm, tmp_path, capsys):
     absent = missing(name)
     if absent:
@@ -126,7 +125,7 @@ def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", of_each_kind(SMALL))
+@pytest.mark.parametrize("name", of_each_kind(SMALL, [name for name, _ in [*FLIS, *STOCFL]]))
 def test_the_small_variant_runs(name, tmp_path, capsys):
     absent = missing(name)
     if absent:

@@ -57,6 +57,11 @@ def test_lines_that_are_lost_or_doubled_are_told(run_path):
         (run_path / name).write_text(before)
 
 
+def test_more_rounds_than_any_run_has_are_told(run_path):
+    replace(run_path / "summary.json", '"rounds": 5', f'"rounds": 1{"0" * 39}')
+    assert message(run_path) == f"{run_path / 'rounds.csv'} is damaged: its rounds are not those of summary.json"
+
+
 def test_rounds_after_those_of_the_result_are_none_of_it(run_path):
     """A longer run that is killed before it saves leaves their rows, and who moved; the result's traffic lacks them."""
     (run_path / "history").mkdir()
