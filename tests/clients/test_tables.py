@@ -402,6 +402,11 @@ def test_columns_of_too_many_texts_are_refused():
     with pytest.raises(UserError, match="column name holds 1,001 different texts in training examples; from 1 to 1000"):
         read(frame)
     assert len(read(frame[:1000]).feature_names) == 1000
+    # A day or a number that was read as text, as times of day with seconds are, is said to be one.
+    for text, cure in (("2021-01-01 00:{:02d}:{:02d}", r"are dates; \(pandas"), ("{},{:02d}", "are numbers; pandas")):
+        texts = [text.format(*divmod(number, 60)) for number in range(1001)]
+        with pytest.raises(UserError, match=f"leave it out, features=.*; 1001 of the 1001 different ones {cure}"):
+            read(frame.assign(name=texts))
 
 
 def test_a_table_may_be_a_file(small, tmp_path):

@@ -441,9 +441,10 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
         found = np.unique(training).tolist()
     found = tuple(each for each in found if each)  # "" is none
     if not 0 < len(found) <= _MOST_CATEGORIES:
+        told = numbers_in_texts(column.name, found).replace("and ", "; ", 1)
         raise UserError(
             f"column {column.name} holds {len(found):,} different texts in training examples; from 1 to "
-            f"{_MOST_CATEGORIES} become features: leave it out, features=[...]"
+            f"{_MOST_CATEGORIES} become features: leave it out, features=[...]{told}"
         )
     return found
 
