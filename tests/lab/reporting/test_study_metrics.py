@@ -9,6 +9,7 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.batches.study_file import load_study, study_directory
+from tffcl.lab.reporting import league_table
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.study_results import read_study
 from tffcl.lab.reporting.study_table import compared_cells, to_csv, to_markdown
@@ -85,3 +86,12 @@ def test_a_study_may_measure_any_metric_of_answers_but_no_unknown_one(tmp_path):
     (tmp_path / "mine.toml").write_text(text.replace("cluster_auc", "cluster_auk"))
     with pytest.raises(UserError, match="unknown measure of .*'cluster_auk'; did you mean 'cluster_auc'"):
         load_study(tmp_path / "mine.toml")
+
+
+def test_a_part_of_a_league_is_compared_as_in_the_whole():
+    place, names = KEPT.parent / "league", ("PACFL", "FedClust")  # of which chance explains the second, among all 448
+    rows = {row.result.noted["row"]: row for row in league_table.league_rows(read_study(place))["FMNIST, P(X)"]}
+    part = read_study(place, cells=[("FMNIST, P(X)", name) for name in names])
+    (shown,) = league_table.to_tables(part).values()
+    assert shown.rows == [league_table.cells(rows[name]) for name in names]
+    assert [row[2] for row in shown.rows] == ["+14.1 ± 1.2*", "+11.5 ± 2.9"]

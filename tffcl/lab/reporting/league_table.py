@@ -76,16 +76,20 @@ class LeagueRow:
 
 
 def league_rows(study: StudyResults) -> dict[str, list[LeagueRow]]:
-    """Returns the rows of each column, those that have been run, the best by what the column compares first."""
-    found = {column: _of_column(study, column) for column in study.columns}
+    """Returns the rows of each column, those that have been run and are shown, the best by what the column compares
+    first; what is beyond chance is so among all of the league."""
+    whole = dataclasses.replace(study, results=[*study.results, *study.beside])
+    found = {column: _of_column(whole, column) for column in whole.columns}
     tested = [row for rows in found.values() for row in rows if row.above_baseline.count > 1 and row.above_baseline.std]
     chances = {row: _chance(row.above_baseline) for row in tested}
     ordered = sorted(tested, key=chances.__getitem__)
     passed = [place for place, row in enumerate(ordered, 1) if chances[row] < _CHANCE * place / len(ordered)]
-    marked = set(ordered[: max(passed, default=0)])
+    marked, shown = set(ordered[: max(passed, default=0)]), set(study.results)
     return {
-        column: [dataclasses.replace(row, is_beyond_chance=row in marked) for row in rows]
-        for column, rows in found.items()
+        column: [
+            dataclasses.replace(row, is_beyond_chance=row in marked) for row in found[column] if row.result in shown
+        ]
+        for column in study.columns
     }
 
 

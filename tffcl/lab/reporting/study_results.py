@@ -95,11 +95,13 @@ class StudyResults:
       path: Its directory of results.
       noted: `batch.json`.
       results: One a cell, column by column.
+      beside: Those of a league that are not shown, with which the others are compared all the same.
     """
 
     path: pathlib.Path
     noted: Mapping
     results: Sequence[Result]
+    beside: Sequence[Result] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -197,7 +199,7 @@ def read_study(
 
     Args:
       path: `OUT/results` of a study, or a copy.
-      cells: Columns and rows of those that are read; default all.
+      cells: Columns and rows of those that are shown; default all.
       seeds: Those that are read; default all.
 
     Raises:
@@ -208,12 +210,14 @@ def read_study(
     if noted is None:
         raise UserError(f"{path} holds no results of a study: there is no {INDEX} of one in it")
     chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
+    others = [cell for cell in noted["cells"] if cell not in chosen and noted.get("layout") == "league"]
     noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
     if not (noted["cells"] and noted["seeds"]):
         wanted = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
         raise UserError(f"{path} holds no results of {wanted}; the study has to be run with them first")
     with telling_damage(file):
-        return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
+        found = [[_read_cell(path, cell, noted["seeds"]) for cell in own] for own in (chosen, others)]
+        return StudyResults(path, noted, *found)
 
 
 def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
