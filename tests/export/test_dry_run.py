@@ -1,5 +1,6 @@
 """How far two results of a computation are apart, and the random clients that a round is rehearsed with."""
 
+import dataclasses
 import types
 
 import numpy as np
@@ -7,8 +8,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tffcl
+from tests.short_runs import TRAINING, cohort_of
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import UserError
-from tffcl.export.dry_run import _some_of_each_model, difference, synthetic_examples
+from tffcl.export.dry_run import _some_of_each_model, difference, rehearse, synthetic_examples
 from tffcl.lab.tasks.exports import _compared_noise
 from tffcl.models.classifiers import build_mlp
 
@@ -85,3 +90,18 @@ def test_a_round_is_rehearsed_by_as_many_clients_of_each_model_as_it_needs(rows,
         models_for=lambda state, clients: (np.zeros([3, 1]), np.array(rows)),
     )
     assert _some_of_each_model(method, None).tolist() == expected
+
+
+def test_a_round_is_rehearsed_by_clients_that_have_been_met(tff_worker, model, population):
+    """Others might found clusters, and an aggregation inside clusters is built for those that there are; nor do flags
+    of change that stand form clusters anew of random images."""
+    how = PACFLParameters(num_vectors=2, threshold=1.0, when="as_they_join", regroup_every=9)
+    method = build_pacfl(model, TRAINING, how, aggregation=tffcl.aggregation("robust", rule="clipping"))
+    state, _ = method.next(method.initialize(population), cohort_of(population, [0, 1, 2], 1))
+    flags = dataclasses.replace(state.flags, raised=np.ones_like(state.flags.raised))
+    assert not method.exports().rehearsal(dataclasses.replace(state, flags=flags)).flags.raised.any()
+    computations = {"training": method.exports().computations(state)["training"]}
+    context = tff.framework.get_context_stack().current
+    server, clients = rehearse(method, computations, state, synthetic_examples(model), context)["training"]
+    assert sorted(int(each["client_id"]) for each in clients) == [0, 1, 2]
+    assert len(server["models"]) == len(server["aggregators"]["update"]["clip"]) == len(state.met.models) == 3

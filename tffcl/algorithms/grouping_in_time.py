@@ -328,6 +328,12 @@ class GroupedInTime(Method):
                 )
             return inner.server_values(state.met)
 
+        def still(state: GroupedState) -> GroupedState:  # in whose next round nobody is met, and no flag stands
+            if state.met is None:
+                return state
+            flags = state.flags and dataclasses.replace(state.flags, raised=np.zeros_like(state.flags.raised))
+            return dataclasses.replace(state, client_ids=state.met.client_ids, flags=flags)
+
         steps = [f"a run begins with {how.when} rounds of one model, row 0"] if isinstance(how.when, int) else []
         if self._triggers:
             steps.append(
@@ -335,7 +341,7 @@ class GroupedInTime(Method):
                 "and puts the models in the order of the new clusters"
             )
         when = {**inner.when, "training": "; ".join(steps)} if steps else inner.when
-        return dataclasses.replace(inner, server_values=values, when=when)
+        return dataclasses.replace(inner, server_values=values, when=when, rehearsal=still)
 
 
 @built_once

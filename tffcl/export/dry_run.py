@@ -95,13 +95,14 @@ def rehearse(
     Raises:
       UserError: If the method hands its computations something that the exported ones don't take.
     """
-    ids = _some_of_each_model(method, state)
+    still = method.exports().rehearsal(state)
+    ids = _some_of_each_model(method, still)
     held = {int(client): examples(int(client)) for client in ids}
     population = Population(ids.astype(np.int32), held, held)
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with recording(context) as calls:
-        method.next(_with_fresh_optimizers(method.exports().rehearsal(state)), Cohort(population, ids, (0, 1)))
+        method.next(_with_fresh_optimizers(still), Cohort(population, ids, (0, 1)))
         if "signature" in computations or _missing(computations, calls):
             sign = method.exports().sign or functools.partial(method.admit, state)
             sign(Population(np.array(sorted(arrivals), np.int32), arrivals, arrivals))
