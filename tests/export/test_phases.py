@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tffcl.clients.cohort import Cohort, stream
 from tffcl.export.phases import Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.export.writer import describe
 from tffcl.rounds.privacy_releases import Release
@@ -16,6 +17,7 @@ OPEN, NOISED, SUMMED = (
     Release("a round", 0, 3, 9, hidden=True),
 )
 SIGNED = Release("the signatures", 0, 9, 9, once=True)
+MODELS = tff.FederatedType(tff.to_type([("models", tff.TensorType(np.float32, [None, 3]))]), tff.SERVER)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +45,9 @@ def test_what_is_released_is_told_with_its_noise_and_nothing_where_all_is_open()
 
 def computation(keeps=False):
     """`(<models>@SERVER, {<key,mine>}@CLIENTS)`, which gives back what clients have, to them or to nobody."""
-    server = tff.FederatedType(tff.to_type([("models", tff.TensorType(np.float32, [None, 3]))]), tff.SERVER)
     clients = tff.FederatedType(tff.to_type([("key", np.int32), ("mine", np.int32)]), tff.CLIENTS)
 
-    @tff.federated_computation(server, clients)
+    @tff.federated_computation(MODELS, clients)
     def round_of(state, values):
         return (state, values) if keeps else (state, tff.federated_sum(values))
 
@@ -59,6 +60,17 @@ def test_fields_are_told_where_their_name_tells_what_they_are():
     )
     assert told["server"] == {"models": "a row a model"} and list(told["clients"]) == ["key"]
     assert told["clients"]["key"].startswith("the row of the server's models that it trains")
+
+
+def test_the_seeds_of_a_runs_clients_are_those_that_are_told():
+    """A round that is driven from an export with them is the run's next one."""
+    clients = tff.FederatedType(tff.to_type([("seed", tff.TensorType(np.int32, [2]))]), tff.CLIENTS)
+    told = describe_fields({"training": tff.federated_computation(lambda server, values: server, MODELS, clients)})
+    told = told["clients"]["seed"].split(", as ")[1]
+    own, base = told.split("; in a run base is ")
+    given = {"numpy": np, "seed": 3, "round": 7, "client_id": 5}
+    found = eval(own, {**given, "base": eval(base, given)})
+    np.testing.assert_array_equal(found, Cohort(None, None, (stream(3, "clients"), 7)).client_seed(5))
 
 
 @pytest.mark.parametrize("needed, choose", [(1, False), (2, True)])

@@ -2,6 +2,7 @@
 learns."""
 
 import dataclasses
+import zlib
 from collections.abc import Mapping, Sequence
 
 import tensorflow_federated as tff
@@ -19,8 +20,8 @@ _OF_CLIENTS = {
     "choice_examples": "those that the client chooses a model on",
     "client_id": "a number that no other client of the round has; what it reports comes under it",
     "seed": "decides the order of its examples and all else that is random in its training; others in each round and "
-    "for each client, as (numpy.random.SeedSequence([seed, round, client_id]).generate_state(2) >> "
-    "1).astype('int32') of a run's",
+    "for each client, as (numpy.random.SeedSequence([base, round, client_id]).generate_state(2) >> 1).astype('int32'); "
+    f"in a run base is numpy.random.SeedSequence([seed, {zlib.crc32(b'clients')}]).generate_state(1)[0] >> 1",
     "key": "the row of the server's models that it trains, or what its upload is grouped by",
     "row": "the row of the server's models that it receives",
     "forced": "the row of the server's models that it must take, -1: it chooses itself",
