@@ -89,7 +89,7 @@ def _notes_of_placing(run: Run) -> list[str]:
         return []
     return [
         f"{unseen} clients that have not taken part were tested with the model of the cluster that is closest to them "
-        "(place_unseen); in the result and its export they have the one that all start from"
+        "(place_unseen); in the result and its export they have the one of clients of whom nothing is known"
     ]
 
 
