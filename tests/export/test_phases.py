@@ -73,6 +73,15 @@ def test_the_seeds_of_a_runs_clients_are_those_that_are_told():
     np.testing.assert_array_equal(found, Cohort(None, None, (stream(3, "clients"), 7)).client_seed(5))
 
 
+def test_it_is_told_that_who_has_left_is_counted():
+    names = "members", "control_sums"
+    server = tff.FederatedType(tff.to_type([(name, np.float32) for name in names]), tff.SERVER)
+    clients = tff.FederatedType(tff.to_type([("key", np.int32)]), tff.CLIENTS)
+    computation = tff.federated_computation(lambda values, client: values, server, clients)
+    members, sums = (describe_fields({"training": computation})["server"][name] for name in names)
+    assert "also those who have left it" in members and sums.endswith("of all who are counted in members")
+
+
 @pytest.mark.parametrize("needed, choose", [(1, False), (2, True)])
 def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose):
     method = types.SimpleNamespace(clients_choose=choose)

@@ -37,9 +37,9 @@ _OF_CLIENTS = {
 }
 _OF_SERVER = {
     "models": "a row a model",
-    "members": "how many clients each cluster has, those that do not take part in the round too: here of this run; "
-    "who deploys to others puts their numbers in",
-    "control_sums": "the sums of the control variates of each cluster's clients",
+    "members": "how many clients each cluster has, those that do not take part in the round too: here of this run, "
+    "also those who have left it, whom its own next round would leave out; who deploys to others puts their numbers in",
+    "control_sums": "the sums of the control variates of each cluster's clients, of all who are counted in members",
     "aggregators": "states of the aggregations, from round to round",
 }
 
