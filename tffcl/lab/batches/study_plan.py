@@ -90,8 +90,9 @@ def plan(
             f"--rounds {rounds:g} must be a share of each task's rounds, above 0 to 1, or a whole number from 2"
         )
     seeds = each_once(f"{study.name}: seeds", tuple(seeds) or study.seeds)
-    cells, places, jobs, known = list(chosen(study, only)), [], {}, {}
+    cells, places, jobs = list(chosen(study, only)), [], {}
     own_places = _own_places(study.cells)
+    known = _shared_places(study, cells, lambda cell: resolve(cell, seeds[0], rounds, overrides or {}))
     for number, cell in enumerate(cells):
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
@@ -105,10 +106,7 @@ def plan(
                 f"{cell.name}: {cell.measure} is read off evaluated rounds, which are every {every}; it needs "
                 "set.evaluation.every = 1"
             )
-        # Cells of one setting, as an accuracy and its variance, are of the same runs.
-        identity = json.dumps(resolved[0].as_dict(), sort_keys=True, default=str)
-        place = known.setdefault(identity, own_places[cell.name])
-        places.append(place)
+        places.append(place := known.setdefault(_identity(resolved[0]), own_places[cell.name]))
         for config in resolved:
             own = place / f"seed-{config.seed}"
             job = jobs.setdefault(own, Job(config, own, f"{cell.column} / {cell.row}, seed {config.seed}"))
@@ -120,6 +118,27 @@ def plan(
                     )
                 jobs[own] = dataclasses.replace(job, newcomers=True)
     return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(jobs.values()))
+
+
+def _identity(config: RunConfig) -> str:
+    return json.dumps(config.as_dict(), sort_keys=True, default=str)
+
+
+def _shared_places(study: Study, cells: Sequence[Cell], resolved: Callable[[Cell], RunConfig]) -> dict:
+    """Where the runs of cells of one setting are, as of an accuracy and its variance: with the first such cell of the
+    study, whichever of them are asked for."""
+    own_places, alike = _own_places(study.cells), collections.defaultdict(list)
+    for cell in study.cells:
+        if not cell.missing:
+            alike[cell.task, cell.method, repr(cell.tune)].append(cell)
+    found: dict[str, pathlib.PurePath] = {}
+    for key in dict.fromkeys((cell.task, cell.method, repr(cell.tune)) for cell in cells):
+        for cell in alike[key] if len(alike[key]) > 1 else ():
+            try:
+                found.setdefault(_identity(resolved(cell)), own_places[cell.name])
+            except UserError:
+                pass  # which is told where it is asked for
+    return found
 
 
 def _own_places(cells: Sequence[Cell]) -> dict[str, pathlib.PurePath]:
