@@ -706,6 +706,13 @@ def test_a_check_computes_what_was_taken_from_the_kept_results(tmp_path, quick):
     assert study.run_study(planned, tmp_path, all_here=True) == 0 and len(quick) == 1
 
 
+def test_a_cell_that_shares_its_runs_has_them_where_it_is_asked_for_alone(tmp_path, quick):
+    """As the variance beside an accuracy, which the kept results have where the accuracy is."""
+    alone = study.plan(study_file.load_study("demo_digits"), only=["digits, variance/*"])
+    assert [job.place.as_posix() for job in alone.jobs] == ["digits/solo/seed-0"]
+    assert study.run_study(alone, tmp_path) == 0 and not quick
+
+
 def test_what_is_set_later_wins_over_a_methods_own_of_before(tmp_path, quick):
     """Of a column, then of trials, then of the command."""
     text = TUNED.replace('task = "demo_digits"', 'task = "demo_digits"\nset.algorithms.fedavg.learning_rate = 0.3')
@@ -833,6 +840,31 @@ def test_results_without_accuracies_are_compared_by_another_metric(tmp_path):
         table, differ = study.compared_with_kept(planned, tmp_path)
         assert table.rows[0][1:3] == ["0.689", f"{0.6893048 * factor:.3f}"] and table.rows[0][-1] == verdict
         assert differ == (verdict == "differs")
+
+
+def test_a_check_tells_of_runs_without_numbers_and_of_what_is_not_kept(tmp_path):
+    """A run that diverges as the kept one did has come back; one of which nothing is kept cannot."""
+    kept = task_directory() / "results" / "pacfl_table_1"
+    places = [pathlib.PurePath("fmnist", name) for name in ("scaffold/seed-0", "pacfl/seed-0", "pacfl/seed-7")]
+    jobs = [types.SimpleNamespace(place=place, title=str(place)) for place in places]
+    planned = types.SimpleNamespace(study=types.SimpleNamespace(name="pacfl_table_1"), jobs=jobs)
+    results = tmp_path / "results"
+
+    def verdicts():
+        table, differ = study.compared_with_kept(planned, tmp_path)
+        return [row[1:3] + row[4:] for row in table.rows], differ
+
+    assert verdicts()[1] == 3  # nothing has been run
+    for place, own in zip(places, (places[0], places[1], places[1]), strict=True):
+        shutil.copytree(kept / own, results / place)
+    same, differ = verdicts()
+    assert same[0] == ["diverged", "diverged", "the same"] and same[2] == ["–", "finished", "not kept"] and not differ
+    failed = json.loads((results / places[0] / "failed.json").read_text())
+    (results / places[0] / "failed.json").write_text(json.dumps({**failed, "reason": "in another round"}))
+    assert verdicts()[0][0][-1] == "diverged, too" and not verdicts()[1]
+    (results / places[1] / "summary.json").unlink()
+    (results / places[1] / "failed.json").write_text(json.dumps({"reason": "no data"}))
+    assert verdicts() == ([["diverged", "diverged", "diverged, too"], ["finished", "failed", "differs"], same[2]], 1)
 
 
 def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, capsys):

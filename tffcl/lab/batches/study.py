@@ -21,7 +21,7 @@ from tffcl.lab.batches.study_file import RESULTS, RUNS, compare_with
 from tffcl.lab.batches.study_plan import StudyPlan, plan
 from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS
-from tffcl.lab.reporting.number_format import show_settings
+from tffcl.lab.reporting.number_format import MISSING, show_settings
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
@@ -69,7 +69,7 @@ def run_study(
       UserError: If `out` holds another study, or this one with other settings.
     """
     known = task_file.results_directory() / planned.study.name
-    if all_here and not any((known / job.place / SUMMARY).is_file() for job in planned.jobs):
+    if all_here and not any(RunDirectory(known / job.place).ended for job in planned.jobs):
         raise UserError(f"{known} has no results of these cells and seeds to compare with")
     options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
     batch = Batch("study", out, options, index=RESULTS)
@@ -266,22 +266,35 @@ def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Tab
 
     Returns:
       The table, and how many runs differ: their accuracies, or of numbers the first of their metrics, are other than
-      the kept ones by more than `CHECKED`. On the kind of machine that made the kept ones all numbers of all rounds are
-      the same, up to rounding.
+      the kept ones by more than `CHECKED`, or only one of the two came to its end. On the kind of machine that made the
+      kept ones all numbers of all rounds are the same, up to rounding.
     """
     known, lines, differ = task_file.results_directory() / planned.study.name, [], 0
     for job in planned.jobs:
         before, now = RunDirectory(known / job.place), RunDirectory(pathlib.Path(out) / RESULTS / job.place)
-        if before.state is now.state is State.FINISHED:
-            metric, was, here = _compared(before, now)
-            share = metric.unit == "%"
-            equal, near = _same_rounds(before, now), abs(here - was) <= CHECKED * (1 if share else abs(was) / 100)
-            differ += not (equal or near)
-            verdict = "the same" if equal else f"within {CHECKED:g} {'point' if share else '%'}" if near else "differs"
-            digits = 2 if share else 3
-            numbers = f"{was:.{digits}f}", f"{here:.{digits}f}", f"{here - was:+.{digits}f}"
-            lines.append([job.title, *numbers, verdict])
+        ends = [_end(each) for each in (before, now)]
+        if ends != ["finished", "finished"]:
+            both = ends == ["diverged", "diverged"]
+            alike = both and read_json(before / FAILED)["reason"] == read_json(now / FAILED)["reason"]
+            verdict = "the same" if alike else "diverged, too" if both else "differs" if ends[0] else "not kept"
+            differ += not both and (verdict == "differs" or ends[1] != "finished")
+            lines.append([job.title, *(each or MISSING for each in ends), MISSING, verdict])
+            continue
+        metric, was, here = _compared(before, now)
+        share = metric.unit == "%"
+        equal, near = _same_rounds(before, now), abs(here - was) <= CHECKED * (1 if share else abs(was) / 100)
+        differ += not (equal or near)
+        verdict = "the same" if equal else f"within {CHECKED:g} {'point' if share else '%'}" if near else "differs"
+        digits = 2 if share else 3
+        numbers = f"{was:.{digits}f}", f"{here:.{digits}f}", f"{here - was:+.{digits}f}"
+        lines.append([job.title, *numbers, verdict])
     return Table.of(("", "kept", "here", "difference", "numbers"), lines), differ
+
+
+def _end(directory: RunDirectory) -> str:
+    """How a run has ended, "failed" where it did not diverge; "" if it has not."""
+    failed = directory.state is State.DIVERGED and not _diverged(directory.path)
+    return "failed" if failed else directory.ended
 
 
 def _compared(*directories: RunDirectory) -> tuple[Metric, float, float]:
