@@ -92,7 +92,7 @@ def plan(
     seeds = each_once(f"{study.name}: seeds", tuple(seeds) or study.seeds)
     cells, places, jobs = list(chosen(study, only)), [], {}
     own_places = _own_places(study.cells)
-    known = _shared_places(study, cells, lambda cell: resolve(cell, seeds[0], rounds, overrides or {}))
+    known = _shared_places(study, own_places, cells, lambda cell: resolve(cell, seeds[0], rounds, overrides or {}))
     for number, cell in enumerate(cells):
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
@@ -124,10 +124,15 @@ def _identity(config: RunConfig) -> str:
     return json.dumps(config.as_dict(), sort_keys=True, default=str)
 
 
-def _shared_places(study: Study, cells: Sequence[Cell], resolved: Callable[[Cell], RunConfig]) -> dict:
+def _shared_places(
+    study: Study,
+    own_places: Mapping[str, pathlib.PurePath],
+    cells: Sequence[Cell],
+    resolved: Callable[[Cell], RunConfig],
+) -> dict[str, pathlib.PurePath]:
     """Where the runs of cells of one setting are, as of an accuracy and its variance: with the first such cell of the
     study, whichever of them are asked for."""
-    own_places, alike = _own_places(study.cells), collections.defaultdict(list)
+    alike = collections.defaultdict(list)
     for cell in study.cells:
         if not cell.missing:
             alike[cell.task, cell.method, repr(cell.tune)].append(cell)

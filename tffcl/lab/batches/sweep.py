@@ -382,14 +382,14 @@ def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
     jobs = jobs_of(planned)
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
-    with batch.claimed(order, contents_of(_with_earlier(planned, batch))):
+    with batch.claimed(order, contents_of(_with_earlier(planned, order, batch))):
         found = dict(zip(order, batch.run(order, after_each=lambda: report.write_table(batch.out))))
     names = [point.values for point in planned.points for _ in point.runs]
     jobs = [job for own in jobs for job in own]
     return Summaries([found[job] for job in jobs], batch, jobs, names)
 
 
-def _with_earlier(planned: Plan, batch: "Batch") -> Plan:
+def _with_earlier(planned: Plan, asked_for: "Sequence[Job]", batch: "Batch") -> Plan:
     """Adds the values and seeds that a sweep has of earlier calls behind those of a plan.
 
     Raises:
@@ -405,7 +405,7 @@ def _with_earlier(planned: Plan, batch: "Batch") -> Plan:
     values += [each for each in (tuple(point["values"]) for point in there["points"]) if each not in values]
     seeds = list(dict.fromkeys([*planned.seeds, *there["seeds"]]))
     whole = _planned(planned.algorithm, planned.axes, seeds, values, planned.runs_of)
-    places = {job.place for own in jobs_of(planned) for job in own}
+    places = {job.place for job in asked_for}
     earlier = [job for own in jobs_of(whole) for job in own if job.place not in places and batch.done(job)]
     batch.check(earlier, resume=True)
     return whole

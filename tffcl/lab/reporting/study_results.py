@@ -209,15 +209,17 @@ def read_study(
     file, noted = path / INDEX, read_index(path, "study")
     if noted is None:
         raise UserError(f"{path} holds no results of a study: there is no {INDEX} of one in it")
-    chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
-    others = [cell for cell in noted["cells"] if cell not in chosen and noted.get("layout") == "league"]
+    chosen, others = [], []
+    for cell in noted["cells"]:
+        (chosen if cells is None or (cell["column"], cell["row"]) in cells else others).append(cell)
     noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
     if not (noted["cells"] and noted["seeds"]):
         wanted = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
         raise UserError(f"{path} holds no results of {wanted}; the study has to be run with them first")
     with telling_damage(file):
-        found = [[_read_cell(path, cell, noted["seeds"]) for cell in own] for own in (chosen, others)]
-        return StudyResults(path, noted, *found)
+        results = [_read_cell(path, cell, noted["seeds"]) for cell in chosen]
+        beside = [_read_cell(path, cell, noted["seeds"]) for cell in others if noted.get("layout") == "league"]
+    return StudyResults(path, noted, results, beside)
 
 
 def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
