@@ -151,8 +151,9 @@ def test_random_points():
         ),
         ([*HELD, "--select", "cluster", "--halving", "1"], "--halving 1 must be 2 or more"),
         ([*HELD, "--select", "cluster", "--fresh-seeds", "0"], "--fresh-seeds 0 must be 1 or more"),
-        ([*HELD, "--select", "cluster", "--samples", "1"], "--samples 1 must be 2 or more"),
+        ([*HELD, "--select", "cluster", "--samples", "0"], "--samples 0 must be 2 or more"),
         (["--samples", "3"], "say by which accuracy with --select cluster"),
+        (["--fresh-seeds", "2"], "say by which accuracy with --select cluster"),
     ],
 )
 def test_one_line_says_what_is_wrong(capsys, tmp_path, arguments, message):

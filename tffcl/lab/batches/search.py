@@ -208,7 +208,7 @@ def search(
     options, seeds = SearchOptions(select, halving, fresh_seeds), list(seeds)
     planned = sweep.plan_given(
         method, over, population, task=task, seeds=seeds, later=later, memory=memory, overrides=overrides,
-        protocol=protocol, draw=samples and functools.partial(drawn, samples=samples, seed=seeds[0]),
+        protocol=protocol, draw=None if samples is None else functools.partial(drawn, samples=samples, seed=seeds[0]),
     )  # fmt: skip
     return run_search(
         planned, out, options, data_dir=data_dir, resume=resume, overwrite=overwrite, show_progress=show_progress,

@@ -113,9 +113,9 @@ def add_sweep(parser):
     samples = "with --select: N points at random; values may be LOW..HIGH"
     parser.add_argument("--samples", type=int, metavar="N", help=samples)
     halving = "with --select: stop bad points early, keep 1/H"
-    parser.add_argument("--halving", type=int, default=0, metavar="H", help=halving)
+    parser.add_argument("--halving", type=int, metavar="H", help=halving)
     fresh = "with --select: to test with (default: 3)"
-    parser.add_argument("--fresh-seeds", type=int, default=3, metavar="N", help=fresh)
+    parser.add_argument("--fresh-seeds", type=int, metavar="N", help=fresh)
     shared.add_out_options(parser)
 
 
@@ -129,8 +129,10 @@ def sweep(options) -> int:
     texts = [("--over", options.over), *([("--and", options.second)] if options.second else [])]
     if options.select:
         return _search(options, overrides, source, texts)
-    if options.samples or options.halving:
-        raise UserError("--samples and --halving choose among points; say by which accuracy with --select cluster")
+    if {options.samples, options.halving, options.fresh_seeds} != {None}:
+        raise UserError(
+            "--samples, --halving and --fresh-seeds choose among points; say by which accuracy with --select cluster"
+        )
     axes = [sweep.parse_axis(text, source, option) for option, text in texts]
     planned = sweep.plan(
         options.task, options.algorithm, axes, seeds=shared.parse_seeds(options.seeds), overrides=overrides
@@ -153,9 +155,10 @@ def _default_out(kind: str, options, axes) -> str:
 def _search(options, overrides: Mapping, source, texts) -> int:
     from tffcl.lab.batches import search, sweep
 
-    chosen = search.SearchOptions(options.select, options.halving, options.fresh_seeds)
+    given = {name: getattr(options, name) for name in ("halving", "fresh_seeds")}
+    chosen = search.SearchOptions(options.select, **{name: each for name, each in given.items() if each is not None})
     seeds, points = shared.parse_seeds(options.seeds), None
-    if options.samples:
+    if options.samples is not None:
         axes, points = search.random_axes(texts, source, options.samples, seeds[0])
     else:
         axes = [sweep.parse_axis(text, source, option) for option, text in texts]

@@ -203,7 +203,7 @@ def read_study(
       seeds: Those that are read; default all.
 
     Raises:
-      UserError: If there is no `batch.json`, nothing of what is asked for, or a file is damaged.
+      UserError: If there is no `batch.json`, none of the cells, not all of the seeds, or a file is damaged.
     """
     path = pathlib.Path(path)
     file, noted = path / INDEX, read_index(path, "study")
@@ -212,9 +212,10 @@ def read_study(
     chosen, others = [], []
     for cell in noted["cells"]:
         (chosen if cells is None or (cell["column"], cell["row"]) in cells else others).append(cell)
+    absent = sorted({*seeds} - {*noted["seeds"]})
     noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
-    if not (noted["cells"] and noted["seeds"]):
-        wanted = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
+    if absent or not noted["cells"]:
+        wanted = f"seed {', '.join(map(str, absent))}" if absent else "these cells"
         raise UserError(f"{path} holds no results of {wanted}; the study has to be run with them first")
     with telling_damage(file):
         results = [_read_cell(path, cell, noted["seeds"]) for cell in chosen]
