@@ -12,9 +12,10 @@ from tests.lab.batches.test_small_tasks import missing
 from tests.lab.batches.test_study import SHORT
 from tests.lab.cli.test_cli import fails
 from tests.lab.reporting.test_answer_figures import titles
+from tffcl import registry
 from tffcl.lab.batches import batch, search, study, study_file, study_plan
 from tffcl.lab.cli.main import main
-from tffcl.lab.reporting import league_table, study_results
+from tffcl.lab.reporting import league_table, study_results, style
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import Stat, human_time
 from tffcl.lab.reporting.results_page import results_page, write_leagues
@@ -231,7 +232,7 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
         and "http:" not in text
         and "https:" not in text
     )
-    assert text.count("<img ") == 2 and "Forty clients in four rotations." in text  # no groups: nobody formed clusters
+    assert text.count("<img ") == 4 and "Forty clients in four rotations." in text  # no groups: nobody formed clusters
     assert picture.read_bytes().startswith(b"<?xml")
     markdown = results_page(results)
     assert "(results/mine/league.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown
@@ -316,6 +317,43 @@ def with_accuracies(study, tmp_path, accuracies):
             if place != before:
                 shutil.copy(before / "rounds.csv", place)
     return study_results.read_study(copy)
+
+
+@pytest.mark.parametrize(
+    ("solo", "note", "first", "second"),
+    [
+        ([40, 30, 61], "", ("SOLO", style.color(0)), ("FedAvg", style.color(1))),
+        ([40, 30, 99], "", ("SOLO", style.color(0)), ("FedAvg", style.color(1))),  # FedAvg led in between
+        ([40, 56, 99], "", ("SOLO", style.color(0)), ("FedAvg", style.GREY)),
+        ([40, 56, 99], registry.ORACLE, ("FedAvg", style.color(0)), ("known groups", style.GREY)),
+    ],
+    ids=["overtaken", "twice ahead", "ahead", "known"],
+)
+def test_who_leads_after_so_many_rounds_and_bytes(read, tmp_path, solo, note, first, second):
+    study = with_accuracies(read, tmp_path, {"FedAvg": {0: 0.5, 1: 0.6}, "SOLO": {0: 0.5, 1: 0.6}})
+    values = {"fedavg": ([20, 50, 50], [20, 60, 80]), "solo": (solo, solo)}
+    for place in study.path.glob("*/*/seed-*"):
+        method, sent = place.parent.name, 1e6 * (place.parent.name == "fedavg")
+        accuracies = ["", *(0.01 * each for each in values[method][int(place.name[-1])])]
+        lines = [f"{number},{each},{sent},0" for number, each in enumerate(accuracies, 1)]
+        (place / "rounds.csv").write_text("\n".join(["round,cluster_accuracy,down_bytes,up_bytes", *lines]))
+        summary = json.loads((place / "summary.json").read_text())
+        summary |= {"rounds": 4, "traffic": {"down_bytes": 5 * sent, "up_bytes": 0}}  # a fifth of it before the rounds
+        summary["notes"] = [note] if method == "solo" else []
+        (place / "summary.json").write_text(json.dumps(summary))
+
+    def lines(over):
+        (axes,) = league_table.leaders_figure(study, over).panels
+        return {(line.get_label(), line.get_color()): line.get_xydata() for line in axes.lines}
+
+    found = lines("rounds")
+    assert list(found) == [first, second]
+    means = {"FedAvg": [20, 55, 65]}
+    for (name, _), points in found.items():
+        np.testing.assert_allclose(points.T, [[2, 3, 4], means.get(name, solo)])
+    (only,) = lines("bytes").items()  # SOLO sends nothing
+    assert only[0] == ("FedAvg", style.color(0))
+    np.testing.assert_allclose(only[1].T, [[3, 4, 5], [20, 55, 65]])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The table of a league: every method on one setting, with all that a reader compares methods by; and its picture, what
-every method gives on every setting, beside FedAvg, and which groups it finds."""
+"""The table of a league: every method on one setting, with all that a reader compares methods by; its pictures: what
+every method gives on every setting, beside FedAvg, which groups it finds, and who leads after how much work."""
 
 import dataclasses
 import math
@@ -25,8 +25,8 @@ from tffcl.lab.reporting.number_format import (
 from tffcl.lab.reporting.study_results import Result, StudyResults
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.lab.reporting.table import Table
-from tffcl.registry import PLAIN
-from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, Metric
+from tffcl.registry import GIVEN, ORACLE, PLAIN
+from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, ROUND, Metric
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunNumbers
 
@@ -352,3 +352,68 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
+
+
+OVER = {"rounds": "rounds", "bytes": "megabytes, down and up"}
+
+
+def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
+    """Draws, for each setting, the methods that at some number of rounds or bytes have given the best of all so far.
+
+    A line is the mean over the seeds of what the setting compares, at the evaluations that all of them have. Who leads
+    first stands first; in grey beside them are FedAvg and, dotted, groups that were known, which lead nothing.
+
+    Args:
+      study: The league.
+      over: One of `OVER`. Bytes have signatures among them; who sends nothing has no line over them.
+    """
+    curves: dict[str, dict[Result, np.ndarray]] = {}
+    for result in study.results:
+        if (curve := _curve(study, result, over)).size:
+            curves.setdefault(result.noted["column"], {})[result] = curve
+    figure = style.new_panels(len(curves), 3.3, width=4.3)
+    for axes, (column, own) in zip(figure.panels, curves.items()):
+        metric = _metric(next(iter(own)))
+        known = [each for each in own if _is_given(study, each)]
+        leading = _leading({each: own[each] for each in own if each not in known}, metric)
+        looks = {each: style.line_style(number) for number, each in enumerate(leading)}
+        plain = [each for each in own if each.noted["method"] == BASELINE and each not in looks]
+        looks |= {each: {"color": style.GREY} for each in plain}
+        looks |= {each: {"color": style.GREY, "linestyle": ":", "label": "known groups"} for each in known}
+        for each, look in looks.items():
+            axes.plot(*own[each], linewidth=1.6, **{"label": each.noted["row"], **look})
+        axes.set(title=column, xlabel=OVER[over], ylabel=metric.axis)
+        if over == "bytes":
+            ends = [own[each][0, end] for each in looks for end in (0, -1)]
+            style.tick_ratios(axes.xaxis, min(ends), max(ends))
+        axes.legend(fontsize=8, edgecolor="none", framealpha=0.7, borderpad=0.1)
+        style.tidy(axes)
+    return figure
+
+
+def _curve(study: StudyResults, result: Result, over: str) -> np.ndarray:
+    """Rounds, or megabytes sent by then, and what the column compares, float [2, evaluations]: means over the seeds."""
+    metric, found = _metric(result), []
+    for run in _runs(study, result).values():
+        exchanged, before = run.exchanged()
+        places = run.rounds[ROUND] if over == "rounds" else 1e-6 * (before + np.cumsum(exchanged))
+        found.append([places, metric.scale * run.rounds.get(metric.column, np.full(len(places), np.nan))])
+    ended = min((len(places) for places, _ in found), default=0)
+    curve = np.mean([[each[:ended] for each in run] for run in found], axis=0) if ended else np.empty((2, 0))
+    return curve[:, np.isfinite(curve[1]) & (curve[0] > 0)]
+
+
+def _is_given(study: StudyResults, result: Result) -> bool:
+    """Whether nothing had to find its groups, as each of its runs says."""
+    run = next(iter(_runs(study, result).values()))
+    return not {GIVEN, ORACLE}.isdisjoint(run.summary.get("notes", []))
+
+
+def _leading(curves: Mapping[Result, np.ndarray], metric: Metric) -> list[Result]:
+    """Who has given the best so far at some place, in the order of the places."""
+    sign, best, found = (1 if metric.better == DOWN else -1), math.inf, {}
+    points = [(place, sign * value, each) for each, curve in curves.items() for place, value in curve.T]
+    for _, value, each in sorted(points, key=lambda point: point[:2]):
+        if value < best:
+            best, found[each] = value, None
+    return list(found)

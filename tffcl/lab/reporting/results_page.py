@@ -136,8 +136,10 @@ def league_page(study: StudyResults) -> str:
 
 
 def _pictures(study: StudyResults) -> dict[str, str]:
-    """A picture for each panel of the league's, as base64 of its SVG, by title: each as wide as a page."""
+    """A picture for each panel of the league's, and for who leads after how much work, as base64 of its SVG, by title:
+    each as wide as a page."""
     figures = {title: league_table.league_figure(study, [panel]) for panel, title in league_table.PANELS.items()}
+    figures |= {f"who leads over {over}": league_table.leaders_figure(study, over) for over in league_table.OVER}
     drawn = {title: style.to_bytes(figure, "svg") for title, figure in figures.items() if figure.axes}
     return {title: base64.b64encode(picture).decode("ascii") for title, picture in drawn.items()}
 

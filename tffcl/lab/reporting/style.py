@@ -194,7 +194,9 @@ def to_bytes(figure: Figure, format: str) -> bytes:
     """Returns a figure as "svg", whose texts stay texts, or "pdf", the same bytes each time."""
     data, dated = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[format]
     take_literally(figure)
-    with matplotlib.rc_context({"svg.hashsalt": "tffcl", "svg.fonttype": "none"}):
+    # Each text names all fonts that might draw it: matplotlib's own and any are enough.
+    fonts = ["DejaVu Sans", "sans-serif"]
+    with matplotlib.rc_context({"svg.hashsalt": "tffcl", "svg.fonttype": "none", "font.sans-serif": fonts}):
         figure.savefig(data, format=format, bbox_inches="tight", pad_inches=0.1, metadata={dated: None})
     return data.getvalue()
 
