@@ -194,9 +194,10 @@ def to_bytes(figure: Figure, format: str) -> bytes:
     """Returns a figure as "svg", whose texts stay texts, or "pdf", the same bytes each time."""
     data, dated = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[format]
     take_literally(figure)
-    # Each text names all fonts that might draw it: matplotlib's own and any are enough.
-    fonts = ["DejaVu Sans", "sans-serif"]
-    with matplotlib.rc_context({"svg.hashsalt": "tffcl", "svg.fonttype": "none", "font.sans-serif": fonts}):
+    look = {"svg.hashsalt": "tffcl", "svg.fonttype": "none"}
+    if format == "svg":  # each text names its fonts there; a browser finds others for letters that the first lacks
+        look["font.sans-serif"] = [matplotlib.rcParams["font.sans-serif"][0], "sans-serif"]
+    with matplotlib.rc_context(look):
         figure.savefig(data, format=format, bbox_inches="tight", pad_inches=0.1, metadata={dated: None})
     return data.getvalue()
 
