@@ -25,7 +25,8 @@ def write(root, clients=("bonn", "oslo"), each=12):
 
 def test_folders_become_clients_with_named_labels(tmp_path):
     held, (x, y) = write(tmp_path), digits.load()
-    (tmp_path / "bonn" / "3" / "Thumbs.db").write_text("no picture")
+    for name in ("Thumbs.db", "photo.HEIC", ".hidden.heic"):
+        (tmp_path / "bonn" / "3" / name).write_text("no picture")
     (tmp_path / ".hidden").mkdir()
     population = Population.from_folders(tmp_path, test=0.25, validation=0.2)
     assert population.names.tolist() == ["bonn", "oslo"] and population.label_names == tuple("0123456789")
@@ -35,6 +36,7 @@ def test_folders_become_clients_with_named_labels(tmp_path):
         found = np.concatenate([each.x for each in parts]), np.concatenate([each.y for each in parts])
         order, wanted = ([each.tobytes() for each in images] for images in (found[0], x[held[name]]))
         assert sorted(order) == sorted(wanted) and sorted(found[1]) == sorted(y[held[name]])
+    assert population.note == "2 files are no pictures by their names, and left out: .db, .heic"
     same = Population.from_folders(tmp_path, test=0.25, validation=0.2)
     np.testing.assert_array_equal(same.test(0).x, population.test(0).x)
 
@@ -82,6 +84,11 @@ def test_folders_that_are_none_are_refused_in_one_line(tmp_path):
         with pytest.raises(UserError, match=message):
             Population.from_folders(path, **options)
     (tmp_path / "good" / "york").rmdir()
+    for name in ("e\u0301", "\u00e9"):  # as one system writes it and another one
+        (tmp_path / "good" / "bonn" / name).mkdir()
+    with pytest.raises(UserError, match=r"the labels 'e\\u0301' and '\\xe9' are both written"):
+        Population.from_folders(tmp_path / "good")
+    (tmp_path / "good" / "bonn" / name).rmdir()
     for options, message in (
         ({"image_size": [8]}, r"image_size is \[8\]; it must be height and width"),
         ({"channels": 2}, "channels is 2; it must be 1 for grey or 3"),
@@ -94,6 +101,12 @@ def test_folders_that_are_none_are_refused_in_one_line(tmp_path):
         Population.from_folders(tmp_path / "good")
     assert Population.from_folders(tmp_path / "good", image_size=8).example_spec["x"].shape == [8, 8, 1]
     wide.with_name("._wide.png").write_text("what another system puts there")
+    for place in (".", "oslo", "oslo/1/more"):  # silently, some of the pictures would be missing
+        (tmp_path / "good" / place).mkdir(exist_ok=True)
+        with pytest.raises(UserError, match="stray.png would be left out; the pictures of a client are in folders of"):
+            wide.rename(stray := tmp_path / "good" / place / "stray.png")
+            Population.from_folders(tmp_path / "good")
+        stray.rename(wide)
     wide.unlink()
     Population.from_folders(tmp_path / "good")
     large = b"BM" + bytes(12) + np.array([40, 60_000, 60_000], "<i4").tobytes() + bytes([1, 0, 24, *[0] * 25])

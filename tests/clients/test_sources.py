@@ -310,6 +310,15 @@ class Frame:
         ({2.0: (X, Y)}, "client IDs are of float; they must be all text or all whole numbers"),
         ({"a": (X, Y), "a ": (X, Y)}, "client IDs 'a' and 'a ' differ by blanks around them only; .strip.. makes one"),
         ({"a": (X, np.array(["no", " no", " "] * 2))}, "the labels ' no' and 'no' differ by blanks around them only"),
+        (
+            {"\u00e9": (X, Y), "e\u0301": (X, Y)},
+            r"client IDs 'e\\u0301' and '\\xe9' are both written .; unicodedata.norm",
+        ),
+        ({"a": (X, Y * 1e39)}, "the labels of client a have entries beyond what float32 holds, 3.4e38"),
+        (
+            {"a": (X, Y + 2**31)},
+            "client a has the label 2147483.*; so large a number is no class: y.astype.float. makes",
+        ),
         ({-1: (X, Y)}, "client ID -1 is not from 0 to 2147483647; use text"),
         ({2**31: (X, Y)}, "client ID 2147483648 is not from 0 to 2147483647; use text"),
         ({"a": (X, Y), "b": (X[:0], Y[:0])}, "client b has no training examples; every client needs at least 1"),
@@ -383,7 +392,7 @@ def test_arrays_that_are_no_clients_data_are_refused_in_one_line(examples, messa
     [
         ({"b": (X, Y), 3: (X, Y)}, "client 3 has test examples, but no training examples"),
         ({"a": (NAN, Y)}, "the test examples of client a have NaN or infinite entries"),
-        ({"a": (X[:, :1], Y)}, r"the examples of client a are float32 \[1\], those of client a float32 \[2\]"),
+        ({"a": (X[:, :1], Y)}, r"the test examples of client a are float32 \[1\], those of client a float32 \[2\]"),
         ((X, Y), r"test is of tuple; it must be a mapping of client IDs"),
     ],
 )

@@ -401,7 +401,8 @@ def test_columns_of_too_many_texts_are_refused():
     frame = pandas.DataFrame(dict(user=["a"] * 1001, ill=1, name=[f"n{number}" for number in range(1001)]))
     with pytest.raises(UserError, match="column name holds 1,001 different texts in training examples; from 1 to 1000"):
         read(frame)
-    assert len(read(frame[:1000]).feature_names) == 1000
+    many = read(frame[:1000])
+    assert len(many.feature_names) == 1000 and "name has 1000 categories in 1000 rows, and new ones" in many.note
     # A day or a number that was read as text, as times of day with seconds are, is said to be one.
     for text, cure in (("2021-01-01 00:{:02d}:{:02d}", r"are dates; \(pandas"), ("{},{:02d}", "are numbers; pandas")):
         texts = [text.format(*divmod(number, 60)) for number in range(1001)]
@@ -412,7 +413,9 @@ def test_columns_of_too_many_texts_are_refused():
 def test_a_table_may_be_a_file(small, tmp_path):
     small.to_csv(tmp_path / "small.csv", index=False)
     np.testing.assert_array_equal(read(tmp_path / "small.csv").train(0).x, read(small).train(0).x)
-    for name in ("small.parquet", "small.pq"):
+    with pytest.raises(UserError, match="the table is of str; it must be a pandas.DataFrame$"):
+        read(small).features_of(str(tmp_path / "small.csv"))
+    for name in ("small.parquet", "small.pq", "small.PARQUET"):
         small.to_parquet(tmp_path / name)
         np.testing.assert_array_equal(read(tmp_path / name).train(0).x, read(small).train(0).x)
     small.assign(**{"": 1}).to_csv(tmp_path / "indexed.csv")
@@ -514,6 +517,9 @@ def test_blanks_around_texts_do_not_count(small, tmp_path):
         assert "are one" in read(frame, group="town", known=known).note and "are one" not in known.note
     pandas.testing.assert_frame_equal(blank, before)
     np.testing.assert_array_equal(known.features_of(blank), known.features_of(tidy))
+    # As one system writes it and another one.
+    found = read(tidy.assign(user=["\u00e9", "b", "e\u0301", "b", "\u00e9", "b"]), group="town")
+    assert found.names.tolist() == ["b", "\u00e9"] and "are one: blanks around texts do not count, nor" in found.note
     named = read(tidy.assign(sex=pandas.Categorical(["m ", " f"] * 3, categories=["m ", " f"])))
     assert named.feature_names[2:4] == ("sex=m", "sex=f")
     doubled = pandas.Categorical(["m ", "m"] * 3)

@@ -20,7 +20,7 @@ from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
-from tffcl.rounds import blocks, shards
+from tffcl.rounds import blocks, shards, simulation
 from tffcl.runtime import memory
 
 
@@ -35,6 +35,15 @@ def test_a_model_that_is_not_finite_names_the_client_and_changes_nothing(tff_wor
     ):
         method.next(state, cohort_of(population, [0, 1], 4))
     np.testing.assert_array_equal(state.models[0], model.initial)
+
+
+def test_what_to_scale_is_told_of_every_input_and_of_numbers_to_predict():
+    given = {"age": np.array([40.0]), "pulse": np.array([-70.0])}, np.array([20_000.0])
+    cohort = cohort_of(Population.from_arrays({"a": given}), [0], 4)
+    with pytest.raises(
+        UserError, match=r"client a .* its features .*largest is 70\), or its labels .*largest is 20000"
+    ):
+        simulation.check_finite({"finite": np.array([False]), "loss": np.array([np.nan])}, cohort)
 
 
 def test_a_client_without_examples_is_refused(digit_clients):

@@ -14,6 +14,7 @@ clients:
 | any of these, `[n, 1]` | the same, `[n]` |
 """
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -68,7 +69,7 @@ def _to_numbers(given, x: np.ndarray) -> str:
 
 
 def check_finite(x: np.ndarray, what: str, given=None):
-    """Checks that no number is NaN or infinite.
+    """Checks that no number is NaN or infinite, or would be infinite in float32.
 
     Args:
       x: Numbers `[n, ...]`.
@@ -78,7 +79,11 @@ def check_finite(x: np.ndarray, what: str, given=None):
     Raises:
       UserError: If one is; says in how many rows, and where the first is.
     """
-    if x.dtype.kind != "f" or np.isfinite(x).all():
+    if x.dtype.kind != "f":
+        return
+    if np.isfinite(x).all():
+        if x.dtype.itemsize > 4 and x.size and np.abs(x).max() > np.finfo(np.float32).max:
+            raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
         return
     wrong = ~np.isfinite(x)
     first, rows = np.argwhere(wrong)[0], int(wrong.reshape(len(x), -1).any(axis=1).sum())
@@ -158,7 +163,7 @@ def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
       parts: The labels, or the distinct ones, of each client.
 
     Raises:
-      UserError: If two names differ by blanks around them only.
+      UserError: As `check_apart`.
     """
     texts, bools = set(), False
     for part in parts:
@@ -170,14 +175,18 @@ def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
 
 
 def check_apart(texts: Iterable[str], what: str):
-    """Raises UserError if two texts differ by blanks around them only, which make two of what is one."""
+    """Raises UserError if two texts differ by blanks around them only, or by how accents are encoded, as names of
+    files from another system are: these make two of what is one."""
     first: dict[str, str] = {}
     for each in sorted(texts):
-        other = first.setdefault(each.strip(), each)
-        if other != each and each.strip():  # blanks alone may be characters
-            raise UserError(
-                f"{what} {other!r} and {each!r} differ by blanks around them only; .strip() makes one of them"
-            )
+        other = first.setdefault(unicodedata.normalize("NFC", each).strip(), each)
+        if other == each or not each.strip():  # blanks alone may be characters
+            continue
+        if other.strip() == each.strip():
+            told = f"{other!r} and {each!r} differ by blanks around them only; .strip()"
+        else:
+            told = f"{other!a} and {each!a} are both written {each}; unicodedata.normalize('NFC', ...)"
+        raise UserError(f"{what} {told} makes one of them")
 
 
 def written(category) -> str:
@@ -238,8 +247,9 @@ def coded_labels(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.n
     end = len(names) if names else 2**31 - 1
     if y.size and (y.min() < 0 or y.max() >= end):
         wrong = y.min() if y.min() < 0 else y.max()
-        rule = "labels count from 0" if wrong < 0 or not names else f"there are {end} label_names"
-        raise UserError(f"{whose} has the label {wrong}; {rule}{_CURE if wrong < 0 else ''}")
+        rule = f"labels count from 0{_CURE}" if wrong < 0 else f"there are {end} label_names"
+        large = "so large a number is no class: y.astype(float) makes numbers to predict"
+        raise UserError(f"{whose} has the label {wrong}; {rule if wrong < 0 or names else large}")
     return y.astype(np.int32)
 
 

@@ -3,7 +3,7 @@ never TensorFlow."""
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def read_folders(
     """Makes examples of folders of pictures; `Population.from_folders` says what it is given.
 
     Raises:
-      UserError: If there are no pictures, one cannot be read, or they are of two sizes.
+      UserError: As of `Population.from_folders`.
     """
     check_kind("root", root, (str, os.PathLike), "the path of a folder with ROOT/CLIENT/LABEL/NAME.png")
     root = pathlib.Path(root).expanduser()
@@ -55,8 +55,9 @@ def read_folders(
         x[row] = picture.reshape(x.shape[1:])
     clients, names = (np.array([path.parts[place] for path in paths]) for place in (-3, -2))
     labels = {label.name for client in _folders(root) for label in _folders(client)}
+    arrays.check_apart(labels, "the labels")
     parts = split(clients, test, validation, seed)
-    return Table(x, names, parts, None, None, tuple(arrays.in_order(labels)), "")
+    return Table(x, names, parts, None, None, tuple(arrays.in_order(labels)), _left_out(root))
 
 
 def _pictures(root: pathlib.Path) -> list[pathlib.Path]:
@@ -70,7 +71,28 @@ def _pictures(root: pathlib.Path) -> list[pathlib.Path]:
         if not own:
             raise UserError(f"client {client.name} has no pictures; {_FORM}, ending in {', '.join(_ENDINGS)}")
         paths += own
+    for path in _beside_labels(root, clients):
+        if _is_picture(path):
+            raise UserError(f"{path} would be left out; {_FORM}")
     return paths
+
+
+def _beside_labels(root: pathlib.Path, clients: list[pathlib.Path]) -> Iterator[pathlib.Path]:
+    """What is above the folders of labels, and in folders inside them."""
+    yield from root.iterdir()
+    for client in clients:
+        yield from client.iterdir()
+        for label in _folders(client):
+            for below in _folders(label):
+                yield from below.rglob("*")
+
+
+def _left_out(root: pathlib.Path) -> str:
+    """What a reader of results should know of files beside the pictures, which may be pictures in another format."""
+    files = [path for client in _folders(root) for label in _folders(client) for path in label.iterdir()]
+    others = [path for path in files if not _is_picture(path) and not path.name.startswith(".") and path.is_file()]
+    endings = ", ".join(sorted({path.suffix.lower() or path.name for path in others}))
+    return f"{len(others)} files are no pictures by their names, and left out: {endings}" if others else ""
 
 
 def _is_picture(path: pathlib.Path) -> bool:

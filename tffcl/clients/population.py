@@ -367,7 +367,7 @@ class Population(Shown):
         seed: int = 0,
         known: "Population | None" = None,
     ) -> "Population":
-        """Makes a population of folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg and others of Pillow's).
+        """Makes a population of folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg, .bmp, .gif, .webp, .tif).
 
         Examples are uint8 `[n, height, width, channels]`. All folders name labels: an empty one a label of newcomers.
 
@@ -381,7 +381,7 @@ class Population(Shown):
           known: As of `from_arrays`.
 
         Raises:
-          UserError: If a client has no pictures, one cannot be read, or they are of two sizes.
+          UserError: If a client has no pictures, one cannot be read or lies elsewhere, or they are of two sizes.
         """
         read = read_folders(root, image_size=image_size, channels=channels, test=test, validation=validation, seed=seed)
         return cls(**sources.from_table(read, known))

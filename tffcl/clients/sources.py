@@ -123,8 +123,8 @@ def fields(
         theirs = known.train_examples.held[int(known.client_ids[0])]
         _check_alike(numbers, theirs, "the clients' {what} are", "those of the known clients")
 
-    def check(number: int, each: ClientExamples):
-        _check_alike(each, first, f"the {{what}} of client {name_of[number]} are", f"those of client {shown[0]}")
+    def check(number: int, each: ClientExamples, kind: str = ""):
+        _check_alike(each, first, f"the {kind}{{what}} of client {name_of[number]} are", f"those of client {shown[0]}")
 
     none = ClientExamples(tf.nest.map_structure(lambda leaf: leaf[:0], first.x), first.y[:0])
     test, validation = _of_all(train, test, none), validation and _of_all(train, validation, none)
@@ -134,7 +134,7 @@ def fields(
         counted[kind] = {}
         for number in few_of(list(examples)) if few and examples else _bar(examples, kind):
             each = examples[number]
-            check(number, each)
+            check(number, each, "test " if kind == "test" else "")
             values = each.y[:0] if each.y.dtype.kind == "f" else each.y
             counted[kind][number] = len(each), *np.unique(values, return_counts=True)
     seen = [values for clients in counted.values() for _, values, _ in clients.values()]
@@ -407,8 +407,6 @@ def _numbers(given, what: str) -> np.ndarray:
     x = arrays.numbers_of(given, what)
     arrays.check_finite(x, what, given)
     if x.dtype.kind == "f" and x.dtype.itemsize > 4:
-        if x.size and np.abs(x).max() > np.finfo(np.float32).max:
-            raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
         for place, column in enumerate(x.T if x.ndim == 2 else [x]):
             if one := arrays.one_in_float32(column):
                 where = f" in column {getattr(given, 'columns', range(x.shape[1]))[place]}" if x.ndim == 2 else ""

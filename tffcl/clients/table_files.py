@@ -3,6 +3,7 @@
 import functools
 import pathlib
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tffcl.errors import UserError
 
 _GIVE_IT = "makes a DataFrame to give in its place"
-_FEW = 5  # so many texts that are numbers may be categories that somebody has numbered
+FEW = 5  # so many texts that are numbers may be categories that somebody has numbered
 _MONTH = r"(\d{1,2}|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)"
 _DATE = re.compile(
     rf"(\d{{4}}([-/.]){_MONTH}\2\d{{1,2}}|\d{{1,2}}([-/. ]){_MONTH}\5(\d{{4}}|\d{{2}}))([T ].*)?", re.IGNORECASE
@@ -28,7 +29,7 @@ def read_table_file(path: pathlib.Path, client: str):
     import pandas
 
     try:
-        if path.suffix in (".parquet", ".pq"):
+        if path.suffix.lower() in (".parquet", ".pq"):
             return pandas.read_parquet(path, dtype_backend="numpy_nullable")
         # Types of columns may not depend on how long a file is, as those of parts do.
         # Blanks after a comma would make a text of a number that is missing.
@@ -55,11 +56,11 @@ def read_table_file(path: pathlib.Path, client: str):
         raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
 
 
-def check_form(frame):
-    """Raises UserError for what is no table, or one whose columns no single name tells apart."""
+def check_form(frame, others: str = ""):
+    """Raises UserError for what is no table, or one whose columns no single name tells apart; `others` are named as
+    allowed, too."""
     if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
-        kind = type(frame).__name__
-        raise UserError(f"the table is of {kind}; it must be a pandas.DataFrame, or a path of a CSV file")
+        raise UserError(f"the table is of {type(frame).__name__}; it must be a pandas.DataFrame{others}")
     if frame.columns.nlevels > 1:
         raise UserError(
             f"the table's columns have names of {frame.columns.nlevels} parts, {frame.columns[0]}; "
@@ -71,8 +72,8 @@ def check_form(frame):
 
 
 def tidied(frame, names: Iterable[str]) -> tuple:
-    """Returns a table in whose columns of these names texts have no blanks around them, and blank ones and NaN are
-    missing in every type of column, as in a CSV file; and notes of texts that become one by it."""
+    """Returns a table in whose columns of these names texts have no blanks around them and accents of one encoding,
+    and blank ones and NaN are missing in every type of column, as in a CSV file; and notes of texts that become one."""
     import pandas
     from pandas.api import types
 
@@ -91,13 +92,16 @@ def tidied(frame, names: Iterable[str]) -> tuple:
             first: dict[str | None, str] = {None: ""}
             for each in sorted(texts):
                 if (other := first.setdefault(_tidied(each), each)) not in ("", each):
-                    notes.append(f"{other!r} and {each!r} of column {name} are one: blanks around texts do not count")
+                    notes.append(
+                        f"{other!r} and {each!r} of column {name} are one: blanks around texts do not count, nor how "
+                        "accents are encoded"
+                    )
                     break
     return frame, notes
 
 
 def _tidied(value):
-    return value.strip() or None if isinstance(value, str) else value
+    return unicodedata.normalize("NFC", value).strip() or None if isinstance(value, str) else value
 
 
 def _tidied_categories(column):
@@ -109,13 +113,15 @@ def _tidied_categories(column):
     try:
         return kept.cat.rename_categories([name for name in names if name is not None])
     except ValueError:
-        raise UserError(f"column {column.name} has two categories of which only blanks around them differ") from None
+        raise UserError(
+            f"column {column.name} has two categories of which only blanks around them or encodings of accents differ"
+        ) from None
 
 
 def numbers_in_texts(name: str, texts: Sequence[str]) -> str:
     """Says how many of a column's different texts are dates or numbers, and what makes numbers of them, as a part of a
     sentence; "" where they are few."""
-    column, most = f"frame[{name!r}]", max(_FEW, len(texts) / 2)
+    column, most = f"frame[{name!r}]", max(FEW, len(texts) / 2)
     dates = [each for each in texts if _DATE.fullmatch(each)]
     if len(dates) > most:
         which = "" if all(each[:4].isdecimal() for each in dates) else ", format=..."  # or days may be taken for months

@@ -12,7 +12,7 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
-from tffcl.clients.table_files import check_form, label_notes, numbers_in_texts, read_table_file, tidied
+from tffcl.clients.table_files import FEW, check_form, label_notes, numbers_in_texts, read_table_file, tidied
 from tffcl.display import listed
 from tffcl.errors import UserError, did_you_mean, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
@@ -265,6 +265,8 @@ def _notes(frame, rules: TableRules) -> list[str]:
         texts = () if column.categories is None or _is_categorical(frame[name]) else column.categories
         if told := numbers_in_texts(name, texts):
             found.append(f"column {name} holds texts, each of which is a category, {told}")
+        elif len(texts) > max(FEW, len(frame) / 2):
+            found.append(f"column {name} has {len(texts)} categories in {len(frame)} rows, and new ones are of none")
     return found
 
 
@@ -276,7 +278,7 @@ def _is_nameless(column) -> bool:
 def _as_frame(frame, client: str):
     if isinstance(frame, (str, pathlib.Path)):
         frame = read_table_file(pathlib.Path(frame).expanduser(), client)
-    check_form(frame)
+    check_form(frame, ", or a path of a CSV file")
     if not len(frame):
         raise UserError("the table has no rows")
     return frame.reset_index(drop=True)

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.aggregators.collect import by_client
 from tffcl.client_work.client_work import KEPT, OPTIMIZER
+from tffcl.clients.client_examples import inputs_of
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import on_devices
@@ -150,9 +151,13 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
         with on_devices():  # for the message alone
-            largest = np.abs(cohort.population.train(cohort.client_ids[bad]).x.astype(float)).max()
+            held = cohort.population.train(cohort.client_ids[bad])
+        largest = max(np.abs(each.astype(float)).max() for each in inputs_of(held.x).values())
+        told = f"features where the model does not (the largest is {largest:g})"
+        if held.y.dtype.kind == "f":
+            told += f", or its labels (the largest is {np.abs(held.y).max():g})"
         raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite "
             f"(loss {reports['loss'][bad]:g}) in round {cohort.seed[1]}; a lower learning_rate or momentum helps, "
-            f"or scaling its features where the model does not (the largest is {largest:g})"
+            f"or scaling its {told}"
         )

@@ -251,7 +251,10 @@ def test_label_histograms_have_totals(population):
     clients = next(axes for axes in figure.axes if "of the client" in axes.get_xlabel())
     assert sorted(clients.patches[0].get_data().values) == sorted(counts.sum(axis=1))
     drawn(figure)
-    drawn(figures.label_histograms(counts))
+    names = [f"name {number}" for number in range(10)]
+    drawn(named := figures.label_histograms(counts, label_names=names))
+    main = next(axes for axes in named.axes if axes.get_xlabel() == "label")
+    assert [text.get_text() for text in main.get_xticklabels()] == names
 
 
 def test_client_accuracies_are_dots_of_all_seeds(runs):

@@ -248,7 +248,9 @@ def test_nothing_of_a_figure_has_the_colours_of_paper_or_a_name_of_another(runs)
 def test_the_clusters_of_a_run(runs):
     run = runs[2]
     images = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)
-    run = dataclasses.replace(run, samples=run_files.Samples(images, np.arange(9), np.repeat([0, 1, 2], 3)))
+    samples = run_files.Samples(images, np.arange(9), np.repeat([0, 1, 2], 3))
+    summary = {**run.summary, "label_names": [*"abcdefghij"]}
+    run = dataclasses.replace(run, samples=samples, summary=summary)
     table = cluster_tables.clusters_table(run, compared=False)
     assert [row[0].text for row in table.rows] == ["0", "1", "2"]
     for number, row in enumerate(table.rows):
@@ -261,7 +263,8 @@ def test_the_clusters_of_a_run(runs):
         assert cells["local %"].text == f"{100 * np.nanmean(run.clients.local_accuracy[own]):.2f}"
         counts = run.clients.label_counts[own].sum(axis=0)
         assert [share for share, _ in cells["labels"].bars] == pytest.approx((counts / counts.max()).tolist())
-        assert f"label 0: {100 * counts[0] / counts.sum():.1f} %" in cells["labels"].bars[0][1]
+        assert f"label a: {100 * counts[0] / counts.sum():.1f} %" in cells["labels"].bars[0][1]
+        assert cells["some of its images"].text == ("labels a, b, c", "labels d, e, f", "labels g, h, i")[number]
         shown = Image.open(io.BytesIO(base64.b64decode(cells["some of its images"].picture.partition(",")[2])))
         pixels = np.asarray(shown.convert("RGB"))
         np.testing.assert_array_equal(pixels[:, 5:9], images[3 * number + 1])

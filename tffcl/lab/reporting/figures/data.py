@@ -78,9 +78,10 @@ def label_map(
     order = _label_order(counts, groups, true_groups)
     figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
     main, right = panels["main"], panels.get("right")
-    image = _draw_shares(main, counts[order])
+    names = list(map(str, label_names or range(counts.shape[1])))
+    image = _draw_shares(main, counts[order], names)
     main.set_xlabel(column_title)
-    columns = [f"{column_title} {each}" for each in (label_names or range(counts.shape[1]))]
+    columns = [f"{column_title} {each}" for each in names]
     figure.matrices[image] = style.Matrix(_row_names(order, client_ids, groups, group_title), columns, " %")
     figure.colorbar(
         image, ax=list(panels.values()), location="bottom", shrink=0.7, aspect=30, format=PercentFormatter(decimals=0),
@@ -213,7 +214,7 @@ def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[Report
     return figure, panels
 
 
-def _draw_shares(axes: Axes, counts: np.ndarray) -> AxesImage:
+def _draw_shares(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> AxesImage:
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.ma.masked_equal(100 * counts / np.maximum(totals, 1), 0)
     # A label that a client does not hold is see-through, so that even the smallest share can be told from none.
@@ -221,8 +222,9 @@ def _draw_shares(axes: Axes, counts: np.ndarray) -> AxesImage:
     greatest = float(shares.max()) if shares.count() else 100.0
     image = axes.imshow(shares, cmap=shades, aspect="auto", vmin=0, vmax=greatest, interpolation="nearest")
     axes.set(yticks=[])
-    classes = counts.shape[1]
-    axes.set_xticks(range(0, classes, max(1, -(-classes // 12))))
+    places = range(0, len(names), max(1, -(-len(names) // 12)))
+    shown = [style.shorten(names[each], 8) for each in places]
+    axes.set_xticks(places, shown, rotation=90 if max(map(len, shown), default=0) > 3 else 0)
     return image
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from PIL import Image
 
-from tffcl.lab.reporting import ordering
+from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.comparison_table import further_columns
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
 from tffcl.lab.reporting.page.panels import png_address
@@ -125,7 +125,8 @@ def _images(run: RunFiles, cluster: int, most: int) -> Cell:
     if not places.size:
         return Cell(MISSING, None)
     places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
-    labels = ", ".join(map(str, run.samples.labels[places]))
+    names = dict(enumerate(run.label_names))
+    labels = ", ".join(style.shorten(names.get(each, each), 8) for each in run.samples.labels[places].tolist())
     return Cell(
         f"labels {labels}", labels, picture=_beside(run.samples.images[places]), picture_width=_IMAGE * len(places)
     )
