@@ -6,6 +6,7 @@ import types
 import typing
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -345,12 +346,44 @@ def test_a_checkpoint_of_another_method_or_version(saved):
     refused(checkpoints)
 
 
-def test_a_state_of_something_else_is_refused():
-    state = ClusteredState(np.arange(2), np.zeros(2), np.ones([1, 5]), {"update": print})
-    with pytest.raises(
-        TypeError, match="a state must be of arrays, numbers and text; state.aggregators.update is a builtin"
-    ):
-        pack({"state": state})
+@dataclasses.dataclass(frozen=True)
+class Velocity:
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnState(ClusteredState):
+    velocity: typing.Optional[Velocity] = None  # noqa: UP045 the older way to write it
+    more: object = None
+
+
+OWN = ClusteredState(np.arange(2), np.zeros(2), np.ones([1, 5]), {})
+
+
+@pytest.mark.parametrize(
+    "value, told",
+    [
+        (print, "state.more is a builtin_function_or_method$"),
+        ({"rng": np.random.default_rng(0)}, "state.more.rng is a Generator$"),
+        (np.array([None]), "state.more is a ndarray$"),
+        # These would come back as something else than they were, or not at all.
+        (pd.DataFrame({"a": [1]}), "state.more is a DataFrame$"),
+        (np.ma.array([1, 2], mask=[True, False]), "state.more is a MaskedArray$"),
+        ({(0, 1): np.zeros(2)}, "state.more is a dict; its names must be text or whole numbers$"),
+        (Velocity(np.zeros(2)), "state.more is a Velocity; its field must be declared as that$"),
+        ([Velocity(np.zeros(2))], "state.more.0 is a Velocity; a dataclass may stand in a field of its own alone$"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(value, told):
+    with pytest.raises(UserError, match=f"^a state must be of arrays, numbers and text, .*; {told}"):
+        pack({"state": OwnState(**vars(OWN), more=value)})
+
+
+def test_what_a_state_has_of_each_client_comes_back_by_its_number():
+    state = OwnState(**vars(OWN), velocity=Velocity(np.ones(3)), more=dict.fromkeys(np.arange(2, dtype=np.int32), 0.5))
+    arrays, _ = pack({"state": state})
+    found = unpack(arrays, {"state": OwnState})["state"]
+    assert found.velocity.rows.tolist() == [1, 1, 1] and found.more[np.int32(1)] == found.more[1] == 0.5
 
 
 def test_arrays_of_tensorflow_are_arrays():

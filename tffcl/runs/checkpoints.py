@@ -18,6 +18,7 @@ import typing
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from tffcl.clients.client_state import KeptStates, KeptStore, write_arrays
 from tffcl.errors import OVERWRITE, RESUME, Option, UserError, short_path, tell
@@ -31,23 +32,28 @@ def pack(values: Mapping, *, with_client_states: bool = True) -> tuple[dict[str,
     """Turns named values into arrays.
 
     Args:
-      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text and None, by name.
+      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text and None, by name. A dataclass in another
+        is what the field is declared as; the names of mappings are text or whole numbers.
       with_client_states: Whether these are named; without, no client has one.
 
     Returns:
       The arrays by name, with the description under `STRUCTURE`; and `(client, version)` of every client state.
 
     Raises:
-      TypeError: If a value is something else.
+      UserError: If a value is something else, which `unpack` would not give as it was.
     """
     arrays, named = {}, []
-    described = {name: _packed(value, name, arrays, named, with_client_states) for name, value in values.items()}
+    described = {
+        name: _packed(value, name, type(value), arrays, named, with_client_states) for name, value in values.items()
+    }
     return {STRUCTURE: np.array(json.dumps(described)), **arrays}, named
 
 
-def _packed(value, place: str, arrays: dict, named: list, with_client_states: bool):
-    def inner(name, each):
-        return _packed(each, f"{place}.{name}", arrays, named, with_client_states)
+def _packed(value, place: str, kind, arrays: dict, named: list, with_client_states: bool):
+    """Describes a value of a field that is declared as `kind`, None where it stands in a mapping, a list or a tuple."""
+
+    def inner(name, each, kind=None):
+        return _packed(each, f"{place}.{name}", kind, arrays, named, with_client_states)
 
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
@@ -58,18 +64,40 @@ def _packed(value, place: str, arrays: dict, named: list, with_client_states: bo
         parts = {"clients": clients, "versions": versions, "initial": value.initial}
         return {"kept": [inner(name, each) for name, each in parts.items()]}
     if dataclasses.is_dataclass(value):
+        if type(value) is not _declared(kind):
+            here = "its field must be declared as that" if kind else "a dataclass may stand in a field of its own alone"
+            raise _unsaved(place, value, here)
+        hints = typing.get_type_hints(type(value))
         names = [field.name for field in dataclasses.fields(value)]
-        return {"fields": {name: inner(name, getattr(value, name)) for name in names}}
+        return {"fields": {name: inner(name, getattr(value, name), hints[name]) for name in names}}
     if isinstance(value, Mapping):
-        return {"mapping": [[name, inner(name, each)] for name, each in value.items()]}
+        # Clients' IDs are numbers of NumPy's, which JSON does not know, and are equal to Python's.
+        names = [name.item() if isinstance(name, np.integer) else name for name in value]
+        if not all(isinstance(name, str | int) for name in names):
+            raise _unsaved(place, value, "its names must be text or whole numbers")
+        return {"mapping": [[name, inner(name, each)] for name, each in zip(names, value.values(), strict=True)]}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [inner(number, each) for number, each in enumerate(value)]}
+    # What else NumPy makes an array of, as a table of pandas, would come back without its names or its mask.
+    if not isinstance(value, _ARRAYS) and not tf.is_tensor(value) or isinstance(value, np.ma.MaskedArray):
+        raise _unsaved(place, value)
     array = np.asarray(value)
     if array.dtype.hasobject:
-        raise TypeError(f"a state must be of arrays, numbers and text; {place} is a {type(value).__name__}")
+        raise _unsaved(place, value)
     arrays[place] = array
     return {"array": place}
+
+
+_ARRAYS = (np.ndarray, np.generic, int, float, complex)
+
+
+def _unsaved(place: str, value, why: str = "") -> UserError:
+    """The error for a part of a state that no checkpoint holds."""
+    return UserError(
+        f"a state must be of arrays, numbers and text, or checkpoints could not hold it; {place} is a "
+        f"{type(value).__name__}{why and '; '}{why}"
+    )
 
 
 def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
@@ -106,8 +134,7 @@ def _unpacked(described: Mapping, arrays: Mapping, kind):
 
 
 def _dataclass(content: Mapping, arrays: Mapping, kind):
-    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    found = next((each for each in kinds if dataclasses.is_dataclass(each)), None)
+    found = _declared(kind)
     fields = [] if found is None else dataclasses.fields(found)
     wanted = [field.name for field in fields]
     if sorted(wanted) != sorted(content):
@@ -115,6 +142,12 @@ def _dataclass(content: Mapping, arrays: Mapping, kind):
         raise ValueError(f"it holds {', '.join(sorted(content))}; {expected} are expected")
     hints = typing.get_type_hints(found)
     return found(**{name: _unpacked(each, arrays, hints[name]) for name, each in content.items()})
+
+
+def _declared(kind) -> type | None:
+    """The dataclass that a field is declared as, which may be optional; None for none."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    return next((each for each in kinds if dataclasses.is_dataclass(each)), None)
 
 
 _VERSIONS = "kept versions"  # of client states, `int64 [n, 2]`: client and version

@@ -19,7 +19,7 @@ from tffcl.lab.batches.study_file import RESULTS, RUNS, Cell, Study, chosen, slu
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
-from tffcl.lab.tasks.resolve import RunConfig, method_key
+from tffcl.lab.tasks.resolve import RunConfig, find_source, method_key
 from tffcl.runs.metrics import on_validation
 from tffcl.validation import each_once
 
@@ -243,7 +243,8 @@ def points(cell: Cell) -> list[dict]:
     Raises:
       UserError: For a key that is none of the method's or of [train].
     """
-    keys = [method_key(key, cell.method) for key in cell.tune]
+    source = find_source(cell.task, cell.method, cell.overrides)  # the row's method may be a label of the task's
+    keys = [method_key(key, source) for key in cell.tune]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*cell.tune.values())]
 
 
