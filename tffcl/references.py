@@ -92,6 +92,21 @@ def in_a_line(error: BaseException, file: object) -> str:
     return message
 
 
+def raised_in(error: BaseException, file: object) -> bool:
+    """Whether what was raised comes from a file of the user's, or one beside it, and not from what that called of this
+    package."""
+    if not isinstance(file, str):
+        return False
+    home, ours = pathlib.Path(file).resolve().parent, pathlib.Path(__file__).resolve().parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = pathlib.Path(frame.filename).resolve()
+        if path.is_relative_to(ours):
+            return False
+        if path.is_relative_to(home) and "site-packages" not in path.relative_to(home).parts:
+            return True
+    return False
+
+
 def _module(name: str, directory, where: str):
     path = pathlib.Path(directory or ".", *name.split(".")).with_suffix(".py").resolve()
     # Whoever imports Python's own would get this one from now on.

@@ -13,6 +13,7 @@ from tffcl.clustering import groupings
 from tffcl.clustering.groupings import GROUPINGS, first_groups, group_by_losses, kfed
 from tffcl.clustering.taskonomy import client_distances
 from tffcl.clustering.vector_distances import vector_distances, vector_points
+from tffcl.errors import UserError
 
 TRUTH = np.repeat([0, 1, 2], 5)
 
@@ -124,6 +125,13 @@ def test_a_client_is_where_most_of_its_centres_are():
     ]
     kmeans = GROUPINGS["kmeans"]
     assert kmeans.place(None, np.concatenate([centres[:2], centres[:1]]), np.array([4, 2])).tolist() == [4]
+
+
+@pytest.mark.parametrize("found", [None, np.zeros(2, int), np.zeros([3, 1], int)])
+def test_a_grouping_that_gives_no_cluster_for_each_client_is_told(found):
+    grouping = groupings.Grouping(lambda *_: found, lambda *_: None)
+    with pytest.raises(UserError, match="the grouping gives .*; it must be a cluster for each of 3 clients"):
+        grouping(np.zeros([3, 3]), None, 2, 0)
 
 
 def test_points_of_the_cosine_have_its_root_as_distance():

@@ -10,7 +10,9 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_serialization
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs
-from tffcl.algorithms.clustered_training import build_clustered_round
+from tffcl.algorithms.clustered_training import build_clustered_round, build_clustered_training
+from tffcl.algorithms.method import ClusteredState
+from tffcl.errors import UserError
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic, type_bytes
 
@@ -96,3 +98,26 @@ def test_a_type_without_a_size_has_no_bytes():
     assert type_bytes(several, rows=5) == 4 * 5 * 3  # the leading dimension may be the number of models
     with pytest.raises(ValueError, match="no fixed size"):
         type_bytes(tff.TensorType(np.float32, [3, None]), rows=5)
+
+
+@pytest.mark.parametrize(
+    "assignment, message",
+    [
+        ([0, -1, 1], "the assignment has the cluster -1; clusters are numbered from 0$"),
+        ([0.0, np.nan, 1.0], r"the assignment is float64 \[3\]; it must be whole numbers \[3\], a cluster for each"),
+        ([0, 1], r"the assignment is int64 \[2\]; it must be whole numbers \[3\]"),
+    ],
+)
+def test_clusters_that_are_none_are_told_at_the_start(model, population, assignment, message):
+    with pytest.raises(UserError, match=message):
+        build_clustered_training(model, TRAINING).start(population.restricted([0, 1, 2]), np.array(assignment))
+
+
+@pytest.mark.parametrize("cluster", [-1, 2])
+def test_a_round_does_not_take_a_cluster_that_is_none_for_another(model, population, cluster):
+    """The last one, as NumPy does."""
+    engine, few = build_clustered_training(model, TRAINING), population.restricted([0, 1, 2])
+    state = ClusteredState(**engine.start(few, np.array([0, 1, 1])))
+    state = dataclasses.replace(state, assignment=np.array([0, cluster, 1]))
+    with pytest.raises(UserError, match=f"has the cluster {cluster}; clusters are numbered from 0 to 1"):
+        engine.next(state, cohort_of(few, [0, 1, 2], 1))

@@ -24,7 +24,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.runs import population_changes, write_results
+from tffcl.runs import checks, population_changes, write_results
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.run import Interrupted
 from tffcl.runs.run_directory import RunDirectory, State
@@ -513,6 +513,35 @@ def test_a_method_that_is_none_is_told_in_one_line_at_the_start(model, populatio
         train(make(model), population, tmp_path / "run")
     assert "\n" not in str(raised.value)
     assert not list((tmp_path / "run").glob("checkpoints/*")) and not (tmp_path / "run" / "rounds.csv").exists()
+
+
+def gives(change):
+    """Makes the stranger's method whose rounds give something else than a state and metrics."""
+    return changed(next=lambda self, state, cohort: change(*Means.next(self, state, cohort)))
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (gives(lambda state, metrics: state), "means: next gives MeansState; it must give the next state"),
+        (gives(lambda state, metrics: (vars(state), metrics)), "means: its state is of dict, not of MeansState"),
+        (gives(lambda state, metrics: (state, None)), "means: next gives metrics of NoneType; they must be tffcl"),
+        # A run would else end well, and lose all its rounds where it is resumed.
+        (gives(lambda state, metrics: (dataclasses.replace(state, rounds={1, 2}), metrics)), "state.rounds is a set$"),
+        (gives(lambda state, metrics: state.velocity), r"^means failed: AttributeError: .* \(test_train.py:"),
+        (changed(initialize=lambda self, population: 1 / 0), r"^means failed: ZeroDivisionError: .* \(test_train.py:"),
+        (changed(choose=lambda self, state, population: state["a"]), "^means failed: TypeError: .*subscriptable"),
+    ],
+)  # fmt: skip
+def test_what_a_method_gives_in_a_round_or_raises_is_told_in_one_line(model, population, tmp_path, make, message):
+    with pytest.raises(UserError, match=message) as raised:
+        train(make(model), population, tmp_path / "run", evaluate_every=1)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_fault_of_this_package_is_told_whole_where_a_strangers_method_calls_it(model, population, tmp_path):
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
+        train(changed(initialize=lambda self, population: checks.may_wait(None))(model), population, tmp_path / "run")
 
 
 def test_a_model_that_is_not_finite_later_is_told_at_the_evaluation(model, population, tmp_path):

@@ -22,6 +22,7 @@ from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering.reclustering import mean_of_members
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.privacy_releases import all_noised
@@ -107,9 +108,20 @@ class ClusteredTraining:
     def start(self, population: Population, assignment: np.ndarray) -> dict:
         """Returns the fields of a `ClusteredState` before the first round, all models at their start.
 
+        Args:
+          population: The clients.
+          assignment: `int [N]`, the cluster of each, from 0.
+
         Raises:
-          UserError: If these do not fit into memory.
+          UserError: If it is something else, or the models do not fit into memory.
         """
+        assignment, clients = np.asarray(assignment), len(population)
+        if assignment.shape != (clients,) or not np.issubdtype(assignment.dtype, np.integer):
+            there = f"{assignment.dtype} {list(assignment.shape)}"
+            raise UserError(
+                f"the assignment is {there}; it must be whole numbers [{clients}], a cluster for each client"
+            )
+        _check_clusters(assignment)
         count = int(assignment.max()) + 1
         self._check_room(count)
         return {
@@ -194,6 +206,7 @@ class ClusteredTraining:
         composed = self.round_for(len(state.models))
         cohort = _of_large_clusters(composed, state, cohort)
         clusters = state.clusters(cohort.client_ids)
+        _check_clusters(clusters, len(state.models))
         if not len(clusters) and not all_noised(composed.uploads):
             return state, RoundMetrics.of_nobody(), None
         rows, keys = (
@@ -328,6 +341,14 @@ def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -
         "sum would not hide what they upload"
     )
     return cohort.chosen(np.flatnonzero(trains))
+
+
+def _check_clusters(clusters: np.ndarray, count: int | None = None):
+    """Raises UserError if one of the clusters is below 0, which would be the last, or none of so many."""
+    wrong = clusters[(clusters < 0) | (count is not None and clusters >= count)]
+    if wrong.size:
+        known = "" if count is None else f" to {count - 1}"
+        raise UserError(f"the assignment has the cluster {wrong[0]}; clusters are numbered from 0{known}")
 
 
 def _with_rows(old, rows, new):

@@ -18,6 +18,7 @@ from sklearn.mixture import GaussianMixture
 
 from tffcl.clustering import hierarchical, newcomers
 from tffcl.clustering.hierarchical import by_first_member
+from tffcl.errors import UserError
 
 
 def single_thread() -> contextlib.AbstractContextManager:
@@ -146,9 +147,14 @@ class Grouping:
     of_points: bool = True
 
     def __call__(self, proximity: np.ndarray, points: np.ndarray | None, num_clusters: int, seed: int) -> np.ndarray:
-        """Returns the clusters `int32 [N]`, numbered from 0 in the order of their first members."""
+        """Returns the clusters `int32 [N]`, numbered from 0 in the order of their first members; UserError if `group`
+        gives something else."""
         with single_thread():
-            return by_first_member(self.group(proximity, points, num_clusters, seed))
+            found = np.asarray(self.group(proximity, points, num_clusters, seed))
+        if found.shape != proximity.shape[:1] or found.dtype.hasobject:
+            there = f"{found.dtype} {list(found.shape)}"
+            raise UserError(f"the grouping gives {there}; it must be a cluster for each of {len(proximity)} clients")
+        return by_first_member(found)
 
 
 def kmeans(proximity: np.ndarray, points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:

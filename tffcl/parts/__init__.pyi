@@ -40,5 +40,7 @@ from tffcl.rounds.traffic import RoundMetrics as RoundMetrics
 from tffcl.rounds.traffic import Traffic as Traffic
 from tffcl.signatures.signature import Signature as Signature
 from tffcl.signatures.signature import build_signature as build_signature
+from tffcl.signatures.signature import noised as noised
+from tffcl.signatures.signature import own_noise as own_noise
 from tffcl.signatures.subspace import left_singular_vectors as left_singular_vectors
 from tffcl.validation import Parameters as Parameters

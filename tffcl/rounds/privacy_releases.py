@@ -79,7 +79,7 @@ def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *
 def release_measured(population: "Population"):
     """Counts what was measured of all training examples to make features of them (`Population.measured_noise`)."""
     if population.measured_noise is not None:
-        cure = "bounds and a noise_multiplier of the table would be"
+        cure = "bounds and a noise_multiplier of the table would add some"
         current().release(of_all(MEASURED, population, population.measured_noise, once=True, repeats=True, cure=cure))
 
 

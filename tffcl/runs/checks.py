@@ -22,7 +22,8 @@ from tffcl.files import nearest_existing
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.blocks import INPUT_COPIES, SUMMED_COPIES
-from tffcl.rounds.traffic import Traffic
+from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.runs import checkpoints
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.run_directory import CLIENT_STATES
 from tffcl.runtime import memory
@@ -82,8 +83,7 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     Raises:
       UserError: If the state is of another class, views or models have wrong shapes, or a model is not finite.
     """
-    if not isinstance(state, method.state_class):
-        raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
+    _check_saved(method, state)
     told, of = getattr(state, "assignment", None), getattr(state, "client_ids", client_ids)
     if told is not None and len(told) != len(of):
         raise UserError(f"{method.name}: its state has {len(told)} clusters in assignment for {len(of)} clients")
@@ -91,11 +91,29 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     check_models(method.name, *method.models_for(state, client_ids), len(client_ids), size)
 
 
+def _check_saved(method: Method, state):
+    """Raises UserError if a state is of another class than checkpoints are read as, or has what they cannot hold."""
+    if type(state) is not method.state_class:
+        raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
+    try:
+        checkpoints.pack({"state": state}, with_client_states=False)
+    except UserError as error:
+        raise UserError(f"{method.name}: {error}") from None
+
+
 def check_round(method: Method, found) -> tuple:
-    """Returns what `Method.next` has returned; UserError if it is no state with metrics."""
+    """Returns what `Method.next` has returned; UserError if it is no state with metrics, or one that cannot be
+    saved."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise UserError(
             f"{method.name}: next gives {type(found).__name__}; it must give the next state and its metrics"
+        )
+    state, metrics = found
+    _check_saved(method, state)
+    if not isinstance(metrics, RoundMetrics):
+        raise UserError(
+            f"{method.name}: next gives metrics of {type(metrics).__name__}; they must be tffcl.parts.RoundMetrics, "
+            "as RoundResult.metrics makes them"
         )
     return found
 

@@ -4,16 +4,19 @@ import contextlib
 import copy
 import functools
 import json
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tffcl.algorithms.method import Method
 from tffcl.clients.cohort import Cohort, is_evaluation, needs_local_test, sample_cohort, stream
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import Diverged, UserError
 from tffcl.models.model_rows import assigned
+from tffcl.references import in_a_line, raised_in
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runs import checks, summary
@@ -53,7 +56,7 @@ def evaluate(run: Run) -> dict:
     Returns:
       The cells of rounds.csv that an evaluation fills.
     """
-    with run.timed(EVALUATION):
+    with run.timed(EVALUATION), _told_by(run.method):
         method, population, stage = run.method, run.population, run.stage
         tested = population.evaluated
         run.state = method.choose(run.state, tested)
@@ -95,6 +98,20 @@ def accounted(population: Population) -> contextlib.AbstractContextManager:
     return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
 
 
+@contextlib.contextmanager
+def _told_by(method: Method) -> Iterator[None]:
+    """A block that calls a method: what the code of one of the user's own raises by itself is told in a line, as what
+    builders and callbacks raise is."""
+    try:
+        yield
+    except Exception as error:
+        file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
+        # The machine's errors are told elsewhere; a fault of this package is told whole.
+        if isinstance(error, UserError | OSError | MemoryError) or not raised_in(error, file):
+            raise
+        raise UserError(f"{method.name} failed: {in_a_line(error, file)}") from error
+
+
 def count_joining(run: Run, before: object, after: object) -> Traffic:
     """Counts what joining has cost clients that are new in a state, and returns it."""
     exchanged = run.method.joined_traffic(before, after)
@@ -115,7 +132,7 @@ def _enter_stage(run: Run, number: int) -> Traffic:
     privacy_releases.release_measured(run.population)
     if run.stage.arrivals is None:
         return Traffic()
-    with run.timed(CLUSTERING), accounted(run.stage.arrivals):
+    with run.timed(CLUSTERING), accounted(run.stage.arrivals), _told_by(run.method):
         joined = run.method.admit(run.state, run.stage.arrivals)
     known = run.stages.known_before(number + 1)  # of who has left it knows what it knew
     checks.check_state(run.method, joined, known, run.method.model.size)
@@ -130,7 +147,7 @@ def _train(run: Run, number: int) -> dict:
     if not len(cohort.client_ids) and not run.method.hides_empty_rounds(run.state):
         run.totals.releases = run.ledger.as_array()  # newcomers may have released something when they joined
         return _row(run)
-    with run.timed(TRAINING), accounted(run.population):
+    with run.timed(TRAINING), accounted(run.population), _told_by(run.method):
         run.state, metrics = checks.check_round(run.method, run.method.next(run.state, cohort))
     if len(metrics.client_ids):
         checks.check_own(run.method, run.state)
@@ -242,7 +259,7 @@ def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
         _count_lost(run, run.totals.releases, f"after round {run.round_number}")
         return
     _count_lost(run, NOTHING, "before the first checkpoint")
-    with run.progress.titled(" initialises"), run.timed(CLUSTERING), accounted(run.population):
+    with run.progress.titled(" initialises"), run.timed(CLUSTERING), accounted(run.population), _told_by(run.method):
         privacy_releases.release_measured(run.population)
         run.state = run.method.initialize(run.population)
     checks.check_state(run.method, run.state, run.population.client_ids, run.method.model.size)

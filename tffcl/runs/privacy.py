@@ -336,9 +336,11 @@ class Ledger:
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
-            rounds = "an [aggregation] dp with a noise_multiplier above 0 would be, for methods that send nothing else"
+            rounds = (
+                "an [aggregation] dp with a noise_multiplier above 0 would add some, for methods that send nothing else"
+            )
             signatures = (
-                "signature_noise_multiplier of the method would be, or noise_multiplier in composed's table of "
+                "signature_noise_multiplier of the method would add some, or noise_multiplier in composed's table of "
                 "the signature"
             )
             raise UserError(

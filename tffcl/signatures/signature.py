@@ -170,11 +170,17 @@ def build_signature(
         raise UserError(
             f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])"
         )
+    if not tff.types.contains_only(value_type, _has_no_text):
+        raise UserError(f"signature {name} gives {value_type}; it must be of numbers")
     stacked = functools.cache(lambda: traced(stacked_type(deployed)))
     return Signature(
         name, context_type, value_type, computation, context, stacked, noise_multiplier, unseeded,
         least_examples=least_examples, model=model,
     )  # fmt: skip
+
+
+def _has_no_text(kind: tff.Type) -> bool:
+    return not isinstance(kind, tff.TensorType) or kind.dtype.kind not in "OSU"
 
 
 def _is_fixed(kind: tff.Type) -> bool:

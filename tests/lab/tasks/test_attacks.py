@@ -189,7 +189,7 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
     for client, where in told["ended"].items():
         assert where == {"cluster": clusters[int(client)], "group": groups[int(client)]}
     assert any(
-        "who pretend to be of group 1," in note and "malicious members by cluster" in note
+        "who pretend to be of group 1; accuracy" in note and "malicious members by cluster" in note
         for note in result.summary["notes"]
     )
     for client in range(10):  # what they train on is their own
@@ -200,6 +200,9 @@ def test_malicious_clients_are_told_by_name():
     columns = {"client_id": np.array(["a", "b"]), "cluster": np.zeros(2, int), "cluster_accuracy": np.ones(2)}
     told = settings.outcome_of(settings.AttackSettings(share=0.5), np.array([1]), columns, np.arange(2), None)
     assert told["malicious"] == ["b"] and told["ended"] == {"b": {"cluster": 0}}
+    imitated = settings.note_of({**told, "imitates": 2}, own=True)  # of a method that nobody here knows
+    assert "of group 2 where tffcl.parts.build_signing asks them for a signature, and nowhere else; acc" in imitated
+    assert "build_signing" not in settings.note_of(told, own=True)
 
 
 def test_what_cannot_be_is_said(task, tmp_path):

@@ -227,10 +227,18 @@ def test_what_is_no_method_is_told_before_anything_runs(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_signature_of_unknown_size_is_told_how_to_be_known(tmp_path):
-    unsized = (OWN / "my_signature.py").read_text().replace("tf.ensure_shape(counts, [10])", "counts")
-    path = own_task(tmp_path, 'method = "composed"\nsignature = "unsized:build_histogram"', unsized=unsized)
-    with pytest.raises(UserError, match=r"signature histogram gives float32\[\?\]; every dimension must be known"):
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("counts", r"signature histogram gives float32\[\?\]; every dimension must be known"),
+        ('tf.constant("a")', "signature histogram gives str; it must be of numbers"),
+        ("tf.ensure_shape(counts / 0.0, [10])", "signature histogram of client 0 has NaN or infinite entries"),
+    ],
+)
+def test_a_signature_that_is_no_vector_of_numbers_is_told(tmp_path, given, message):
+    text = (OWN / "my_signature.py").read_text().replace("tf.ensure_shape(counts, [10])", given)
+    path = own_task(tmp_path, 'method = "composed"\nsignature = "odd_one:build_histogram"', odd_one=text)
+    with pytest.raises(UserError, match=message):
         run(resolve.resolve(path, "own"), tmp_path / "out", show_progress=False)
 
 

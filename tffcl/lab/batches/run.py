@@ -25,6 +25,7 @@ from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
 from tffcl.lab.tasks.settings import note_of, outcome_of
 from tffcl.lab.tasks.task_file import settings_in
+from tffcl.references import is_reference
 from tffcl.runs import fingerprint
 from tffcl.runs.callbacks import Callback, waiting
 from tffcl.runs.checkpoints import Checkpoints
@@ -92,7 +93,8 @@ def run(
     if result is not None and len(malicious):
         clients = result.trained.population
         outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
-        result.summary.update(attack=outcome, notes=[*result.summary["notes"], note_of(outcome)])
+        note = note_of(outcome, own=is_reference(config.base))
+        result.summary.update(attack=outcome, notes=[*result.summary["notes"], note])
         directory.write_summary(result.summary)
     return result
 
