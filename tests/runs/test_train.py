@@ -452,7 +452,7 @@ def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
 
 def changed(**attributes):
     """Makes the stranger's method with other attributes, as its class has them."""
-    return lambda model: type("Other", (Means,), attributes)(model)
+    return lambda model: type("Other", (Means,), {"__module__": __name__, **attributes})(model)
 
 
 def with_models(change):
