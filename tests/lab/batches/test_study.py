@@ -744,7 +744,7 @@ def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick):
 
 def test_a_row_of_a_label_of_its_task_is_tuned_by_the_keys_of_its_method(tmp_path, quick):
     """As one of the user's own, which is in no list of methods."""
-    text = TUNED.replace('"fedavg"', '"near"').replace('learning_rate = [0.1, 0.2]', 'proximal_weight = [0.1, 0.2]')
+    text = TUNED.replace('"fedavg"', '"near"').replace("learning_rate = [0.1, 0.2]", "proximal_weight = [0.1, 0.2]")
     text = text.replace("[columns", '[set.algorithms.near]\nmethod = "fedprox"\n[columns', 1)
     assert study.run_study(tuned(tmp_path, text), tmp_path / "out") == 0 and len(quick) == 3
     noted = json.loads((tmp_path / "out" / "results" / "batch.json").read_text())["tuned"]["digits/FedAvg"]

@@ -93,7 +93,7 @@ def run(
     if result is not None and len(malicious):
         clients = result.trained.population
         outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
-        note = note_of(outcome, own=is_reference(config.base))
+        note = note_of(outcome, users=is_reference(config.base))
         result.summary.update(attack=outcome, notes=[*result.summary["notes"], note])
         directory.write_summary(result.summary)
     return result

@@ -321,8 +321,8 @@ def outcome_of(
     }
 
 
-def note_of(outcome: Mapping, *, own: bool = False) -> str:
-    """Returns what a report says of an attack; `own`: on a method of the user's own."""
+def note_of(outcome: Mapping, *, users: bool = False) -> str:
+    """Returns what a report says of an attack; `users`: on a method of the user's own."""
 
     def percent(share):
         return "none" if share is None else f"{100 * share:.1f} %"
@@ -333,7 +333,7 @@ def note_of(outcome: Mapping, *, own: bool = False) -> str:
         f"{cluster}: {each['malicious']} of {sum(each.values())}" for cluster, each in outcome["members"].items()
     )
     pretending = f", who pretend to be of group {outcome['imitates']}" if "imitates" in outcome else ""
-    if pretending and own:  # what else it asks or reads, nobody here knows
+    if pretending and users:  # what else it asks or reads, nobody here knows
         pretending += " where tffcl.parts.build_signing asks them for a signature, and nowhere else"
     return (
         f"attack {outcome['kind']} by {len(outcome['malicious'])} clients{pretending}; accuracy of the others {mean} "
