@@ -77,6 +77,7 @@ MISTAKES = [
     (["study", "demo_digits", "--seeds", "0,1,0"], "--seeds names 0 twice; give each once"),
     (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),
     ([*SWEEP, "--seeds", "0,0"], "--seeds names 0 twice; give each once"),
+    ([*SWEEP, "--over", "momentum=0,0.5"], "--over is given twice; a second setting is --and"),
     ([*SWEEP, "--select", "local"], "--select 'local' must be cluster or global"),
     ([*SWEEP, "--select", "cluster"], "--select needs validation examples"),
     ([*SWEEP, "--select", "cluster", "--halving", "1"], "--halving 1 must be 2 or more"),

@@ -104,7 +104,7 @@ def add_sweep(parser):
     shared.add_run_options(parser)
     shared.add_algorithm(parser)
     over = "a key as for --set and its values; A's own keys and train's need no section"
-    parser.add_argument("--over", required=True, metavar="KEY=V1,V2,V3", help=over)
+    parser.add_argument("--over", required=True, action="append", metavar="KEY=V1,V2,V3", help=over)
     line = "a second setting: a line for each of its values"
     parser.add_argument("--and", dest="second", metavar="KEY=W1,W2", help=line)
     parser.add_argument("--seeds", default="0", metavar="0,1,2")
@@ -126,7 +126,9 @@ def sweep(options) -> int:
 
     overrides = shared.overrides(options)
     source = resolve.find_source(options.task, options.algorithm, overrides)
-    texts = [("--over", options.over), *([("--and", options.second)] if options.second else [])]
+    if len(options.over) > 1:
+        raise UserError("--over is given twice; a second setting is --and KEY=W1,W2")
+    texts = [("--over", *options.over), *([("--and", options.second)] if options.second else [])]
     if options.select:
         return _search(options, overrides, source, texts)
     if {options.samples, options.halving, options.fresh_seeds} != {None}:
