@@ -1,9 +1,11 @@
 """What `tffcl.train` gave, exported: also a method, a model and data of one's own, of which no file tells."""
 
 import dataclasses
+import errno
 import json
 import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tffcl.export.writer import check_free, first_value, save_models
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import exports, resolve
 from tffcl.lab.tasks.exports import check_export
+from tffcl.runs.run import Interrupted
 
 
 def trained(method, population, out):
@@ -144,17 +147,48 @@ def test_where_an_export_cannot_be_written_is_said_before_it_is_made(tmp_path, m
         with pytest.raises(UserError, match="is the directory that you are in, .* give to a new directory"):
             check_free(here)
     (tmp_path / "new.partial").touch()
-    with pytest.raises(UserError, match="new.partial exists, where the export would be written first; move it"):
+    with pytest.raises(UserError, match="new.partial exists, where .* written first; remove what a killed export"):
         check_free(new)
 
 
-def test_an_export_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("asking", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch, asking):
     def interrupted(partial, *given):
         (partial / "half").touch()
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), asking)
 
+    handler = signal.default_int_handler if asking == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(asking, handler)
     monkeypatch.setattr(writer, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    try:
+        with pytest.raises(Interrupted, match="stopped; .*to was not written"):
+            writer.write_export(None, {}, tmp_path / "to", None)
+    finally:
+        signal.signal(asking, before)
+    assert not list(tmp_path.iterdir())
+
+
+def full(*given, **more):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_for_tensorflow(*given, **more):
+    raise tf.errors.ResourceExhaustedError(
+        None, None, "{{node}} to/part.tempstate1; No space left on device [Op:SaveV2]"
+    )
+
+
+@pytest.mark.parametrize("place, failing", [(np, full), (tf.saved_model, full_for_tensorflow)])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, model, place, failing):
+    """TensorFlow's errors are not Python's."""
+    monkeypatch.setattr(place, "save", failing)
+
+    def written(partial, *given):
+        save_models(partial / "saved_model", model, model.initial[np.newaxis])
+        np.save(partial / "models.npy", model.initial)
+
+    monkeypatch.setattr(writer, "_write", written)
+    with pytest.raises(UserError, match=r"to\S* cannot be written: No space left on device"):
         writer.write_export(None, {}, tmp_path / "to", None)
     assert not list(tmp_path.iterdir())
 

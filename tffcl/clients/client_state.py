@@ -212,16 +212,22 @@ class KeptValues(Sequence):
         return self._states.value(self._client_ids[place])
 
 
-def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
+def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, shipped: bool = False):
     """Writes arrays as `numpy.savez` does, of which a full disk would leave an open archive and a traceback behind.
 
     The file is whole or not there, and its owner's alone: it holds models and values of clients.
+
+    Args:
+      path: Of the file.
+      arrays: By name.
+      shipped: Whether it is for others, too: compressed, and readable as the umask says.
 
     Raises:
       OSError: If the file cannot be written.
       ValueError: If an array holds Python objects.
     """
-    with replacing(path, private=True) as file, zipfile.ZipFile(file, "w") as archive:
+    how = zipfile.ZIP_DEFLATED if shipped else zipfile.ZIP_STORED
+    with replacing(path, private=not shipped) as file, zipfile.ZipFile(file, "w", how) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

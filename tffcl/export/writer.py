@@ -14,7 +14,7 @@ import tomli_w
 from tffcl import runtime
 from tffcl.algorithms.method import Exports, Method
 from tffcl.client_work.evaluation import build_mixed_outputs
-from tffcl.clients.client_state import KeptStore
+from tffcl.clients.client_state import KeptStore, write_arrays
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, argument
 from tffcl.export import deployment_forms
@@ -28,7 +28,7 @@ from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
 from tffcl.runs import checkpoints
 from tffcl.runs.result import Result, Trained
-from tffcl.runs.run import chooses_at_evaluations
+from tffcl.runs.run import Interrupted, chooses_at_evaluations, watch_for_interrupts
 from tffcl.runs.run_directory import CLIENT_STATES, CONFIG, RunDirectory
 from tffcl.validation import check_kind
 
@@ -94,7 +94,7 @@ def check_free(to: pathlib.Path):
         raise UserError(f"{to} is {kept}; give {argument('to')} a new directory, e.g. inside of it")
     partial = _partial(to)
     if partial.exists() or partial.is_symlink():
-        other = f"move it, or give another {argument('to')}"
+        other = f"remove what a killed export has left, move what is yours, or give another {argument('to')}"
         raise UserError(f"{partial} exists, where the export would be written first; {other}")
 
 
@@ -105,19 +105,25 @@ def _partial(to: pathlib.Path) -> pathlib.Path:
 def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: Mapping | None) -> dict:
     """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table.
 
-    What it has `spent` is as `privacy` of its summary.
+    What it has `spent` is as `privacy` of its summary. Whatever ends it but SIGKILL leaves nothing.
     """
     partial = _partial(to)
     partial.mkdir(parents=True)
-    try:
-        contents = _write(partial, trained, settings, spent)
-        write_manifest(partial, contents)
-        if to.is_dir():
-            to.rmdir()
-        partial.replace(to)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with watch_for_interrupts() as interrupts:
+        try:
+            contents = _write(partial, trained, settings, spent)
+            write_manifest(partial, contents)
+            interrupts.check()
+            if to.is_dir():
+                to.rmdir()
+            partial.replace(to)
+        except BaseException as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(f"stopped; {to} was not written") from None
+            if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):  # of a file
+                raise UserError(f"{to} cannot be written: {error.strerror or error}") from None
+            raise
     return read_manifest(to)
 
 
@@ -290,7 +296,7 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
         rows = assignments(method, state, lambda client: text_cell(trained.names[client]))
         write_text(directory / ASSIGNMENTS, csv_text(rows))
     arrays, _ = checkpoints.pack({"state": state}, with_client_states=False)
-    np.savez_compressed(directory / STATE, **arrays)
+    write_arrays(directory / STATE, arrays, shipped=True)
     why = "not written: clients choose themselves, and "
     why += "few of so many were asked" if few else "a round tells the server nobody's choice"
     return {ASSIGNMENTS: why} if hidden else {}
@@ -387,4 +393,7 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
             return run_mixture(served.models, weights, images)
 
         served.predict_mixture = signatures["mixture"] = predict_mixture
-    tf.saved_model.save(served, str(directory), signatures=signatures)
+    try:
+        tf.saved_model.save(served, str(directory), signatures=signatures)
+    except tf.errors.OpError as error:  # as TensorFlow tells of a full disk: no OSError, and with where it happened
+        raise UserError(f"{directory} cannot be written: {error.message.split(';')[-1].strip()}") from None

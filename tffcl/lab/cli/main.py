@@ -231,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
       0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after
-      SIGTERM or SIGHUP in a run.
+      SIGTERM or SIGHUP in a run or an export.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for stream in (sys.stdout, sys.stderr):
