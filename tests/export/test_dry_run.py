@@ -10,8 +10,10 @@ import tensorflow_federated as tff
 
 import tffcl
 from tests.short_runs import TRAINING, cohort_of
+from tffcl.algorithms.method import ClusteredState, Exports, Views
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
+from tffcl.clients.client_state import KeptStates
 from tffcl.errors import UserError
 from tffcl.export.dry_run import _some_of_each_model, difference, rehearse, synthetic_examples
 from tffcl.lab.tasks.exports import _compared_noise
@@ -105,3 +107,18 @@ def test_a_round_is_rehearsed_by_clients_that_have_been_met(tff_worker, model, p
     server, clients = rehearse(method, computations, state, synthetic_examples(model), context)["training"]
     assert sorted(int(each["client_id"]) for each in clients) == [0, 1, 2]
     assert len(server["models"]) == len(server["aggregators"]["update"]["clip"]) == len(state.met.models) == 3
+
+
+def test_nothing_that_the_clients_of_a_run_keep_is_rehearsed_with(population):
+    """It stays on their devices; the arguments of a rehearsal are in the export."""
+    ids, began = population.client_ids[:3], []
+    kept = KeptStates(np.zeros(2)).updated(ids, np.ones([3, 2]))
+    inner = ClusteredState(ids, np.zeros(3, np.int32), np.zeros([1, 2]), (), kept=kept, optimizers=kept)
+    state = dataclasses.make_dataclass("Outer", ["inner"], frozen=True)(inner)
+    method = types.SimpleNamespace(
+        exports=lambda: Exports(dict), next=lambda state, cohort: began.append(state.inner),
+        views=lambda state: Views(ids, inner.assignment), models_for=lambda state, clients: (inner.models, [0, 0, 0]),
+    )  # fmt: skip
+    rehearse(method, {}, state, population.train, tff.framework.get_context_stack().current)
+    assert not len(began[0].kept) and began[0].optimizers is None
+    np.testing.assert_array_equal(began[0].kept.initial, [0, 0])

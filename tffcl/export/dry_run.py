@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 from tffcl.algorithms.method import Method
 from tffcl.client_work.client_work import stacked_type
 from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -102,7 +103,7 @@ def rehearse(
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with recording(context) as calls:
-        method.next(_with_fresh_optimizers(still), Cohort(population, ids, (0, 1)))
+        method.next(_with_nothing_kept(still), Cohort(population, ids, (0, 1)))
         if "signature" in computations or _missing(computations, calls):
             sign = method.exports().sign or functools.partial(method.admit, state)
             sign(Population(np.array(sorted(arrivals), np.int32), arrivals, arrivals))
@@ -121,12 +122,15 @@ def _missing(computations: Mapping[str, tff.Computation], calls: list) -> list[s
     ]
 
 
-def _with_fresh_optimizers(state):
-    """The state before clients have kept anything of their optimizers, which an export does not hand on."""
+def _with_nothing_kept(state):
+    """The state before clients have kept anything: what stays on the devices of a run's clients is not in its
+    export."""
+    if isinstance(state, KeptStates):
+        return KeptStates(state.initial)
     if not dataclasses.is_dataclass(state):
         return state
     parts = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    fresh = {name: None if name == "optimizers" else _with_fresh_optimizers(part) for name, part in parts.items()}
+    fresh = {name: None if name == "optimizers" else _with_nothing_kept(part) for name, part in parts.items()}
     return dataclasses.replace(state, **fresh)
 
 
