@@ -14,6 +14,7 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.errors import UserError
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg, own_seed
 from tffcl.models.flat import FlatModel, mean_cross_entropy
@@ -152,6 +153,11 @@ class TestState:
         np.testing.assert_array_equal(again.global_model_weights, state.global_model_weights[::-1])
         assert isinstance(again, tff.learning.templates.LearningAlgorithmState) and again.client_work["round_num"] == 0
         assert process.next(again, data).state.client_work == {"seed": SEED, "round_num": 1}
+
+    @pytest.mark.parametrize("given", [1, 3])
+    def test_weights_of_fewer_or_more_models_are_refused(self, process, given):
+        with pytest.raises(UserError, match=f"weights of {given} models were given; it must be 2, num_clusters"):
+            process.set_model_weights(None, (None,) * given)
 
     def test_what_clients_draw_follows_from_seed_round_and_examples(self, tff_worker, alone, data):
         start = alone.initialize()

@@ -272,7 +272,23 @@ def _build_weights(model: FlatModel, state_type: tff.StructType, num_clusters: i
     def set_model_weights(state, weights):
         return state._replace(global_model_weights=tf.stack([to_vector(each) for each in weights]))
 
-    return get_model_weights, set_model_weights
+    setter = _WeightsSetter(
+        computation_proto=tff.framework.ConcreteComputation.get_proto(set_model_weights),
+        context_stack=tff.framework.get_context_stack(),
+        annotated_type=set_model_weights.type_signature,
+    )
+    return get_model_weights, setter
+
+
+class _WeightsSetter(tff.framework.ConcreteComputation):
+    """A computation `(<S, W> -> S)` that says how many models W has, where TFF would end in an IndexError."""
+
+    def __call__(self, state, weights):
+        clusters = len(self.type_signature.parameter[1])
+        given = len(weights) if isinstance(weights, (list, tuple)) else None
+        if given not in (None, clusters):
+            raise UserError(f"weights of {given} models were given; it must be {clusters}, num_clusters, in a tuple")
+        return super().__call__(state, weights)
 
 
 def _build_hparams(state_type: tff.StructType, optimizer: Optimizer | None, num_clusters: int) -> dict:
