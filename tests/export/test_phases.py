@@ -1,14 +1,18 @@
 """What a manifest tells those who deploy, of made-up computations: what runs when, what values mean, what is hidden."""
 
+import re
 import types
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+import tffcl.algorithms as parts
+from tests.short_runs import TRAINING
 from tffcl.clients.cohort import Cohort, stream
 from tffcl.export.phases import Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.export.writer import describe
+from tffcl.models.autoencoder import build_autoencoder
 from tffcl.rounds.privacy_releases import Release
 
 OPEN, NOISED, SUMMED = (
@@ -82,6 +86,40 @@ def test_it_is_told_that_who_has_left_is_counted():
     assert "also those who have left it" in members and sums.endswith("of all who are counted in members")
 
 
+def flt(model, **how):
+    autoencoder = build_autoencoder((8, 8, 1), latent=2)
+    return parts.build_flt(model, TRAINING, parts.FLTParameters(**how), encoder=(autoencoder, autoencoder.initial))
+
+
+@pytest.mark.parametrize(
+    "build, told",
+    [
+        (
+            lambda model: flt(model, change_flags=3, period=4),
+            "anew when more than 3 .* multiple of 4 .* before the first",
+        ),
+        (lambda model: parts.build_fedgwc(model, TRAINING), "splits a cluster whose `interactions` .* have settled"),
+        (
+            lambda model: parts.build_cfl(model, TRAINING),
+            "absent members go by their last differences, .* not exported",
+        ),
+        (
+            lambda model: parts.build_flux(model, TRAINING),
+            "when newcomers have signed: .* descriptors that need labels",
+        ),
+        (lambda model: parts.build_stocfl(model, TRAINING), "before every round, .* cosine is above 0.5 merge"),
+        (
+            lambda model: parts.build_stocfl(model, TRAINING, parts.StoCFLParameters(global_order="sequential")),
+            "leaves global_model as it is: a run trains it in a chain",
+        ),
+        (lambda model: parts.build_r_dpcfl(model, TRAINING), "for how many more `soft_rounds` they are drawn"),
+    ],
+)
+def test_what_the_coordinator_does_is_told_where_rounds_alone_do_not_go_on_as_the_run(model, build, told):
+    exports = build(model).exports()
+    assert re.search(told, " ".join([exports.when.get("training", ""), exports.clustering.get("when", "")]))
+
+
 @pytest.mark.parametrize("needed, choose", [(1, False), (2, True)])
 def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose):
     method = types.SimpleNamespace(clients_choose=choose)
@@ -95,7 +133,9 @@ def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose):
     assert phases[1]["unit"] == "degrees" and phases[2]["when"] == "every fifth round"
     assert phases[3]["when"] == "every round, before training" and "stays on the devices" in phases[3]["gives"]
     training = phases[-1]
-    assert training["when"].endswith("chooses among the models itself" if choose else "gives every client its key")
+    assert training["when"].endswith(
+        "chooses among the models, or weighs them, itself" if choose else "gives every client its key"
+    )
     assert training["note"] == "first one model" and ("asks" in training) == (needed == 2)
     exports.clustering = exports.when = {}
     (kept,) = describe_phases(method, exports, {"training_with_kept": computation(keeps=True)})

@@ -10,7 +10,7 @@ import numpy as np
 
 from tffcl.algorithms.clustered_training import BYTES_AT_A_TIME, CollectedTraining
 from tffcl.algorithms.each_round_parameters import CFLParameters
-from tffcl.algorithms.method import ClusteredState, Views, method_builder
+from tffcl.algorithms.method import ClusteredState, Exports, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
@@ -114,6 +114,14 @@ class CFL(CollectedTraining):
             met += np.isin(at, (cluster, founded)).sum()
             at = np.where(at == founded, cluster, at)
         return Traffic.of(self.round.transfer) * met
+
+    def exports(self) -> Exports:
+        found = super().exports()
+        note = (
+            f"{found.when['training']}; where a cluster splits, absent members go by their last differences, and those "
+            "of this run are not exported: one that has not taken part since stays"
+        )
+        return dataclasses.replace(found, when={"training": note})
 
     def views(self, state: CFLState) -> Views:
         return Views(state.client_ids, state.assignment, splits=state.splits)

@@ -17,7 +17,7 @@ from sklearn.metrics import davies_bouldin_score
 from tffcl.algorithms.choosing_method import TryingMethod
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.each_round_parameters import FedGWCParameters
-from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
@@ -105,6 +105,15 @@ class FedGWC(TryingMethod):
         seen = np.full([len(order)] * 2, len(order) ** -2.0)
         seen[: -len(newcomers), : -len(newcomers)] = state.interactions
         return dataclasses.replace(state, interactions=seen[np.ix_(order, order)], **extended(state, newcomers, joined))
+
+    def exports(self) -> Exports:
+        found = super().exports()
+        note = (
+            "after a round the coordinator weighs each cluster's clients by their `losses`, and splits a cluster whose "
+            "`interactions` (of clustering/state.npz) have settled, whose parts go on from its model (Python, "
+            "tffcl.algorithms.fedgwc)"
+        )
+        return dataclasses.replace(found, when={**found.when, "training": note})
 
     def views(self, state: FedGWCState) -> Views:
         note = f"no cluster has split: interactions change by {state.changes[0]:.1e}, tolerance {self._how.tolerance}"

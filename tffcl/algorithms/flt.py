@@ -180,6 +180,13 @@ def changed_since_signed(state, cohort: Cohort) -> np.ndarray:
 
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
 
+# What a deployment must know where clusters are formed anew.
+_ANEW = (
+    "in a run clients are related anew when more than {change_flags} of them have told `changed`, and in every round "
+    "that is a multiple of {period} (None: never): all fine-tune the encoder that they keep and send centres again, of "
+    "which there is no computation here: `signature` is that of before the first round"
+)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskonomyGrouping(OneShotClustering):
@@ -431,9 +438,13 @@ class FLT(Method):
 
     def exports(self) -> Exports:
         clustering = {"unit": _UNIT, "tree_unit": _TREE_UNIT, "metric": self._parameters.metric, "linkage": "ward"}
-        return self._rounds.exports(
+        found = self._rounds.exports(
             build=lambda: {"signature": build_collection(self._signature)}, clustering=clustering, sign=self._sign
         )
+        if not self._triggers:
+            return found
+        note = "; ".join([*found.when.values(), _ANEW.format(**vars(self._parameters))])
+        return dataclasses.replace(found, when={"training": note})
 
 
 @method_builder

@@ -121,9 +121,14 @@ class FLUX(EngineMethod):
     def exports(self) -> Exports:
         rounds = self._how.warm_up_rounds
         note = f"a run begins with {rounds} rounds of one model, row 0, which every cluster then starts from"
-        found = self.engine.exports(
-            build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note}
+        joins = (
+            "when newcomers have signed: each joins the cluster whose mean signature is nearest; the groups of this "
+            "run are by descriptors that need labels, of which there is no computation here"
         )
+        found = self.engine.exports(
+            build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note},
+            clustering={"when": joins},
+        )  # fmt: skip
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:

@@ -174,7 +174,8 @@ class Exports:
         its models; None where the server has none.
       summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum,
         see `rounds.sum_only_form`; None where the server needs each client's upload.
-      clustering: What the numbers of the grouping mean, by name, for the manifest.
+      clustering: What the numbers of the grouping mean, by name, for the manifest; `when` says when the coordinator
+        clusters, where that is not once, when all signatures are there.
       build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients
         decide the computations or their first values; else None.
       members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see

@@ -95,7 +95,8 @@ class RDPCFL(IFCA):
         found = super().exports()
         draws = (
             f"at first, for {self._how.soft_rounds} rounds at most, the coordinator draws each client's row (`forced`) "
-            "by a mixture of Gaussians that it fits to the signatures; then clients choose"
+            "by a mixture of Gaussians that it fits to the signatures; then clients choose; clustering/state.npz has "
+            "the `probabilities` of this run's clients, and for how many more `soft_rounds` they are drawn"
         )
         return dataclasses.replace(
             found,

@@ -407,8 +407,22 @@ class StoCFL(Method):
         return Exports(
             lambda: {"signature": build_collection(self._signature), **round_computations(self._round, first)},
             server_values=lambda state: {"models": state.models, "global_model": state.models[0]},
-            when={"training": "row 0 of models is nobody's key; after a round the coordinator puts global_model there"},
+            clustering={"when": _MERGES.format(**vars(self._how))},
+            when={"training": _TRAINS + _IN_A_CHAIN * bool(self._chain)},
         )
+
+
+# What a deployment must know of what the coordinator does.
+_MERGES = (
+    "before every round, when those of its clients that are in their first one have signed: each of these is a cluster "
+    "of its own, those whose cosine is above {threshold} merge (Python, tffcl.clustering.stochastic), and so do their "
+    "models: the {model_merge} one; a cluster that has not trained yet starts from the {start} model"
+)
+_TRAINS = "row 0 of models is nobody's key; after a round the coordinator puts global_model there"
+_IN_A_CHAIN = (
+    "; a round leaves global_model as it is: a run trains it in a chain of the round's clients, of which there is no "
+    "computation here"
+)
 
 
 @method_builder

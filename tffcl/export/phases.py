@@ -30,7 +30,8 @@ _OF_CLIENTS = {
     "epochs": "its own number of passes over its examples",
     "batch_size": "its own number of examples a step, 0 is all",
     "changed": "1 if its data have changed since it told about them, else 0",
-    "kept": "what it has kept of its last round, or in its first one what the method starts from",
+    "kept": "what it has kept of its last round, which the device keeps; in its first one what those of the clients in "
+    "check/ keep",
     "optimizer": "its own part of the model, if it has one, and the state of its optimizer, if that is kept, after its "
     "last round, which the device keeps; in its first one those of "
     "the clients in check/",
@@ -40,6 +41,8 @@ _OF_SERVER = {
     "members": "how many clients each cluster has, those that do not take part in the round too: here of this run, "
     "also those who have left it, whom its own next round would leave out; who deploys to others puts their numbers in",
     "control_sums": "the sums of the control variates of each cluster's clients, of all who are counted in members",
+    "labels": "for each model the sums of how many examples of each label clients have last told, here those of this "
+    "run, which they keep; who deploys to others begins with those of initial",
     "aggregators": "states of the aggregations, from round to round",
 }
 
@@ -90,7 +93,7 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
         elif name in exports.when and name not in TRAININGS:
             phases.append({"phase": name, "when": exports.when[name], "computation": name})
     how = (
-        "every client chooses among the models itself"
+        "every client chooses among the models, or weighs them, itself"
         if method.clients_choose
         else "the coordinator gives every client its key"
     )
