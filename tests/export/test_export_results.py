@@ -149,6 +149,9 @@ def test_where_an_export_cannot_be_written_is_said_before_it_is_made(tmp_path, m
     (tmp_path / "new.partial").touch()
     with pytest.raises(UserError, match="new.partial exists, where .* written first; remove what a killed export"):
         check_free(new)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/to cannot be written: Not a directory"):
+        writer.write_export(None, {}, tmp_path / "file" / "to", None)
 
 
 @pytest.mark.parametrize("asking", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -108,7 +108,10 @@ def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: M
     What it has `spent` is as `privacy` of its summary. Whatever ends it but SIGKILL leaves nothing.
     """
     partial = _partial(to)
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise _unwritten(to, error) from None
     with watch_for_interrupts() as interrupts:
         try:
             contents = _write(partial, trained, settings, spent)
@@ -122,9 +125,13 @@ def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: M
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"stopped; {to} was not written") from None
             if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):  # of a file
-                raise UserError(f"{to} cannot be written: {error.strerror or error}") from None
+                raise _unwritten(to, error) from None
             raise
     return read_manifest(to)
+
+
+def _unwritten(to: pathlib.Path, error: OSError) -> UserError:
+    return UserError(f"{to} cannot be written: {error.strerror or error}")
 
 
 def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: Mapping | None) -> dict:
