@@ -122,16 +122,16 @@ def _missing(computations: Mapping[str, tff.Computation], calls: list) -> list[s
     ]
 
 
-def _with_nothing_kept(state):
-    """The state before clients have kept anything: what stays on the devices of a run's clients is not in its
-    export."""
-    if isinstance(state, KeptStates):
-        return KeptStates(state.initial)
-    if not dataclasses.is_dataclass(state):
-        return state
-    parts = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    fresh = {name: None if name == "optimizers" else _with_nothing_kept(part) for name, part in parts.items()}
-    return dataclasses.replace(state, **fresh)
+def _with_nothing_kept(part):
+    """A state, or a part of one, before clients have kept anything: what stays on the devices of a run's clients is not
+    in its export."""
+    if isinstance(part, KeptStates):
+        return KeptStates(part.initial)
+    if not dataclasses.is_dataclass(part):
+        return part
+    parts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    fresh = {name: None if name == "optimizers" else _with_nothing_kept(each) for name, each in parts.items()}
+    return dataclasses.replace(part, **fresh)
 
 
 def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> dict[str, tuple]:
