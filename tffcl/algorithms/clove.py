@@ -36,8 +36,8 @@ class CLoVE(TryingMethod):
         self._how, self._seed = parameters, seed
 
     def initialize(self, population: Population) -> ClusteredState:
-        fields = self.engine.start(population, np.arange(self._how.num_clusters, dtype=np.int32))
-        return ClusteredState(**{**fields, "assignment": np.zeros(len(population), np.int32)})
+        nobody_grouped = np.zeros(len(population), np.int32)
+        return ClusteredState(**self.engine.start(population, nobody_grouped, self._how.num_clusters))
 
     def next(self, state: ClusteredState, cohort: Cohort):
         if self._how.num_clusters == 1:

@@ -105,12 +105,13 @@ class ClusteredTraining:
         """`float32 [P]`, the model that every cluster starts from."""
         return self.model.initial
 
-    def start(self, population: Population, assignment: np.ndarray) -> dict:
+    def start(self, population: Population, assignment: np.ndarray, clusters: int = 0) -> dict:
         """Returns the fields of a `ClusteredState` before the first round, all models at their start.
 
         Args:
           population: The clients.
           assignment: `int [N]`, the cluster of each, from 0.
+          clusters: How many there are at least; by default those in which somebody is.
 
         Raises:
           UserError: If it is something else, or the models do not fit into memory.
@@ -122,7 +123,7 @@ class ClusteredTraining:
                 f"the assignment is {there}; it must be whole numbers [{clients}], a cluster for each client"
             )
         _check_clusters(assignment)
-        count = int(assignment.max()) + 1
+        count = max(int(assignment.max()) + 1, clusters)
         self._check_room(count)
         return {
             "client_ids": population.client_ids,

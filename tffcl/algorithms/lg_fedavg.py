@@ -152,10 +152,10 @@ class PartlySharedTraining(ClusteredTraining):
     def _is_whole(self, state: ClusteredState) -> bool:
         return "local" not in state.server
 
-    def start(self, population: Population, assignment: np.ndarray) -> dict:
+    def start(self, population: Population, assignment: np.ndarray, clusters: int = 0) -> dict:
         if self.whole:
-            return {**self.whole.start(population, assignment), "kept": KeptStates(self.kept)}
-        start = super().start(population, assignment)
+            return {**self.whole.start(population, assignment, clusters), "kept": KeptStates(self.kept)}
+        start = super().start(population, assignment, clusters)
         return {**start, "server": {"local": self._first_local(len(start["models"]))}}
 
     def _first_local(self, count: int) -> np.ndarray:
