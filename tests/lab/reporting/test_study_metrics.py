@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import shutil
 
 import numpy as np
@@ -88,10 +89,17 @@ def test_a_study_may_measure_any_metric_of_answers_but_no_unknown_one(tmp_path):
         load_study(tmp_path / "mine.toml")
 
 
-def test_a_part_of_a_league_is_compared_as_in_the_whole():
-    place, names = KEPT.parent / "league", ("PACFL", "FedClust")  # of which chance explains the second, among all 448
-    rows = {row.result.noted["row"]: row for row in league_table.league_rows(read_study(place))["FMNIST, P(X)"]}
-    part = read_study(place, cells=[("FMNIST, P(X)", name) for name in names])
+def test_a_part_of_a_league_is_compared_as_in_the_whole(tmp_path):
+    """Of a league of one column, among whose 29 differences chance explains FLT's, which it would not among two."""
+    league, column, names = KEPT.parent / "league", "FMNIST, P(X)", ("PACFL", "FLT")
+    index = json.loads((league / "batch.json").read_text())
+    index["cells"] = [cell for cell in index["cells"] if cell["column"] == column]
+    (tmp_path / "batch.json").write_text(json.dumps(index))
+    for place in {pathlib.PurePath(cell["directory"]).parts[0] for cell in index["cells"] if cell["directory"]}:
+        (tmp_path / place).symlink_to(league / place)
+    rows = {row.result.noted["row"]: row for row in league_table.league_rows(read_study(tmp_path))[column]}
+    assert len(rows) == 32
+    part = read_study(tmp_path, cells=[(column, name) for name in names])
     (shown,) = league_table.to_tables(part).values()
     assert shown.rows == [league_table.cells(rows[name]) for name in names]
-    assert [row[2] for row in shown.rows] == ["+14.1 ± 1.2*", "+11.5 ± 2.9"]
+    assert [row[2] for row in shown.rows] == ["+14.1 ± 1.2*", "+5.3 ± 1.6"]
