@@ -55,6 +55,7 @@ def test_a_kept_state_conforms(subject, name, check):
             pytest.skip(str(reason))
     if check is checks.check_exported_files:
         assert "which the device keeps" in subject.exported.manifest["fields"]["clients"]["optimizer"]
+        assert name != "ditto" or "personal_training" in subject.exported.manifest["computations"]
 
 
 def test_a_kept_state_is_used(subject, name):

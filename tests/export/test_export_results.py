@@ -15,10 +15,9 @@ import tffcl
 from tests.lab.tasks.own.my_methods import Histograms
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
-from tffcl.export import deployment_forms, writer
+from tffcl.export import writer
 from tffcl.export.writer import check_free, first_value, save_models
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import exports, resolve
@@ -28,12 +27,6 @@ from tffcl.runs.run import Interrupted
 
 def trained(method, population, out):
     return tffcl.train(method, population, rounds=2, clients_per_round=2, seed=3, out=out, show_progress=False)
-
-
-@pytest.fixture
-def without_forms(monkeypatch):
-    """Exports have no deployment forms of rounds where a test does not look at them."""
-    monkeypatch.setattr(deployment_forms, "PARTS", {})
 
 
 def test_a_method_of_ones_own(tff_worker, model, population, tmp_path, without_forms):
@@ -111,14 +104,6 @@ def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, 
         assert not saved["state.assignment"].any()
     written = (tmp_path / "to" / manifest["computations"]["training"]["file"]).read_bytes()
     assert b"StatelessRandomNormal" not in written
-
-
-@pytest.mark.slow
-def test_what_clients_keep_stays_in_the_run(tff_worker, model, population, tmp_path):
-    result = trained(build_ditto(model, TRAINING), population, tmp_path / "run")
-    manifest = tffcl.export_result(result, tmp_path / "to")
-    assert "personal_training" in manifest["computations"]
-    assert check_export(tmp_path / "to") and json.loads((tmp_path / "to" / "manifest.json").read_text()) == manifest
 
 
 def test_an_input_that_is_called_as_the_row_of_the_models_is_refused(tmp_path):

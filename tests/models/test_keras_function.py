@@ -15,7 +15,6 @@ from tests.short_runs import TRAINING, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
-from tffcl.export import deployment_forms
 from tffcl.export.writer import save_models
 from tffcl.models.autoencoder import build_conv_autoencoder
 
@@ -312,13 +311,28 @@ def of_numbers_and_codes():
     return made_of(of_two_inputs(), TWO, name="two")
 
 
-def test_a_model_of_two_inputs_is_trained_saved_and_asked(tff_worker, tmp_path):
+def grouped(method, directory, **more):
+    """A run of clients of two inputs, of which an export can be made."""
+    made = getattr(tffcl.algorithms, f"build_{method}")(of_numbers_and_codes(), TRAINING, **more)
+    clients = wards()
+    population = tffcl.Population.from_arrays(clients, clients)
+    result = tffcl.train(made, population, rounds=2, clients_per_round=4, out=directory / "run")
+    assert result.summary["accuracy"]["cluster"]["mean"] > 0.5
+    tffcl.export_result(result, directory / "export")
+    return result
+
+
+def test_a_model_of_two_inputs_is_trained_saved_and_asked_and_its_clients_grouped(tff_worker, tmp_path, without_forms):
+    """By all numbers of an example side by side."""
     model, clients = of_numbers_and_codes(), wards()
     assert repr(model) == "FlatModel(two: 40 parameters, codes: int32[3], numbers: float32[4] to 2 classes)"
-    method = tffcl.algorithms.build_ifca(model, TRAINING, tffcl.algorithms.IFCAParameters(num_clusters=2))
-    population = tffcl.Population.from_arrays(clients, clients)
-    result = tffcl.train(method, population, rounds=3, clients_per_round=4, out=tmp_path / "run")
-    assert result.summary["accuracy"]["cluster"]["mean"] > 0.6
+    parameters = tffcl.algorithms.PACFLParameters(num_clusters=2, threshold=None)
+    result = grouped("pacfl", tmp_path, parameters=parameters)
+    bases = result.trained.state.signatures["basis"]
+    assert len(bases) == len(clients)
+    for basis, (x, _) in zip(bases, clients.values(), strict=True):
+        data = np.concatenate([x["codes"].astype("f4"), x["numbers"]], axis=1).T  # in the order of their names
+        np.testing.assert_allclose(np.abs(basis.T @ np.linalg.svd(data)[0][:, :3]), np.eye(3), atol=1e-4)
     x = clients["ward 1"][0]
     outputs = result.keras_model_of("ward 1")(x).numpy()
     np.testing.assert_array_equal(result.predict("ward 1", x), outputs.argmax(axis=-1))
@@ -334,40 +348,19 @@ OF_WARDS = wards()["ward 0"][0]
 SERVER = {"server_images": {"numbers": OF_WARDS["numbers"].astype("f8"), "codes": OF_WARDS["codes"].astype("i8")}}
 
 
+@pytest.mark.slow  # of PACFL it is so always
 @pytest.mark.parametrize(
     "method, more",
     [
-        ("pacfl", {"parameters": tffcl.algorithms.PACFLParameters(num_clusters=2, threshold=None)}),
-        pytest.param(
-            "pca_km_hc", {"parameters": tffcl.algorithms.PCAKMHCParameters(num_clusters=2)}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "flis_hc",
-            SERVER | {"parameters": tffcl.algorithms.FLISHCParameters(num_clusters=2, threshold=None)},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("flis_dc", SERVER, marks=pytest.mark.slow),
-        pytest.param(
-            "flis_dc",
-            SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")},
-            marks=pytest.mark.slow,
-        ),
+        ("ifca", {"parameters": tffcl.algorithms.IFCAParameters(num_clusters=2)}),
+        ("pca_km_hc", {"parameters": tffcl.algorithms.PCAKMHCParameters(num_clusters=2)}),
+        ("flis_dc", SERVER),
+        ("flis_dc", SERVER | {"parameters": tffcl.algorithms.FLISDCParameters(answered_by="server")}),
     ],
 )
-def test_methods_group_clients_of_two_inputs(tff_worker, tmp_path, monkeypatch, method, more):
+def test_methods_group_clients_of_two_inputs(tff_worker, tmp_path, without_forms, method, more):
     """By all their numbers side by side, or by what models answer on a server's examples of the same inputs."""
-    made = getattr(tffcl.algorithms, f"build_{method}")(of_numbers_and_codes(), TRAINING, **more)
-    clients = wards()
-    population = tffcl.Population.from_arrays(clients, clients)
-    result = tffcl.train(made, population, rounds=2, clients_per_round=4, out=tmp_path / "run")
-    assert result.summary["accuracy"]["cluster"]["mean"] > 0.5
-    monkeypatch.setattr(deployment_forms, "PARTS", {})  # forms of rounds are not looked at here
-    tffcl.export_result(result, tmp_path / "export")
-    signed = result.trained.state.signatures if method == "pacfl" else {}
-    for client, basis in enumerate(signed.get("basis", ())):
-        x = population.train(client).x
-        data = np.concatenate([x["codes"].astype("f4"), x["numbers"]], axis=1).T  # in the order of their names
-        np.testing.assert_allclose(np.abs(basis.T @ np.linalg.svd(data)[0][:, :3]), np.eye(3), atol=1e-4)
+    grouped(method, tmp_path, **more)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from tffcl.algorithms import IFCAParameters, StoCFLParameters
 from tffcl.algorithms.method import own_part
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.errors import UserError
-from tffcl.export import deployment_forms
 from tffcl.signatures import anchor_gradient, partial_weights
 
 STATISTICS, LAYERS = {4, 5, 10, 11}, {2, 3, 4, 5, 8, 9, 10, 11}  # places among the weights of `normalized`
@@ -75,7 +74,7 @@ METHODS = {
     "method, shards", [("fedavg", 2), *(pytest.param(each, None, marks=pytest.mark.slow) for each in METHODS)]
 )
 def test_what_clients_keep_goes_through_resume_newcomers_and_export(
-    tff_worker, tmp_path, capsys, monkeypatch, method, shards
+    tff_worker, tmp_path, capsys, without_forms, method, shards
 ):
     model, (train, test) = keeping("fedbn"), own_data.clinics(7)
     of_few = ({client: those[client] for client in list(those)[:6]} for those in (train, test))
@@ -102,7 +101,6 @@ def test_what_clients_keep_goes_through_resume_newcomers_and_export(
     assert np.any(whole.model_of("clinic_0") != whole.model_of("clinic_1"))
     assert whole.summary["accuracy"]["global"]["mean"] is None  # there is no model for everyone
     assert whole.rounds["down_bytes"][0] <= 4 * 4 * (2 * model.size + 50)
-    monkeypatch.setattr(deployment_forms, "PARTS", {})  # forms of rounds are not looked at here
     tffcl.export_result(whole, tmp_path / "export")
     saved = np.load(tmp_path / "export" / "state" / "models.npy")
     assert saved.shape[1] == model.whole.size > model.size

@@ -97,7 +97,7 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
 
 @pytest.mark.parametrize("name", ["ifca", pytest.param("fedem", marks=pytest.mark.slow)])
 def test_who_was_not_asked_for_an_evaluation_chooses_when_its_model_is_asked_for(
-    name, model, digits, monkeypatch, tmp_path
+    name, model, digits, monkeypatch, tmp_path, without_forms
 ):
     """The same run of the same clients, of whom all choose at the end, or few."""
     found = {}

@@ -121,7 +121,7 @@ def test_the_keras_model_of_a_mixture_is_an_ensemble_without_tffcl(run, populati
     np.testing.assert_array_equal(run.mixture_of("clinic_0")[1], MIXTURES[0])
 
 
-def test_an_export_has_the_weights_and_serves_mixtures(run, population, tmp_path):
+def test_an_export_has_the_weights_and_serves_mixtures(run, population, tmp_path, without_forms):
     tffcl.export_result(run, tmp_path / "export")
     rows = rows_of(tmp_path / "export" / "clustering" / "assignments.csv")
     np.testing.assert_allclose([[float(row["weight_0"]), float(row["weight_1"])] for row in rows], MIXTURES)
