@@ -105,6 +105,13 @@ for arguments in json.loads(sys.argv[1]):
     found.append([code, said.getvalue(), "tensorflow" in sys.modules])
 print(json.dumps(found))
 
+said = io.StringIO()
+with contextlib.redirect_stdout(said):
+    main("show demo_digits --seed 2 --set partition.clients=8".split())
+assert "demo_digits, seed 2: digits/rotated" in said.getvalue(), said.getvalue()
+assert "8 clients, 4 true groups of 2" in said.getvalue(), said.getvalue()
+assert not {"tensorflow", "tensorflow_federated"} & set(sys.modules)
+
 # What the registry points to for the keys of a name is imported without TensorFlow.
 from tffcl.lab.cli import listing
 for kind in listing.kinds():
@@ -116,13 +123,16 @@ for kind in listing.kinds():
 """
 
 
-def test_light_commands_mistakes_and_keys_need_no_tensorflow():
+def test_light_commands_mistakes_keys_and_show_need_no_tensorflow(tmp_path):
+    """`tffcl show` writes below runs."""
     arguments = json.dumps([each for each, _ in MISTAKES])
-    done = subprocess.run([sys.executable, "-c", _ALONE, arguments], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", _ALONE, arguments], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for (asked, message), (code, said, heavy) in zip(MISTAKES, json.loads(done.stdout), strict=True):
         assert (code, heavy, said.count("\n")) == (2, False, 1), (asked, said)
         assert message in said, (asked, said)
+    written = sorted(path.name for path in (tmp_path / "runs" / "demo_digits" / "show").iterdir())
+    assert written == ["labels.png", "samples.png", "sizes.png"]
 
 
 def test_an_unknown_task_names_five(capsys):
