@@ -26,10 +26,13 @@ KINDS = {"fedavg", "pacfl", "flis_dc", "ifca", "flt", "stocfl", "fedem", "scaffo
 OF_ALL = {checks.check_contract, checks.check_resume, checks.check_missed_clusters}
 # Whose clients are asked for something beside rounds, in another way each, or for nothing.
 ASKING = {"fedavg", "pacfl", "flis_dc", "ifca", "stocfl", "fedem"}
+# Whose rounds are held against the exported ones from the first on: PACFL's are those of a composition, and FLIS has a
+# coordinator as FLT has.
+FROM_THE_FIRST = KINDS - {"pacfl", "flis_dc"}
 # The method whose rounds two workers share in the suite: of two uploads and of kept values.
 TWO_WORKERS = {"scaffold"}
 # The same of rounds whose clients compute in blocks: of two uploads. Those of FLT's mixes are in test_related_training.
-IN_BLOCKS = {"stocfl"}
+IN_BLOCKS = {"scaffold"}
 # What is checked of the exports of a module's `EXPORTED`.
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
@@ -59,6 +62,7 @@ def configured(name: str, **overrides) -> resolve.RunConfig:
 def pytest_collection_modifyitems(items):
     few = {
         checks.check_two_workers: TWO_WORKERS, checks.check_blocks: IN_BLOCKS, checks.check_whole_traffic: ASKING,
+        checks.check_rounds_from_the_first_values: FROM_THE_FIRST,
     }  # fmt: skip
     for item in items:
         given = item.callspec.params if "subject" in getattr(item, "fixturenames", ()) else {}

@@ -27,9 +27,9 @@ ANEW = {"clove", "rr_cluster"}
 # Methods that are known to need each client's upload, or more than a mean for each key; the server of all others does
 # with sums.
 NOT_SUMMED = {"flis_dc", "stocfl", "solo", "fedsem", "cfl", "flt", "scaffold", "fedgwc"}
-# Whose exports the suite makes: with the server's own grouping in each round. One with a signature is looked at in
+# Whose exports are made always: none, and all in the slow tests. One with a signature is looked at in
 # tests/export/test_export.py, and one with kept values in test_optimizers.py, where the clients' optimizers are in it.
-EXPORTED = {"stocfl"}
+EXPORTED: set[str] = set()
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_a_strangers_method_conforms(built_by, clients, two_workers):
     assert checks.check_method_conforms(built_by(strangers.ByParity), *clients, two_workers=two_workers) == []
 
 
-# What is checked by default of one, without blocks, which a stranger's and StoCFL's rounds have.
-WITHOUT_BLOCKS = tuple(check for check in checks.CHECKS if check is not checks.check_blocks)
+# What is checked by default of one, without blocks and forms, which a stranger's rounds have.
+WITHOUT_FORMS = tuple(each for each in checks.CHECKS if each not in (checks.check_blocks, checks.check_forms))
 WHEN = [1, "before_training", "as_they_join", "soft"]
 
 
 @pytest.mark.parametrize(
     "when, checked",
     [
-        pytest.param(1, WITHOUT_BLOCKS, id="1 without blocks"),
+        pytest.param(1, WITHOUT_FORMS, id="1 without blocks and forms"),
         *(pytest.param(each, checks.CHECKS, id=str(each), marks=pytest.mark.slow) for each in WHEN),
     ],
 )

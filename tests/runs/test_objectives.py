@@ -106,9 +106,8 @@ def test_a_reconstruction_needs_no_test_examples(tff_worker, tmp_path):
         assert np.isfinite(result.clients["cluster_mse"]).sum() == (tests is not None)
 
 
-@pytest.mark.parametrize(
-    "name", ["labels", *(pytest.param(name, marks=pytest.mark.slow) for name in ("binary", "several numbers"))]
-)
+@pytest.mark.slow  # of labels it is so always in test_own_data
+@pytest.mark.parametrize("name", ["binary", "several numbers"])
 def test_a_saved_model_answers_as_the_result(tff_worker, name, tmp_path):
     result = run(name, "fedavg", tmp_path / "run")
     save_models(tmp_path / "saved", own_objectives.model(name), result.model_of("c0")[np.newaxis])
