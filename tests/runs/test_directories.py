@@ -413,7 +413,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped,
 
 
 @pytest.mark.slow  # the same with a disk that is full indeed, beside the faults that are made above
-@pytest.mark.parametrize("room", [12, 24, 28, 32, 36, 40, 44])
+@pytest.mark.parametrize("room", [12, 28, 40])
 def test_a_disk_that_is_full(tmp_path, runs, room):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -15,7 +15,6 @@ FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2, "fine_
 METHODS = {
     "flt": {**FLT, "clusters": "joint"},
     "flt_disjoint": {**FLT, "clusters": "disjoint", "num_clusters": 4},
-    "pca_km_hc": {"num_components": 16, "num_clusters": 4},
     "fedsem": {"num_clusters": 4},
 }
 SHORT = {
@@ -31,7 +30,8 @@ def resolved(name):
     return resolve.resolve("demo_digits", algorithm, overrides={**SHORT, "algorithms": {algorithm: METHODS[name]}})
 
 
-@pytest.fixture(params=["flt", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "flt")])
+# One that forms disjoint clusters is in test_changes_in_a_run.
+@pytest.fixture(params=["flt", pytest.param("fedsem", marks=pytest.mark.slow)])
 def finished(request, finished_run):
     return finished_run(request.param)
 

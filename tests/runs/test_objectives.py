@@ -25,13 +25,7 @@ METHODS = {
 
 # Examples that are given again; labels are in every other file, and the others are slow.
 QUICK = [("reconstruction", "fedavg")]
-OTHERS = [
-    ("labels", "fedavg"),
-    ("numbers", "pacfl"),
-    ("binary", "ifca"),
-    ("binary", "pacfl"),
-    *((name, "ifca") for name in ("numbers", "several numbers", "one-hot", "class weights")),
-]
+OTHERS = [("binary", "pacfl"), *((name, "ifca") for name in ("several numbers", "one-hot", "class weights"))]
 
 
 def run(name, method, out, *, model=None, **options):
@@ -79,7 +73,7 @@ def test_labels_that_are_not_the_models_are_told_in_one_line(name, labels, messa
 
 
 @pytest.mark.slow  # a run on own data goes on in test_own_data
-@pytest.mark.parametrize("name", ["binary", "numbers", "reconstruction"])
+@pytest.mark.parametrize("name", ["binary", "numbers"])
 def test_a_resumed_run_of_an_objective_is_the_whole_one(tff_worker, name, tmp_path):
     whole = run(name, "ifca", tmp_path / "whole")
     assert run(name, "ifca", tmp_path / "parts", until=1) is None

@@ -57,19 +57,19 @@ DATA = {
     "perceptron": (own_data.clinics, own_data.perceptron),
     "cnn": (own_data.cameras, own_data.cnn),
     "letters": (own_data.writers, own_data.letters),
-    "functional": (own_data.clinics, own_data.regression),
     "client_data": (own_data.clinics, own_data.regression),
 }
 
 
 # In the suite the kinds of data that are most unlike have one method each; each other kind and method is slow.
-# The functional model is the one of the clients of TFF.
+# A functional model is the one of the clients of TFF.
 QUICK = [("perceptron", "pacfl"), ("letters", "fedavg")]
-SLOW = [("cnn", "stocfl"), ("letters", "stocfl"), ("functional", "fedavg"), ("client_data", "ifca")]
-# Tests in which each kind of data trains anew.
+SLOW = [("cnn", "stocfl"), ("client_data", "ifca")]
+# Tests in which each kind of data trains anew: those by default, and the slow ones.
 FEW = {
-    "test_computations_on_own_data_are_deployed": set(),  # a Keras model is exported in test_mixtures
-    "test_newcomers_with_text_ids_take_part_from_a_round_on": {"perceptron"},
+    # A Keras model is exported in test_mixtures.
+    "test_computations_on_own_data_are_deployed": ([], ["letters", "client_data"]),
+    "test_newcomers_with_text_ids_take_part_from_a_round_on": (["perceptron"], ["letters", "client_data"]),
 }
 
 
@@ -78,8 +78,8 @@ def pytest_generate_tests(metafunc):
         combinations = [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]
         metafunc.parametrize("own, finished", combinations, indirect=True, scope="module")
     elif "own" in metafunc.fixturenames:
-        quick = FEW.get(metafunc.definition.name, DATA)
-        kinds = [pytest.param(data, marks=[] if data in quick else [pytest.mark.slow]) for data in DATA]
+        quick, slow = FEW[metafunc.definition.name]
+        kinds = [*quick, *(pytest.param(data, marks=pytest.mark.slow) for data in slow)]
         metafunc.parametrize("own", kinds, indirect=True, scope="module")
 
 
@@ -233,10 +233,7 @@ def regression():
     "layer, method",
     [
         ("SimpleRNN", "fedavg"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("LSTM", "fedavg"), ("GRU", "ifca"), ("LSTM", "pacfl"))
-        ),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("GRU", "ifca"), ("LSTM", "pacfl"))),
     ],
 )
 def test_recurrent_models_are_trained(layer, method, tmp_path):

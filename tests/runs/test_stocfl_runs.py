@@ -16,7 +16,7 @@ from tffcl.lab.tasks import resolve
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.run_files import read_run
 
-METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}
+METHODS = {"stocfl": {"threshold": 0.3}, "ditto": {"proximal_weight": 0.1}}
 SHORT = {
     "train": {"rounds": 5, "clients_per_round": 12},
     "evaluation": {"every": 2},
@@ -29,9 +29,8 @@ def resolved(name):
     return resolve.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-# A run of FedProx is one of FedAvg, which is in test_run, but for the clients' loss; one of Ditto is in
-# test_clients_who_left.
-@pytest.fixture(params=["stocfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "ditto"))])
+# One of Ditto is in test_clients_who_left, too.
+@pytest.fixture(params=["stocfl", pytest.param("ditto", marks=pytest.mark.slow)])
 def finished(request, finished_run):
     return finished_run(request.param)
 
@@ -44,7 +43,7 @@ def history(out):
 def test_a_run_its_newcomers_and_its_models(finished):
     name, out, summary = finished
     assert summary["accuracy"]["cluster"]["mean"] > 0.3
-    # FedProx has one model only, the others a global one beside theirs.
+    # A global model is beside theirs.
     assert summary["accuracy"]["global"]["mean"] > 0.3
     check_files_agree(out, summary)
     check_newcomers_and_models(out, 4)
