@@ -23,8 +23,8 @@ print(tffcl.similarity(clients, model=model))
 
 training = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.05)
 methods = {build.__name__[6:]: build(model, training) for build in (build_fedavg, build_pacfl, build_solo)}
-protocol = {"rounds": 10, "clients_per_round": 8, "evaluate_every": 5}
-compared = tffcl.compare(methods, clients, "compared", seeds=[0, 1], **protocol)
+protocol = {"rounds": 5, "clients_per_round": 8, "evaluate_every": 5}
+compared = tffcl.compare(methods, clients, "compared", **protocol)
 print(compared.verdict)
 
 best = compared.result("pacfl", seed=0)

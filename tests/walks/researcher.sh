@@ -32,5 +32,5 @@ builder = "mean_images:build"
 num_clusters = 4
 END
 
-tffcl compare mine.toml --algorithms fedavg,pacfl,mean_images --rounds 5 --seeds 0,1 --out compared
+tffcl compare mine.toml --algorithms fedavg,pacfl,mean_images --rounds 3 --out compared
 tffcl study pacfl_table_1 --only FMNIST/PACFL --rounds 0.01
