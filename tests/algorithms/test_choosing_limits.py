@@ -30,8 +30,7 @@ def images(digits):
 
 # That answers at the server give the same models is held in test_flis, and there is a round by hand.
 @pytest.mark.slow
-@pytest.mark.parametrize("answered_by", ["clients", "server"])
-@pytest.mark.parametrize("metric", ["agreement", "frobenius"])
+@pytest.mark.parametrize("metric, answered_by", [("agreement", "clients"), ("frobenius", "server")])
 def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, images, reference, answered_by, metric):
     how = FLISDCParameters(threshold=0.0, answered_by=answered_by, metric=metric)
     joint = train(build_flis_dc(model, TRAINING, how, server_images=images), population)
@@ -62,7 +61,7 @@ def test_flis_hc_with_one_cluster_is_fedavg_and_with_n_solo(
 
 
 @pytest.mark.slow  # NumPy has rounds of more models
-@pytest.mark.parametrize("start", ["independent", "attracting", "warm_up", "fedavg"])
+@pytest.mark.parametrize("start", ["attracting", "warm_up"])
 def test_ifca_with_one_model_is_fedavg(tff_worker, model, population, reference, start):
     one = train(build_ifca(model, TRAINING, IFCAParameters(num_clusters=1, start=start)), population)
     assert len(one.models) == 1

@@ -10,13 +10,12 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
-from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.scaffold import build_scaffold
-from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.algorithms.training_parameters import FedNovaParameters
 from tffcl.client_work.local_sgd import build_local_sgd
@@ -26,17 +25,13 @@ from tffcl.lab.tasks import resolve
 
 PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
 BUILDERS = {
-    "fedavg": lambda model, training: build_fedavg(model, training),
-    "fedavg with momentum": lambda model, training: build_fedavg(model, dataclasses.replace(training, momentum=0.5)),
     "fedavg with weight decay": lambda model, training: build_fedavg(
         model, dataclasses.replace(training, weight_decay=0.1)
     ),
-    "fedprox": build_fedprox,
     "fednova": build_fednova,
     "scaffold": build_scaffold,
     "ditto": build_ditto,
     "lg_fedavg": build_lg_fedavg,
-    "solo": build_solo,
     "stocfl": build_stocfl,
     "ifca": lambda model, training: build_ifca(model, training, IFCAParameters(num_clusters=2)),
 }

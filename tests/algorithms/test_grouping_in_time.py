@@ -76,10 +76,7 @@ WITHOUT_A_TREE = {
 
 # One that groups before training, one after a warm-up and one without a tree; the others are slow.
 QUICK = ["pacfl", "displacement after a warm-up", "k-means"]
-OTHERS = [
-    pytest.param(kind, marks=pytest.mark.slow)
-    for kind in ("last layer", "as they join", "decomposed", "mixture", "spectral")
-]
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("as they join", "decomposed", "spectral")]
 
 
 @pytest.mark.parametrize("kind", [*QUICK, *OTHERS])

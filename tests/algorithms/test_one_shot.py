@@ -29,7 +29,7 @@ from tffcl.errors import UserError
 from tffcl.registry import find, parameters_of
 
 # Of answers, which a warm-up comes before, and of labels; the others are slow.
-LIKE_THEM = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedclust", "pca_km_hc", "descriptors")]
+LIKE_THEM = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedclust", "descriptors")]
 METHODS = ["flis_hc", "label_histogram", *LIKE_THEM]
 
 
