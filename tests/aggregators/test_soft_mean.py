@@ -72,7 +72,6 @@ def test_one_value_for_all_means(tff_worker):
 
 @pytest.mark.parametrize("name, same, atol", [
     ("dp", True, 1e-5), ("tff", False, 1e-6), pytest.param("secure_sum", False, 1e-4, marks=pytest.mark.slow),
-    pytest.param("uniform_mean", True, 1e-6, marks=pytest.mark.slow),
     pytest.param("compression", False, 0.02, marks=pytest.mark.slow),
     pytest.param("robust", True, 1e-6, marks=pytest.mark.slow),
 ])  # fmt: skip

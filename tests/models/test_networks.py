@@ -134,16 +134,10 @@ def test_rate_0_drops_nothing():
     "build, shape, count, training",
     [
         (functools.partial(build_mlp, dropout=0.5), GREY, 60, LocalTraining(epochs=3, learning_rate=0.05)),
-        pytest.param(
-            build_leaf_cnn, GREY, 30, LocalTraining(epochs=4, learning_rate=0.02, momentum=0.9), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            build_stocfl_femnist_cnn, GREY, 60, LocalTraining(epochs=2, learning_rate=0.05), marks=pytest.mark.slow
-        ),
         (build_stocfl_cifar_cnn, COLOUR, 100, LocalTraining(epochs=3, learning_rate=0.05, momentum=0.9)),
         pytest.param(build_resnet9, COLOUR, 10, LocalTraining(epochs=3, learning_rate=0.001), marks=pytest.mark.slow),
     ],
-    ids=["mlp", "leaf", "stocfl femnist", "stocfl cifar", "resnet9"],
+    ids=["mlp", "stocfl cifar", "resnet9"],
 )
 def test_sgd_learns_digits(digits, build, shape, count, training):
     model = build(shape, 10)

@@ -64,7 +64,6 @@ def test_rounds_are_those_of_a_loop_in_keras_in_which_clients_keep_their_own(tff
 
 
 METHODS = {
-    "pacfl": {"parameters": tffcl.algorithms.PACFLParameters(num_clusters=2, threshold=None)},
     "ifca": {"parameters": IFCAParameters(num_clusters=2)},
     "flis_dc": {"server_images": own_data.patients()[0][:8]},
 }

@@ -8,9 +8,7 @@ import tensorflow as tf
 
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.collect import by_client
-from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.each_round_parameters import IFCAParameters
-from tffcl.algorithms.fednova import build_normalized_round
 from tffcl.algorithms.ifca import build_ifca_round
 from tffcl.algorithms.scaffold import build_controlled_round
 from tffcl.algorithms.stocfl import build_bilevel_round
@@ -22,7 +20,7 @@ from tffcl.clients.population import Population
 
 IDS = [0, 2, 4]
 # Without a kept value, some without a second upload; exported rounds of IFCA and StoCFL are in the conformance suite.
-SIMPLER = ("clustered", "normalized", "bilevel", "choosing")
+SIMPLER = ("bilevel", "choosing")
 
 
 def rounds(model):
@@ -31,8 +29,6 @@ def rounds(model):
     zeros = np.zeros([2, model.size], np.float32)
     clustered = {"key": keys}
     return {
-        "clustered": (build_clustered_round(model, TRAINING), {"models": models}, clustered),
-        "normalized": (build_normalized_round(model, TRAINING), {"models": models}, clustered),
         "controlled": (
             build_controlled_round(model, TRAINING, ScaffoldParameters("gradient")),
             {"models": models, "control_sums": zeros + 0.01, "members": np.array([3, 2], np.float32)},

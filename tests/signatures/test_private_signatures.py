@@ -26,7 +26,6 @@ from tffcl.models.autoencoder import build_autoencoder
 from tffcl.rounds.client_queries import build_signing, signature_transfer
 from tffcl.runs.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
-from tffcl.signatures.centres import build_pca_centres
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.signature import OWN_NOISE, noised_centres
@@ -68,18 +67,18 @@ def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
 PRIVATE = {"noise_multiplier": 1.0, "noise_seed": 1}
 ALIKE = {
     "label_histogram": lambda model, encoder: build_label_histogram(model, **PRIVATE),
-    "anchor_gradient": lambda model, encoder: build_anchor_gradient(model, projection=16, **PRIVATE),
     "subspace": lambda model, encoder: build_subspace(model.example_spec, 2, **PRIVATE),
-    "pca_centres": lambda model, encoder: build_pca_centres(
-        model.example_spec, num_components=4, num_centres=2, **PRIVATE
-    ),
     "embedding": lambda model, encoder: build_embedding(*encoder, model.example_spec, num_centres=2, **PRIVATE),
 }
 
 
-@pytest.mark.parametrize(
+# Of vectors and of centres; the others have their noise from the same place.
+SIGNATURE = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "label_histogram" else pytest.mark.slow) for name in ALIKE]
 )
+
+
+@SIGNATURE
 def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder, name):
     """What they send would else be the same, and group them as without noise."""
     x, y = digits[0][:12], digits[1][:12]
@@ -91,9 +90,7 @@ def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, enco
     assert name != "label_histogram" or signature_transfer(signature).down is None  # the seed is the simulation's
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "label_histogram" else pytest.mark.slow) for name in ALIKE]
-)
+@SIGNATURE
 def test_what_is_deployed_draws_its_noise_anew(tff_worker, model, population, encoder, name):
     """In a simulation it follows from a seed that nobody deploys."""
     signature = ALIKE[name](model, encoder)
@@ -164,7 +161,7 @@ def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model,
 
 
 @pytest.mark.slow  # as of R-DPCFL's run
-@pytest.mark.parametrize("signature", ["label_histogram", "anchor_gradient", "subspace"])
+@pytest.mark.parametrize("signature", ["anchor_gradient", "subspace"])
 def test_the_ledger_counts_signatures_and_rounds(model, population, tmp_path, signature):
     how = ComposedParameters(signature={"name": signature, "noise_multiplier": 4.0}, num_clusters=2)
     method = build_composed(
