@@ -49,20 +49,9 @@ def check_here(to, capsys):
     return capsys.readouterr().out
 
 
-def check_in_a_process_of_its_own(to, capsys):
-    done = subprocess.run([sys.executable, "-m", "tffcl", "export", "--check", str(to)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    "check",
-    [check_here, pytest.param(check_in_a_process_of_its_own, marks=pytest.mark.slow)],
-    ids=["here", "own process"],
-)
-def test_what_was_exported_is_checked(pacfl, capsys, check):
+def test_what_was_exported_is_checked(pacfl, capsys):
     _, to, contents = pacfl
-    lines = check(to, capsys).splitlines()
+    lines = check_here(to, capsys).splitlines()
     for name in ("signature", "training", "training_summed"):
         place = to / "computations" / name
         assert any(line.startswith(f"{place}/computation.pb: as the library when it was exported") for line in lines)
@@ -389,7 +378,6 @@ def test_one_line_for_a_mistake(capsys, pacfl, arguments, message):
     [
         ("pacfl", {"when": "as_they_join"}),  # a client whom the rehearsal is the first to meet may found a cluster
         ("composed", {"signature": "partial_weights", "num_clusters": 2, "when": 1, "regroup_every": 1}),
-        ("ifca", {"start": "fedavg", "fedavg_rounds": 1}),
         ("stocfl", {"global_order": "sequential"}),
     ],
 )
