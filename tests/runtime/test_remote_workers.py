@@ -18,8 +18,6 @@ from tffcl import runtime
 from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.each_round_parameters import FLISDCParameters
 from tffcl.algorithms.flis_dc import build_flis_dc
-from tffcl.algorithms.parameters import PACFLParameters
-from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
@@ -47,7 +45,7 @@ def population(digit_clients):
     return digit_clients([31, 40, 25, 50, 12, 33, 8], turns=[0, 1, 0, 1, 0, 1, 0])
 
 
-@pytest.mark.slow  # the conformance suite holds two workers against one for every method
+@pytest.mark.slow  # the conformance suite holds two workers against one for every kind of method
 def test_two_workers_sum_more_clusters_than_one_tensor_holds(tff_worker, pair, worker, model, digit_clients):
     population = digit_clients(list(range(10, 50, 2)))
     composed = build_clustered_round(model, LocalTraining())
@@ -78,18 +76,9 @@ def train(method, population, backwards=False):
     return method.views(state).clusters, models[rows]
 
 
-METHODS = {
-    "pacfl": lambda model, images: build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2)),
-    "flis_dc": lambda model, images: build_flis_dc(
-        model, TRAINING, FLISDCParameters(threshold=0.6), server_images=images
-    ),
-}
-
-
-@pytest.mark.slow  # the conformance suite holds two workers against one for every method
-@pytest.mark.parametrize("name", ["pacfl", "flis_dc"])
-def test_the_order_of_clients_does_not_matter(tff_worker, pair, worker, model, population, digits, name):
-    method = METHODS[name](model, digits[0][-60:])
+@pytest.mark.slow  # the conformance suite holds two workers against one for every kind of method
+def test_the_order_of_clients_does_not_matter(tff_worker, pair, worker, model, population, digits):
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.6), server_images=digits[0][-60:])
     pair.use(pair.started)
     forwards, backwards = train(method, population), train(method, population, backwards=True)
     worker.use_local_worker()

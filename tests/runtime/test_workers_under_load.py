@@ -1,4 +1,4 @@
-"""Workers on a machine that has ten times as much to do as it can: slow ones are waited for, lost ones are told and
+"""Workers on a machine that has several times as much to do as it can: slow ones are waited for, lost ones are told and
 replaced.
 
 The load is made here: processes that only count, started and ended by the tests.
@@ -20,14 +20,14 @@ from tffcl import runtime
 from tffcl.lab.cli.main import main
 from tffcl.runtime.remote_workers import RemoteWorker
 
-BUSY = 10
+BUSY = 6
 SETTINGS = [
-    "--rounds=8",
+    "--rounds=6",
     "--set=partition.clients=16",
     "--set=model.hidden=8",
     "--set=train.clients_per_round=8",
     "--set=train.local_epochs=1",
-    "--set=evaluation.every=4",
+    "--set=evaluation.every=3",
     "--set=checkpoint.every=2",
 ]
 
@@ -102,15 +102,11 @@ def test_a_slow_worker_is_not_taken_for_a_foreign_one(load, processes, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["killed", "stopped", "dead line"])
+@pytest.mark.parametrize("fault", ["stopped", "dead line"])
 def test_a_run_survives_a_worker_that_is_lost_in_a_round(load, processes, undisturbed, tmp_path, capfd, fault):
     first, second = processes.start(2)
     line, out = Line(first.port), tmp_path / "run"
-    faults = {
-        "killed": lambda: os.kill(first.pid, signal.SIGKILL),
-        "stopped": lambda: os.kill(first.pid, signal.SIGSTOP),
-        "dead line": line.dead.set,
-    }
+    faults = {"stopped": lambda: os.kill(first.pid, signal.SIGSTOP), "dead line": line.dead.set}
 
     def disturb():
         while rounds_written(out) < 2:
@@ -127,7 +123,7 @@ def test_a_run_survives_a_worker_that_is_lost_in_a_round(load, processes, undist
     said = capfd.readouterr().err
     assert f"the worker at {target} is lost" in said and f"goes to {second.target}" in said and "Traceback" not in said
     found = json.loads((out / "summary.json").read_text())
-    assert rounds_written(out) == 8 and found["clusters"] == undisturbed["clusters"]
+    assert rounds_written(out) == 6 and found["clusters"] == undisturbed["clusters"]
     assert found["accuracy"]["cluster"]["mean"] == pytest.approx(undisturbed["accuracy"]["cluster"]["mean"], abs=0.02)
 
 
@@ -158,8 +154,7 @@ def test_a_process_whose_workers_are_silent_ends_with_a_line_and_not_by_an_abort
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(3))
-def test_a_process_that_gives_up_on_a_busy_trial_is_not_aborted(load, processes, tmp_path, number):
+def test_a_process_that_gives_up_on_a_busy_trial_is_not_aborted(load, processes, tmp_path):
     (only,) = processes.start(1)
     os.kill(only.pid, signal.SIGSTOP)
     code = f"""
