@@ -14,7 +14,6 @@ from tests.oracles import ifca as oracle
 from tests.own_data import CROSS_ENTROPY, sequential
 from tests.short_runs import TRAINING, cohort_of, train
 from tffcl.algorithms.each_round_parameters import IFCAParameters, RRClusterParameters
-from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.rr_cluster import build_rr_cluster, moving_shares, rebalanced, sizes_before
 from tffcl.algorithms.solo import build_solo
@@ -161,26 +160,29 @@ def turned_digits(seed: int) -> Population:
 @pytest.mark.slow
 def test_with_clusters_of_three_clients_a_round_private_clusters_become_usable(tff_worker, tmp_path):
     """At epsilon 8 and twelve clients a round one or two of IFCA's models are left, more that have a least size."""
-    found, seed = {}, 0
-    population = turned_digits(seed)
-    flat = (tf.keras.layers.Rescaling(1 / 255, input_shape=(7, 7, 1)), tf.keras.layers.Flatten())
-    spec = tf.TensorSpec([None, 7, 7, 1], tf.uint8), tf.TensorSpec([None], tf.int32)
-    model = FlatModel.from_keras(sequential(*flat, tf.keras.layers.Dense(10)), CROSS_ENTROPY, spec)
-    private = tffcl.aggregation("dp", noise_multiplier=0.452, clip=0.25, seed=seed)
-    training, how = LocalTraining(epochs=1, batch_size=20, learning_rate=0.2), {"num_clusters": 4}
-    counts = RRClusterParameters(**how, least_clients=3, rebalance_by="counts")
-    methods = {
-        "fedavg": build_fedavg(model, training, aggregation=private),
-        "ifca": build_ifca(model, training, IFCAParameters(**how), seed=seed, aggregation=private),
-        "rr_cluster": build_rr_cluster(model, training, counts, seed=seed, aggregation=private),
-    }
-    for name, method in methods.items():
-        run = tffcl.train(
-            method, population, rounds=100, clients_per_round=12, sampling="poisson", seed=seed, out=tmp_path / name,
-            evaluate_every=100, show_progress=False, privacy=tffcl.PrivacySettings(delta=0.0009),
-        )  # fmt: skip
-        assert run.summary["privacy"]["epsilon"] == pytest.approx(7.914, abs=0.001)
-        found[name] = run.summary["accuracy"]["cluster"]["mean"], run.summary["clusters"]["ari"]
+    found = {}
+    for seed in range(3):
+        population = turned_digits(seed)
+        flat = (tf.keras.layers.Rescaling(1 / 255, input_shape=(7, 7, 1)), tf.keras.layers.Flatten())
+        spec = tf.TensorSpec([None, 7, 7, 1], tf.uint8), tf.TensorSpec([None], tf.int32)
+        model = FlatModel.from_keras(sequential(*flat, tf.keras.layers.Dense(10)), CROSS_ENTROPY, spec)
+        private = tffcl.aggregation("dp", noise_multiplier=0.452, clip=0.25, seed=seed)
+        training, how = LocalTraining(epochs=1, batch_size=20, learning_rate=0.2), {"num_clusters": 4}
+        counts = RRClusterParameters(**how, least_clients=3, rebalance_by="counts")
+        methods = {
+            "ifca": build_ifca(model, training, IFCAParameters(**how), seed=seed, aggregation=private),
+            "rr_cluster": build_rr_cluster(model, training, counts, seed=seed, aggregation=private),
+        }
+        for name, method in methods.items():
+            run = tffcl.train(
+                method, population, rounds=100, clients_per_round=12, sampling="poisson", seed=seed,
+                out=tmp_path / f"{name}-{seed}", evaluate_every=100, show_progress=False,
+                privacy=tffcl.PrivacySettings(delta=0.0009),
+            )  # fmt: skip
+            assert run.summary["privacy"]["epsilon"] == pytest.approx(7.914, abs=0.001)
+            found.setdefault(name, []).append(run.summary["accuracy"]["cluster"]["mean"])
+            found.setdefault(f"{name} ari", []).append(run.summary["clusters"]["ari"])
     print(found)
-    assert found["rr_cluster"][0] > found["ifca"][0] + 0.01 and found["rr_cluster"][0] > found["fedavg"][0] + 0.05
-    assert found["rr_cluster"][1] > found["ifca"][1] + 0.1
+    means = {name: np.mean(each) for name, each in found.items()}
+    assert means["rr_cluster"] > means["ifca"] + 0.01
+    assert means["rr_cluster ari"] > means["ifca ari"] + 0.1
