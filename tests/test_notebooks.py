@@ -15,8 +15,10 @@ LONG = ("femnist", "first_steps", "which_method", "deploy", "private", "clinics"
 EXECUTED = [
     pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS
 ]
-# What is replaced in a notebook, by what: rounds that its groups do not depend on, and cases like another one.
+# What is replaced in a notebook, by what: rounds that its groups do not depend on, seeds, and cases like another one.
 FEWER = (
+    ("first_steps", "seeds=range(5)", "seeds=range(2)"),
+    ("private", "(0.01, 0.03, 0.1, 0.3, 1.0)", "(0.01, 1.0)"),
     ("texts", "rounds=20", "rounds=5"),
     ("which_method", '"P(X)": ("features", 3), "P(Y)": ("labels", 7), ', ""),
     ("which_method", 'clients["P(X)"]', 'clients["P(Y|X)"]'),
