@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
+from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, train
 from tffcl import registry
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.composed import build_composed
@@ -25,12 +25,6 @@ from tffcl.runs import checkpoints
 
 MEAN = tff.aggregators.MeanFactory(no_nan_division=True)
 ONCE = LocalTraining(epochs=1, batch_size=0, learning_rate=0.1)
-
-
-@pytest.mark.slow  # as in an IFCA for tff.learning, in test_clustered_fed_avg
-def test_tffs_mean_is_our_own(tff_worker, model, population, reference):
-    inside = build_fedavg(model, TRAINING, aggregation=tff.aggregators.MeanFactory())
-    assert_close(models_of(inside, train(inside, population), population), reference("fedavg")[1])
 
 
 @pytest.fixture(scope="module")
@@ -80,18 +74,10 @@ def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, p
 
 
 @pytest.mark.slow  # PACFL has it above, and in a run in test_own_parts
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda model, factory: build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), aggregation=factory),
-        lambda model, factory: build_composed(
-            model, TRAINING, ComposedParameters(signature="label_histogram", num_clusters=2), aggregation=factory
-        ),
-    ],
-    ids=["ifca", "composed"],
-)
-def test_methods_with_clusters_take_it_too(tff_worker, model, population, build):
-    found, expected = (train(build(model, each), population, COHORTS[:2]).models for each in (MEAN, None))
+def test_a_method_whose_clients_choose_takes_it_too(tff_worker, model, population):
+    how = IFCAParameters(num_clusters=2)
+    ifca = (build_ifca(model, TRAINING, how, aggregation=each) for each in (MEAN, None))
+    found, expected = (train(each, population, COHORTS[:2]).models for each in ifca)
     assert_close(found, expected)
 
 

@@ -12,8 +12,6 @@ from tests.oracles.feddrift import FedDrift
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.each_round_parameters import FedDriftParameters
 from tffcl.algorithms.feddrift import build_feddrift, cross_losses, merged_clusters, merged_models
-from tffcl.algorithms.parameters import PACFLParameters
-from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
@@ -91,22 +89,6 @@ def test_a_model_is_untrained_until_somebody_trains_it(tff_worker, model, popula
     # Who was never asked has the best of those that are trained, or its own.
     placed = method.place(state, population)
     assert all(row in (0, 1, client) for client, row in enumerate(placed.assignment.tolist()))
-
-
-@pytest.mark.slow  # NumPy's rounds have a drift, too
-def test_it_recovers_after_labels_are_swapped(tff_worker, model, digit_clients, tmp_path):
-    """Half of the clients hold other labels from round 5 on: FedDrift comes back, PACFL does not."""
-    before = digit_clients([120] * 6)
-    after, local = swapped(before, range(3)), LocalTraining(epochs=3, batch_size=10, learning_rate=0.1)
-    rounds = {"rounds": 10, "clients_per_round": 6, "later": {5: after}, "seed": 4, "show_progress": False}
-
-    def trained(method):
-        return tffcl.train(method, before, out=tmp_path / method.name, **rounds)
-
-    run, fixed = trained(build_feddrift(model, local)), trained(build_pacfl(model, local, PACFLParameters()))
-    accuracy, without = (each.summary["accuracy"]["cluster"]["mean"] for each in (run, fixed))
-    assert accuracy > 0.8 and without < 0.6 and run.summary["clusters"]["count"] == 2
-    assert run.summary["notes"][-1] == "flags of change: 0 (round 5), 1 (round 5), 2 (round 5)"
 
 
 def test_clusters_merge_as_plain_loops_merge_them():

@@ -104,16 +104,6 @@ def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, 
         method.admit(admitted, newcomers)
 
 
-@pytest.mark.slow  # as of its signature, in test_embedding
-def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, encoder, grouped):
-    method = flt(
-        model, encoder, threshold=1.5, metric="matching", num_centres="classes", change_flags=9, clusters="disjoint"
-    )
-    state = method.initialize(grouped)
-    np.testing.assert_array_equal(state.mask, np.tile(np.arange(10) < 2, [9, 1]))
-    assert same_groups(state.assignment)
-
-
 @pytest.mark.parametrize("triggers", [{}, pytest.param({"period": 5}, marks=pytest.mark.slow)], ids=["once", "anew"])
 def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
     method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)

@@ -21,8 +21,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.rounds.client_queries import build_signing
-from tffcl.rounds.privacy_releases import Release
-from tffcl.runs.checkpoints import Checkpoints, pack, unpack
+from tffcl.runs.checkpoints import pack, unpack
 from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings
 from tffcl.signatures.partial_weights import build_partial_weights
 
@@ -231,30 +230,6 @@ def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
         again = unpack(arrays, {"state": method.state_class})["state"]
         (state, _), (resumed, _) = (through(method, each, clients, (number,)) for each in (state, again))
         np.testing.assert_array_equal(models_of(method, resumed, clients), models_of(method, state, clients))
-
-
-@pytest.mark.slow  # as in test_repeated_releases
-def test_signatures_of_a_round_that_the_budget_refuses_are_counted(tff_worker, pacfl, clients, tmp_path):
-    """They were released before it, as what ends the run says."""
-    noisy = tffcl.aggregation("dp", noise_multiplier=2.0, seed=1)
-    method = pacfl(regroup_every=2, signature_noise_multiplier=4.0, aggregation=noisy)
-
-    def cost(*noises):
-        ledger = Ledger(PrivacySettings(delta=1e-3), 6)
-        for noise in noises:
-            ledger.spend(Release("one of them", noise, 6, 6))
-        return ledger.epsilon
-
-    signed_again, third_round = cost(4, 2, 2, 4), cost(4, 2, 2, 4, 2)
-    privacy = PrivacySettings(epsilon=(signed_again + third_round) / 2, delta=1e-3)
-    for every in (1, 10):
-        how = {"rounds": 6, "clients_per_round": 6, "show_progress": False, "checkpoint_every": every}
-        out = tmp_path / str(every)
-        stopped = tffcl.train(method, clients, privacy=privacy, out=out, **how).summary
-        assert stopped["rounds"] == 2 and f"{signed_again:.4g} is spent" in stopped["stopped"]
-        assert stopped["privacy"]["epsilon"] == pytest.approx(signed_again, rel=1e-6)
-        _, totals = Checkpoints(out / "checkpoints").load(2, method.state_class)
-        assert Ledger(PrivacySettings(delta=1e-3), 6, totals.releases).epsilon == stopped["privacy"]["epsilon"]
 
 
 def test_each_private_signature_is_a_release_of_its_own_with_other_noise(tff_worker, pacfl, clients):

@@ -1,13 +1,10 @@
 """What StoCFL becomes at its limits (section 2.4)."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from scipy.cluster import hierarchy
 
 from tests.algorithms.conftest import PULL
-from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
+from tests.short_runs import COHORTS, TRAINING, assert_close, models_of, train
 from tffcl.algorithms.each_round_parameters import StoCFLParameters
 from tffcl.algorithms.stocfl import build_stocfl
 
@@ -64,25 +61,3 @@ def test_as_many_clusters_as_clients_is_ditto(tff_worker, model, population, ref
     met = sorted({client for cohort in cohorts for client in cohort})
     assert clustered.known.mask.nonzero()[0].tolist() == met
     assert len(clustered.models) == 1 + len(met)
-
-
-@pytest.mark.slow  # as of the rule alone, in clustering/test_stochastic
-def test_everyone_in_the_first_round_is_agglomerative_clustering(tff_worker, model, digit_clients):
-    """SciPy's single linkage of the signatures, cut at the cosine τ, for some numbers of clusters."""
-    population = digit_clients([60] * 8, turns=[0, 1, 2, 0, 1, 2, 3, 3])
-    quick = dataclasses.replace(TRAINING, epochs=1, batch_size=0)
-
-    def after_one_round(threshold):
-        stocfl = build_stocfl(model, quick, StoCFLParameters(threshold=threshold))
-        return stocfl.next(stocfl.initialize(population), cohort_of(population, np.arange(8), 1))[0]
-
-    merges = hierarchy.linkage(after_one_round(1).known.signatures.astype(float), "single", "cosine")
-    heights = np.concatenate([[0], merges[:, 2], [2]])
-    counts = []
-    for cut in ((heights[:-1] + heights[1:]) / 2)[1::3]:
-        state = after_one_round(1 - cut)
-        expected = hierarchy.fcluster(merges, cut, "distance")
-        pairs = set(zip(state.assignment.tolist(), expected.tolist()))
-        assert len(pairs) == len(set(state.assignment)) == len(set(expected))
-        counts.append(len(pairs))
-    assert counts == [7, 4, 1]

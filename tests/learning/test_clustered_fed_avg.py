@@ -247,18 +247,6 @@ class TestAggregators:
             "clients_per_cluster"
         ]
 
-    @pytest.mark.slow  # as of its aggregator in test_clustered_mean
-    def test_differential_privacy_inside_the_clusters(self, tff_worker, model, process, digit_clients):
-        """Without noise and within the clip, DP's mean is the sum over the expected number of clients of a cluster."""
-        population = digit_clients([30] * 4, turns=[0, 2, 0, 2])
-        data = [batched(population.train(client).dataset) for client in range(4)]
-        private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.0, clients_per_round=2.0, clip=1000.0)
-        inside = ClusteredMeanFactory(2, private)
-        moves, clients = self.moves(build_clustered_fed_avg(model, 2, WHOLE, model_aggregator=inside, seed=SEED), data)
-        plain, same = self.moves(process, data)
-        assert clients.tolist() == same.tolist()
-        np.testing.assert_allclose(moves, plain * clients[:, np.newaxis] / 2, atol=1e-4)
-
     def test_a_robust_mean_inside_the_clusters(self, tff_worker, model, process, data):
         """One that clips nobody is the mean; a cluster that nobody chose keeps its model there too."""
         robust = tff.aggregators.clipping_factory(1000.0, tff.aggregators.MeanFactory())

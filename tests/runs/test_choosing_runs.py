@@ -108,19 +108,6 @@ def test_one_line_for_a_mistake(capsys, tmp_path, arguments, message):
     assert error.startswith("tffcl: ") and message in error
 
 
-@pytest.mark.slow  # other signatures are shown in test_similarity
-def test_similarity_by_inference(capsys, tmp_path):
-    out = tmp_path / "similarity"
-    arguments = [
-        *"similarity demo_digits --signature inference --set dataset.server_examples=100 --out".split(),
-        str(out),
-    ]
-    assert main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert "40 clients of demo_digits, agreement" in printed and " dissimilarity, median" in printed
-    assert (out / "proximity.png").stat().st_size > 10_000
-
-
 def test_clients_belong_together_by_group_or_by_half_of_their_labels():
     labels = [[0, 1], [1, 2], [3], [0, 1, 2], [3, 0]]
     examples = {

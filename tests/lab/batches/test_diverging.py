@@ -42,17 +42,6 @@ def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
     assert json.loads((compared / "fedavg" / "seed-0" / batch_index.FAILED).read_text())["algorithm"] == "fedavg"
 
 
-@pytest.mark.slow  # `test_search` has it always, of a point that diverged
-def test_resuming_does_not_meet_it_again(command, compared, capsys, monkeypatch):
-    from tffcl.lab.batches import batch
-
-    monkeypatch.setattr(batch, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
-    assert main([*command, "--resume"]) == 1
-    out = capsys.readouterr().out
-    assert "fedavg" in out and "0 of 1" in out and "not finite" in out
-    assert main(["report", str(compared)]) == 0
-
-
 def test_overwriting_tries_it_again(tmp_path, capsys):
     command = ["compare", "demo_digits", "--algorithms", "fedavg", *SHORT, "--out", str(tmp_path)]
     assert main([*command, *WILD]) == 1

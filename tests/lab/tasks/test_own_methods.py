@@ -23,7 +23,6 @@ from tffcl.lab.batches.run import run
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.tasks import resolve
-from tffcl.lab.tasks.exports import check_export, export_run
 from tffcl.models.classifiers import build_mlp
 
 OWN = pathlib.Path(__file__).parent / "own"
@@ -96,15 +95,6 @@ def test_killed_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_pat
 def test_newcomers_join_it(compared):
     found = newcomers.join_newcomers(compared / "mine" / "seed-0", show_progress=False, trust_builders=True)
     assert found["newcomers"] == 2 and sum(found["clusters"]["joined"].values()) == 2
-
-
-# the conformance suite rehearses it, and a run with parts of a user's own is exported in test_own_parts
-@pytest.mark.slow
-def test_it_is_exported_and_checked(compared, tmp_path):
-    export_run(compared / "mine" / "seed-0", tmp_path / "to", trust_builders=True)
-    lines = check_export(tmp_path / "to", trust_builders=True)
-    assert any("computations/training/map_reduce: as the whole computation" in line for line in lines)
-    assert any("as the library on clients of the task" in line for line in lines)
 
 
 @pytest.mark.slow
