@@ -31,7 +31,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import numpy as np
 import pytest
-from _pytest.assertion import rewrite
 from xdist.scheduler import LoadFileScheduling
 
 from tests import digits as digits_data
@@ -92,19 +91,6 @@ def pytest_configure(config):
     number of clients: without it a worker has one ready in a fifth of the time. `-m slow` has it, as users do."""
     if config.getoption("markexpr") == "not slow":
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    if hasattr(config, "workerinput"):
-        compile_a_share(config, int(config.workerinput["workerid"][2:]), config.workerinput["workercount"])
-
-
-def compile_a_share(config, number: int, processes: int):
-    """In a fresh environment all processes would rewrite the assertions of all tests at the same time, for a quarter of
-    a minute each: here each begins with a part of its own."""
-    tests = [file for given in config.args for file in sorted(pathlib.Path(given).rglob("test_*.py"))]
-    for file in tests[number::processes]:
-        pyc = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)
-        if rewrite.try_makedirs(pyc.parent) and rewrite._read_pyc(file, pyc) is None:
-            source, code = rewrite._rewrite_test(file, config)
-            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, pyc)
 
 
 def pytest_xdist_make_scheduler(config, log):
