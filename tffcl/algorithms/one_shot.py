@@ -14,7 +14,7 @@ import numpy as np
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
-from tffcl.choices import GAP, KNEE, SELF, VECTOR_METRICS
+from tffcl.choices import GAP, KNEE, SELF
 from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering import groupings, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
@@ -298,7 +298,7 @@ class OneShot(EngineMethod):
         arguments as in `client_queries.build_signing`."""
         self.clustering.check(len(population))
         signed = self.sign(population, again, model)
-        _check_vectors(population, signed.whole, self.clustering.metric)
+        _check_finite(population, signed.whole)
         _tell_nowhere(population, signed.whole)
         formed = self.clustering.form(signed)
         notes = (*formed.notes, *_notes(_thin(self.clustering.signature, population)))
@@ -322,7 +322,7 @@ class OneShot(EngineMethod):
         """
         check_newcomers(state, newcomers)
         signed = self.sign(newcomers, 0, state.signed_with)
-        _check_vectors(newcomers, signed.whole, self.clustering.metric)
+        _check_finite(newcomers, signed.whole)
         _tell_nowhere(newcomers, signed.whole)
         labels, placed = self.placed(state, newcomers, signed, None if whole else MOST_COMPARED)
         grown = self.engine.grown(state, max(labels.max() + 1 - len(state.models), 0))
@@ -413,11 +413,11 @@ def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np
     return client_ids[without_direction(signatures)] if {"basis", "mask"} <= set(signatures) else client_ids[:0]
 
 
-def _check_vectors(population: Population, signatures: Mapping[str, np.ndarray], metric: str):
-    """Raises UserError with the name of a client whose signature is not finite, where they are compared as vectors."""
+def _check_finite(population: Population, signatures: Mapping[str, np.ndarray]):
+    """Raises UserError with the name of a client whose signature is not finite."""
     finite = [np.isfinite(each).all(axis=tuple(range(1, each.ndim))) for each in signatures.values()]
     bad = np.flatnonzero(~np.all(finite, axis=0))
-    if len(bad) and metric in VECTOR_METRICS:
+    if len(bad):
         raise UserError(
             f"client {population.name_of(population.client_ids[bad[0]])} has a signature that is not finite; its "
             "training before it diverged, and a lower learning_rate helps, or its data hold NaN"

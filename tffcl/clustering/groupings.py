@@ -151,9 +151,10 @@ class Grouping:
         gives something else."""
         with single_thread():
             found = np.asarray(self.group(proximity, points, num_clusters, seed))
-        if found.shape != proximity.shape[:1] or found.dtype.hasobject:
+        clients = len(points if proximity is None else proximity)
+        if found.shape != (clients,) or found.dtype.hasobject:
             there = f"{found.dtype} {list(found.shape)}"
-            raise UserError(f"the grouping gives {there}; it must be a cluster for each of {len(proximity)} clients")
+            raise UserError(f"the grouping gives {there}; it must be a cluster for each of {clients} clients")
         return by_first_member(found)
 
 

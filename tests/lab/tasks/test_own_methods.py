@@ -222,7 +222,7 @@ def test_what_is_no_method_is_told_before_anything_runs(tmp_path):
     [
         ("counts", r"signature histogram gives float32\[\?\]; every dimension must be known"),
         ('tf.constant("a")', "signature histogram gives str; it must be of numbers"),
-        ("tf.ensure_shape(counts / 0.0, [10])", "signature histogram of client 0 has NaN or infinite entries"),
+        ("tf.ensure_shape(counts / 0.0, [10])", "client 0 has a signature that is not finite; its training"),
     ],
 )
 def test_a_signature_that_is_no_vector_of_numbers_is_told(tmp_path, given, message):
