@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tffcl.errors import UserError, unknown
 
@@ -82,29 +82,31 @@ def in_a_line(error: BaseException, file: object) -> str:
     """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one
     beside it."""
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    if not isinstance(file, str):
-        return message
-    home, installed = pathlib.Path(file).resolve().parent, "site-packages" in file
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = pathlib.Path(frame.filename).resolve()
-        if path.is_relative_to(home) and ("site-packages" in path.parts) == installed:
-            return f"{message} ({path.name}:{frame.lineno})"
+    for path, line in _frames(error):
+        if _is_beside(path, file):
+            return f"{message} ({path.name}:{line})"
     return message
 
 
 def raised_in(error: BaseException, file: object) -> bool:
     """Whether what was raised comes from a file of the user's, or one beside it, and not from what that called of this
     package."""
-    if not isinstance(file, str):
-        return False
-    home, ours = pathlib.Path(file).resolve().parent, pathlib.Path(__file__).resolve().parent
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = pathlib.Path(frame.filename).resolve()
-        if path.is_relative_to(ours):
-            return False
-        if path.is_relative_to(home) and "site-packages" not in path.relative_to(home).parts:
-            return True
+    for path, _ in _frames(error):
+        if _is_beside(path, __file__) or _is_beside(path, file):
+            return not _is_beside(path, __file__)
     return False
+
+
+def _frames(error: BaseException) -> Iterator[tuple[pathlib.Path, int | None]]:
+    """The files and lines that led to what was raised, the last one first."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        yield pathlib.Path(frame.filename).resolve(), frame.lineno
+
+
+def _is_beside(path: pathlib.Path, file: object) -> bool:
+    """Whether a path is below the folder of a file, and not of what is installed there."""
+    home = pathlib.Path(file).resolve().parent if isinstance(file, str) else None
+    return home is not None and path.is_relative_to(home) and "site-packages" not in path.relative_to(home).parts
 
 
 def _module(name: str, directory, where: str):

@@ -36,7 +36,7 @@ def read_folders(
     root = pathlib.Path(root).expanduser()
     check_value("validation", validation, Fraction)
     test = check_value("test", test, Fraction)
-    paths = _pictures(root)
+    paths, others = _pictures(root)
     size = None if image_size is None else _size(image_size)
     if channels not in (None, 1, 3):
         raise UserError(f"channels is {channels!r}; it must be 1 for grey or 3 for colours")
@@ -57,24 +57,26 @@ def read_folders(
     labels = {label.name for client in _folders(root) for label in _folders(client)}
     arrays.check_apart(labels, "the labels")
     parts = split(clients, test, validation, seed)
-    return Table(x, names, parts, None, None, tuple(arrays.in_order(labels)), _left_out(root))
+    return Table(x, names, parts, None, None, tuple(arrays.in_order(labels)), _left_out(others))
 
 
-def _pictures(root: pathlib.Path) -> list[pathlib.Path]:
-    """The files of all pictures, in the order of client, label and name."""
+def _pictures(root: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """The files of all pictures, in the order of client, label and name, and what else is beside them."""
     clients = _folders(root)
     if not clients:
         raise UserError(f"{root} {'has no folders' if root.is_dir() else 'is no folder'}; {_FORM}")
-    paths = []
+    paths, others = [], []
     for client in clients:
-        own = [path for label in _folders(client) for path in sorted(label.iterdir()) if _is_picture(path)]
+        files = [path for label in _folders(client) for path in sorted(label.iterdir())]
+        own = [path for path in files if _is_picture(path)]
         if not own:
             raise UserError(f"client {client.name} has no pictures; {_FORM}, ending in {', '.join(_ENDINGS)}")
         paths += own
+        others += [path for path in files if not _is_picture(path)]
     for path in _beside_labels(root, clients):
         if _is_picture(path):
             raise UserError(f"{path} would be left out; {_FORM}")
-    return paths
+    return paths, others
 
 
 def _beside_labels(root: pathlib.Path, clients: list[pathlib.Path]) -> Iterator[pathlib.Path]:
@@ -87,10 +89,9 @@ def _beside_labels(root: pathlib.Path, clients: list[pathlib.Path]) -> Iterator[
                 yield from below.rglob("*")
 
 
-def _left_out(root: pathlib.Path) -> str:
+def _left_out(others: list[pathlib.Path]) -> str:
     """What a reader of results should know of files beside the pictures, which may be pictures in another format."""
-    files = [path for client in _folders(root) for label in _folders(client) for path in label.iterdir()]
-    others = [path for path in files if not _is_picture(path) and not path.name.startswith(".") and path.is_file()]
+    others = [path for path in others if not path.name.startswith(".") and path.is_file()]
     endings = ", ".join(sorted({path.suffix.lower() or path.name for path in others}))
     return f"{len(others)} files are no pictures by their names, and left out: {endings}" if others else ""
 

@@ -13,6 +13,7 @@ from scipy.spatial.distance import squareform
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError, printable
 from tffcl.files import Table, damaged, opened, read_table, read_toml
+from tffcl.registry import GIVEN, ORACLE
 from tffcl.runs import metrics
 from tffcl.runs import run_directory as files
 from tffcl.runs.cluster_history import NO_CLUSTER, read_history
@@ -168,6 +169,11 @@ class _Numbers:
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
             raise self._damaged(keys, value)
         return float(value)
+
+    @property
+    def has_given_groups(self) -> bool:
+        """Whether nothing had to find the groups, as the notes say."""
+        return not {GIVEN, ORACLE}.isdisjoint(self.summary.get("notes", []))
 
     def exchanged(self) -> tuple[np.ndarray, float]:
         """Returns the bytes down and up of each round, and those before them, which stand in the summary alone."""

@@ -25,7 +25,7 @@ from tffcl.lab.reporting.number_format import (
 from tffcl.lab.reporting.study_results import Result, StudyResults
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.lab.reporting.table import Table
-from tffcl.registry import GIVEN, ORACLE, PLAIN
+from tffcl.registry import PLAIN
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, ROUND, Metric
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunNumbers
@@ -374,7 +374,7 @@ def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
     figure = style.new_panels(len(curves), 3.3, width=4.3)
     for axes, (column, own) in zip(figure.panels, curves.items()):
         metric = _metric(next(iter(own)))
-        known = [each for each in own if _is_given(study, each)]
+        known = [each for each in own if next(iter(_runs(study, each).values())).has_given_groups]
         leading = _leading({each: own[each] for each in own if each not in known}, metric)
         looks = {each: style.line_style(number) for number, each in enumerate(leading)}
         plain = [each for each in own if each.noted["method"] == BASELINE and each not in looks]
@@ -401,12 +401,6 @@ def _curve(study: StudyResults, result: Result, over: str) -> np.ndarray:
     ended = min((len(places) for places, _ in found), default=0)
     curve = np.mean([[each[:ended] for each in run] for run in found], axis=0) if ended else np.empty((2, 0))
     return curve[:, np.isfinite(curve[1]) & (curve[0] > 0)]
-
-
-def _is_given(study: StudyResults, result: Result) -> bool:
-    """Whether nothing had to find its groups, as each of its runs says."""
-    run = next(iter(_runs(study, result).values()))
-    return not {GIVEN, ORACLE}.isdisjoint(run.summary.get("notes", []))
 
 
 def _leading(curves: Mapping[Result, np.ndarray], metric: Metric) -> list[Result]:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 from tffcl.lab.reporting.number_format import Stat, human_bytes, human_time, show_number
-from tffcl.registry import GIVEN, ORACLE, PLAIN
+from tffcl.registry import PLAIN
 from tffcl.runs.metrics import BY_KEY, DOWN, Metric, rows_of
 from tffcl.runs.run_files import RunFiles, by_method
 
@@ -114,7 +114,7 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
             alone.append(name)  # with one cluster, clients keep a part of their model
         else:
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-            if any({GIVEN, ORACLE}.intersection(run.summary.get("notes", [])) for run in runs):
+            if any(run.has_given_groups for run in runs):
                 given[name] = f"{name} was told {span} clusters"
                 continue
             agreement = _mean(runs, BY_KEY["ari"])
