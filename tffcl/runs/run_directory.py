@@ -6,6 +6,7 @@ run writes by itself is named here; files that others make of it, as pictures, a
 
 import datetime
 import enum
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -60,6 +61,7 @@ _DIRECTORIES = {
     HISTORY: r"\d{6,}\.npy",
     FIGURES: "",
 }
+_ELSEWHERE = ("dataset", "directory", "versions")  # settings that name places, and what is none
 # What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
 _OTHERS = {"batch.json": "several runs", "results/batch.json": "a study", "manifest.json": "an export"}
 
@@ -132,6 +134,8 @@ class RunDirectory(os.PathLike):
             data = marker.get("data", {})
             if not (isinstance(data, Mapping) and all(isinstance(each, str) for each in data.values())):
                 raise ValueError("its data are not those of a run")
+            if not isinstance(marker.get("settings", {}), Mapping):
+                raise ValueError("its settings are not those of a run")
             marker["files"] = list(marker.get("files", []))
             if any(
                 not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") for name in marker["files"]
@@ -152,7 +156,7 @@ class RunDirectory(os.PathLike):
         """Reads the settings in config.toml, as they stand there.
 
         Raises:
-          UserError: If there is none, or it cannot be read, or is damaged.
+          UserError: If there is none, or it cannot be read, is damaged, or was edited since the run began.
         """
         file = self / CONFIG
         if not file.exists():
@@ -163,7 +167,18 @@ class RunDirectory(os.PathLike):
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file} is damaged: {error}; {OVERWRITE} starts anew") from None
         settings.pop("versions", None)
+        self.check_unedited(settings)
         return settings
+
+    def check_unedited(self, settings: Mapping):
+        """Raises UserError, naming the first, if settings in config.toml are not those that the marker has noted."""
+        now, before = _digests(settings), (self.marker() or {}).get("settings", {})
+        edited = [name for name in {**before, **now} if before and before.get(name) != now.get(name)]
+        if edited:
+            raise UserError(
+                f"{self / CONFIG} was edited since the run began: {edited[0]} is not what was run; undo that, or run "
+                "these settings in another directory"
+            )
 
     def _versions(self) -> dict:
         """The versions of software in config.toml."""
@@ -354,7 +369,8 @@ class RunDirectory(os.PathLike):
                 (self / name).unlink(missing_ok=True)
             before["files"] = []
         begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        marker = {"tffcl run": uuid.uuid4().hex, "begun": begun, "data": dict(data), "files": [], **before}
+        noted = {"data": dict(data), "settings": _digests(settings)}
+        marker = {"tffcl run": uuid.uuid4().hex, "begun": begun, **noted, "files": [], **before}
         write_json(self / MARKER, marker)
         for path in self._inside():
             if path.suffix == ".partial" and self._is_ours(path, marker["files"]):
@@ -454,6 +470,16 @@ def _without_stopping(settings: Mapping) -> dict:
         if isinstance(settings.get(table), Mapping) and key in settings[table]:
             left[table] = {name: value for name, value in settings[table].items() if name != key}
     return {name: value for name, value in left.items() if name != "privacy" or value}
+
+
+def _digests(settings: Mapping) -> dict[str, str]:
+    """A hash of each setting that may not change in a run, by its name: a run may stop earlier or later, and its data
+    may lie elsewhere, whose own fingerprint is noted."""
+    kept = {name: value for name, value in _without_stopping(settings).items() if name not in _ELSEWHERE}
+    if isinstance(kept.get("train"), Mapping):
+        kept["train"] = {name: value for name, value in kept["train"].items() if name != "rounds"}
+    texts = {name: json.dumps(value, sort_keys=True, default=str) for name, value in kept.items()}
+    return {name: hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for name, text in texts.items()}
 
 
 def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:

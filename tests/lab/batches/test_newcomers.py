@@ -15,12 +15,14 @@ from tests.runs.finished_runs import rows_of
 from tffcl.algorithms.method import Views
 from tffcl.clients import cohort
 from tffcl.errors import UserError
+from tffcl.files import read_toml
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build, resolve
 from tffcl.lab.tasks.exports import export_run
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.privacy import Ledger
+from tffcl.runs.run_directory import RunDirectory
 
 HELD_OUT = 8
 SHORT = {"train": {"rounds": 4}, "evaluation": {"every": 4}, "newcomers": {"clients": HELD_OUT, "epochs": 5}}
@@ -264,6 +266,35 @@ def test_one_line_says_what_is_wrong(capsys, tmp_path, finished):
     assert "held no clients out" in fails(capsys, "newcomers", str(copy))
     (copy / "config.toml").write_text(text.replace("[train]", "[train"))
     assert "config.toml is damaged" in fails(capsys, "newcomers", str(copy))
+
+
+@pytest.mark.parametrize(
+    "was, now, named",
+    [
+        ("\nlocal_epochs = ", "\nlocal_epochs = 1", "train"),
+        ("\nseed = 0\n", "\nseed = 1\n", "seed"),
+        ("[train]", None, "model"),
+    ],
+)
+def test_settings_that_were_edited_after_the_run_are_refused(capsys, tmp_path, finished, was, now, named):
+    """What would come of them is no result of the run: by whatever reads it, also to go on with it."""
+    out, *_ = finished["fedavg"]
+    place = shutil.copytree(out, tmp_path / "run")
+    text = (place / "config.toml").read_text()
+    edited = text.replace(was, now) if now else text.replace(was, f"[model.more]\nx = 1\n\n{was}")
+    assert edited != text
+    (place / "config.toml").write_text(edited)
+    wrong = (
+        f"config.toml was edited since the run began: {named} is not what was run; undo that, or run these settings "
+    )
+    for command in (["newcomers"], ["export", "--to", str(tmp_path / "export")], ["report"]):
+        assert wrong in fails(capsys, *command, str(place))
+    again = read_toml(place / "config.toml")
+    again.pop("versions")
+    with pytest.raises(UserError, match="was edited since the run began"):
+        RunDirectory(place).check_claim(again, resume=True, overwrite=False)
+    (place / "config.toml").write_text(text.replace("[dataset]", "[dataset]\n# elsewhere"))
+    assert RunDirectory(place).summary()["rounds"] == 4
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, find_in_table, given, noun, parameters_of
 from tffcl.runs.metrics import Metric, measured
 from tffcl.runs.privacy import PrivacySettings
-from tffcl.runs.run_directory import BUILT_FROM, CONFIG
+from tffcl.runs.run_directory import BUILT_FROM, CONFIG, RunDirectory
 from tffcl.validation import Parameters, check_kind, check_labels, check_options, check_value, from_table
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -402,7 +402,8 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
         configuration of the reader's own: those that it names in the same directory.
 
     Raises:
-      UserError: If it is not a run's directory, its config.toml is damaged, or it names functions that are not trusted.
+      UserError: If it is not a run's directory, its config.toml is damaged or was edited, or it names functions that
+        are not trusted.
     """
     out = pathlib.Path(out)
     file = out / CONFIG
@@ -417,6 +418,7 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
                 f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with "
                 "them gives its result again, and tffcl.export_result(result, to) exports it"
             )
+        RunDirectory(out).check_unedited(values)
         task_file.check_tables({name: values.get(name, {}) for name in _OWN}, file.name)
         if trust_builders is not True:
             _check_trusted(values, file, trust_builders.as_dict() if trust_builders else {})
