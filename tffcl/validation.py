@@ -145,7 +145,8 @@ def describe(kind: Any) -> str:
     return _words(_info(kind))
 
 
-def keys_of(function: Callable) -> dict[str, object]:
+@functools.cache
+def keys_of(function: Callable) -> Mapping[str, object]:
     """Returns the parameters of `function` that are keyword-only or have a default, and their defaults (else
     `inspect.Parameter.empty`)."""
     parameters = inspect.signature(function).parameters.values()

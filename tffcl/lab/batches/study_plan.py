@@ -92,7 +92,9 @@ def plan(
     seeds = each_once(f"{study.name}: seeds", tuple(seeds) or study.seeds)
     cells, places, jobs = list(chosen(study, only)), [], {}
     own_places = _own_places(study.cells)
-    known = _shared_places(study, own_places, cells, lambda cell: resolve(cell, seeds[0], rounds, overrides or {}))
+    known: dict[str, pathlib.PurePath] = {}
+    if len(cells) < len(study.cells):
+        known = _shared_places(study, own_places, cells, lambda cell: resolve(cell, seeds[0], rounds, overrides or {}))
     for number, cell in enumerate(cells):
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
