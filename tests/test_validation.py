@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import datetime
+import enum
 import pathlib
 import pickle
 import subprocess
@@ -32,6 +34,7 @@ from tffcl.validation import (
 )
 
 METRICS = {"loss": "of the training", "accuracy": "on the test images"}
+Way = enum.Enum("Way", {"UP": "up", "DOWN": "down"})
 COSINE = Annotated[float, msgspec.Meta(ge=-1, le=1, description="a cosine, from -1 to 1")]
 
 
@@ -148,6 +151,8 @@ A_NUMBER = "a number above 0"
             Literal["paper"] | Sequence[Count],
             "unknown key 'papr'; did you mean 'paper'? (allowed: paper; or a list of whole numbers from 1)",
         ),
+        ("dwn", Way | None, "unknown key 'dwn'; did you mean 'down'? (allowed: down, up)"),
+        ([1], tuple[int, int], "key is [1]; it must be a list of 2: a whole number, a whole number"),
         ([0], Literal["paper"] | Sequence[Count], "key is [0]; it must be paper or a list of whole numbers from 1"),
     ],
 )
@@ -173,6 +178,13 @@ def test_types_in_words():
     assert describe(one_of(("a", "b")) | Count | None) == "a, b or a whole number from 1"
     assert describe(Annotated[Sequence[str], msgspec.Meta(min_length=2)]) == "a list of 2 or more texts"
     assert describe(Any) == ""
+    assert describe(tuple[int, str] | None) == "a list of 2: a whole number, text"
+    assert describe(list[tuple[Count, Count]]) == "a list of lists of 2: a whole number from 1, a whole number from 1"
+    assert describe(tuple[()]) == "a list of 0" and describe(frozenset[str]) == "a list of texts"
+    assert describe(Way | None) == "one of up, down" and describe(list[Way]) == "a list of some of up, down"
+    assert (
+        describe(datetime.date) == "of type date" and describe(list[np.ndarray]) == "a list of values of type ndarray"
+    )
 
 
 def test_fields_are_converted_and_checked_when_an_instance_is_made():

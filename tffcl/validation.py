@@ -80,7 +80,7 @@ def check_value(key: str, value: object, kind: Any) -> Any:
     except msgspec.ValidationError:
         names = _names(_info(kind))
         if names and isinstance(value, str):
-            others = [_words(each) for each in _alternatives(_info(kind)) if not isinstance(each, kinds.LiteralType)]
+            others = [_words(each) for each in _alternatives(_info(kind)) if not _choices(each)]
             raise unknown(key, value, names, besides=" or ".join(others), key=key) from None
         raise wrong(key, value, f"it must be {describe(kind)}") from None
     if not _finite(converted):
@@ -390,9 +390,15 @@ def _names(info: kinds.Type) -> list[str]:
         each = each.type if isinstance(each, kinds.Metadata) else each
         if isinstance(each, (kinds.StrType, kinds.AnyType)):
             return []
-        if isinstance(each, kinds.LiteralType):
-            names += [value for value in each.values if isinstance(value, str)]
+        names += [value for value in _choices(each) if isinstance(value, str)]
     return names
+
+
+def _choices(info: kinds.Type) -> list:
+    """The values that one may be, where these are named one by one."""
+    if isinstance(info, kinds.EnumType):
+        return [each.value for each in info.cls]
+    return list(info.values) if isinstance(info, kinds.LiteralType) else []
 
 
 def _words(info: kinds.Type, many: bool = False) -> str:
@@ -405,18 +411,22 @@ def _words(info: kinds.Type, many: bool = False) -> str:
     if isinstance(info, (kinds.IntType, kinds.FloatType)):
         noun = "whole number" if isinstance(info, kinds.IntType) else "number"
         return f"{f'{noun}s' if many else f'a {noun}'}{_bounds(info)}"
-    if isinstance(info, (kinds.ListType, kinds.VarTupleType, kinds.SetType)):
+    if isinstance(info, (kinds.ListType, kinds.VarTupleType, kinds.SetType, kinds.FrozenSetType)):
         least = f"{info.min_length} or more " if info.min_length else ""
         return f"{'lists' if many else 'a list'} of {least}{_words(info.item_type, True)}"
-    if isinstance(info, kinds.LiteralType):
+    if isinstance(info, kinds.TupleType):
+        items = f"{len(info.item_types)}: {', '.join(map(_words, info.item_types))}"
+        return f"{'lists' if many else 'a list'} of {items.removesuffix(': ')}"
+    if choices := _choices(info):
         choice = "some of" if many else "one of"
-        return f"{choice} {', '.join(map(str, info.values))}" if len(info.values) > 1 else str(info.values[0])
+        return f"{choice} {', '.join(map(str, choices))}" if len(choices) > 1 else str(choices[0])
     if isinstance(info, kinds.AnyType):
         return "values" if many else ""
     if isinstance(info, kinds.DataclassType):
         return f"a table or {info.cls.__name__} of {', '.join(field.name for field in info.fields)}"
     plain = {kinds.BoolType: "true or false", kinds.StrType: "texts" if many else "text", kinds.DictType: "a table"}
-    return plain.get(type(info)) or f"of type {getattr(info, 'cls', type(info)).__name__}"
+    name = info.cls.__name__ if hasattr(info, "cls") else type(info).__name__.removesuffix("Type").lower()
+    return plain.get(type(info)) or f"{'values ' * many}of type {name}"
 
 
 def _bounds(info) -> str:

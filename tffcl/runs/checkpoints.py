@@ -9,6 +9,7 @@ it.
 
 import collections
 import dataclasses
+import enum
 import hashlib
 import json
 import pathlib
@@ -55,6 +56,8 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
     def inner(name, each, kind=None):
         return _packed(each, f"{place}.{name}", kind, arrays, named, with_client_states)
 
+    if isinstance(value, enum.Enum) or isinstance(value, list | dict | tuple) and type(value) not in _PLAIN:
+        print("XX", place, type(value))
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
     if isinstance(value, KeptStates):
@@ -89,6 +92,7 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
     return {"array": place}
 
 
+_PLAIN = (list, tuple, dict, collections.OrderedDict)
 _ARRAYS = (np.ndarray, np.generic, int, float, complex)
 
 
