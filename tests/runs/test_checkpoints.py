@@ -1,6 +1,8 @@
 """States as arrays in a file and back, for every state of the catalog; damaged and foreign files."""
 
+import collections
 import dataclasses
+import enum
 import json
 import types
 import typing
@@ -357,6 +359,15 @@ class OwnState(ClusteredState):
     more: object = None
 
 
+class Pair(typing.NamedTuple):
+    rows: np.ndarray
+    count: int
+
+
+class Way(enum.StrEnum):
+    UP = "up"
+
+
 OWN = ClusteredState(np.arange(2), np.zeros(2), np.ones([1, 5]), {})
 
 
@@ -369,6 +380,9 @@ OWN = ClusteredState(np.arange(2), np.zeros(2), np.ones([1, 5]), {})
         # These would come back as something else than they were, or not at all.
         (pd.DataFrame({"a": [1]}), "state.more is a DataFrame$"),
         (np.ma.array([1, 2], mask=[True, False]), "state.more is a MaskedArray$"),
+        (Pair(np.zeros(2), 1), "state.more is a Pair; it would come back as a plain tuple$"),
+        ([Way.UP], "state.more.0 is a Way; it would come back as a plain str$"),
+        (collections.defaultdict(int, a=1), "state.more is a defaultdict; it would come back as a plain dict$"),
         ({(0, 1): np.zeros(2)}, "state.more is a dict; its names must be text or whole numbers$"),
         (Velocity(np.zeros(2)), "state.more is a Velocity; its field must be declared as that$"),
         ([Velocity(np.zeros(2))], "state.more.0 is a Velocity; a dataclass may stand in a field of its own alone$"),

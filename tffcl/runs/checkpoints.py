@@ -9,7 +9,6 @@ it.
 
 import collections
 import dataclasses
-import enum
 import hashlib
 import json
 import pathlib
@@ -56,8 +55,9 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
     def inner(name, each, kind=None):
         return _packed(each, f"{place}.{name}", kind, arrays, named, with_client_states)
 
-    if isinstance(value, enum.Enum) or isinstance(value, list | dict | tuple) and type(value) not in _PLAIN:
-        print("XX", place, type(value))
+    if isinstance(value, _PLAIN) and type(value) not in (*_PLAIN, collections.OrderedDict, np.str_):
+        plain = next(each.__name__ for each in _PLAIN if isinstance(value, each))
+        raise _unsaved(place, value, f"it would come back as a plain {plain}")
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
     if isinstance(value, KeptStates):
@@ -92,7 +92,7 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
     return {"array": place}
 
 
-_PLAIN = (list, tuple, dict, collections.OrderedDict)
+_PLAIN = (str, list, tuple, dict)  # of which a NamedTuple, an enumeration of texts or a defaultdict are kinds
 _ARRAYS = (np.ndarray, np.generic, int, float, complex)
 
 
