@@ -539,6 +539,15 @@ def test_what_a_method_gives_in_a_round_or_raises_is_told_in_one_line(model, pop
     assert "\n" not in str(raised.value)
 
 
+def test_a_method_that_fails_with_nobody_in_a_private_round_is_told_so(model, population, tmp_path):
+    method = changed(
+        next=lambda self, state, cohort: cohort.client_ids[0], hides_empty_rounds=lambda self, state: True
+    )(model)
+    told = "^means failed with the empty cohort of a private round that nobody was drawn for: IndexError: "
+    with pytest.raises(UserError, match=told):
+        train(method, population, tmp_path / "run", clients_per_round=1, sampling="poisson", seed=6)
+
+
 def test_a_fault_of_this_package_is_told_whole_where_a_strangers_method_calls_it(model, population, tmp_path):
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
         train(changed(initialize=lambda self, population: checks.may_wait(None))(model), population, tmp_path / "run")

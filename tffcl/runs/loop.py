@@ -99,9 +99,9 @@ def accounted(population: Population) -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
-def _told_by(method: Method) -> Iterator[None]:
-    """A block that calls a method: what the code of one of the user's own raises by itself is told in a line, as what
-    builders and callbacks raise is."""
+def _told_by(method: Method, when: str = "") -> Iterator[None]:
+    """A block that calls a method: what the code of one of the user's own raises by itself is told in a line, with
+    `when` it does, as what builders and callbacks raise is."""
     try:
         yield
     except Exception as error:
@@ -109,7 +109,7 @@ def _told_by(method: Method) -> Iterator[None]:
         # The machine's errors are told elsewhere; a fault of this package is told whole.
         if isinstance(error, UserError | OSError | MemoryError) or not raised_in(error, file):
             raise
-        raise UserError(f"{method.name} failed: {in_a_line(error, file)}") from error
+        raise UserError(f"{method.name} failed{when}: {in_a_line(error, file)}") from error
 
 
 def count_joining(run: Run, before: object, after: object) -> Traffic:
@@ -147,7 +147,8 @@ def _train(run: Run, number: int) -> dict:
     if not len(cohort.client_ids) and not run.method.hides_empty_rounds(run.state):
         run.totals.releases = run.ledger.as_array()  # newcomers may have released something when they joined
         return _row(run)
-    with run.timed(TRAINING), accounted(run.population), _told_by(run.method):
+    when = "" if len(cohort.client_ids) else " with the empty cohort of a private round that nobody was drawn for"
+    with run.timed(TRAINING), accounted(run.population), _told_by(run.method, when):
         run.state, metrics = checks.check_round(run.method, run.method.next(run.state, cohort))
     if len(metrics.client_ids):
         checks.check_own(run.method, run.state)
