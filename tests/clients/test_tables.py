@@ -247,7 +247,8 @@ def test_newcomers_are_read_by_the_rules_of_the_known(small):
             "features, missing, standardize and bounds are those of the known clients; leave them out",
         ),
         (later.assign(sex=1), {}, "column sex holds numbers; that of the known clients holds text"),
-        (later.drop(columns="sex"), {}, "unknown column 'sex'"),
+        (later.drop(columns="sex"), {}, "the table lacks column 'sex', which the known clients' features are made of"),
+        (later.drop(columns="ill"), {}, "unknown column 'ill'"),
     ):
         with pytest.raises(UserError, match=message):
             read(frame, known=known, **options)
@@ -558,13 +559,27 @@ def test_clients_that_lose_all_rows_are_named(small):
     assert "3 rows with missing values are left out, and with them all of client b" in found.note
 
 
-def test_clients_of_a_file_are_what_is_written(small, tmp_path):
+def test_clients_and_groups_of_a_file_are_what_is_written(small, tmp_path):
     second = (small.user == "b").tolist()
     for names in (["007", "7"], ["0", "12"], [" 0", "12"], ["1000", "1e3"], ["1.1", "1.10"], ["0.0", "12.0"]):
         small.user = [names[each] for each in second]
         small.to_csv(tmp_path / "table.csv", index=False)
         found = Population.from_frame(tmp_path / "table.csv", client="user", label="ill")
         assert found.shown_ids.tolist() == ([0, 12] if names[1].startswith("12") else names)
+        grouped = Population.from_frame(tmp_path / "table.csv", client="sex", label="ill", group="user")
+        assert sorted(grouped.table.groups) == (["0", "12"] if names[1].startswith("12") else sorted(names))
+    # One number may be written in two ways.
+    (tmp_path / "table.csv").write_text("user,age,ill\na,1,1.50\na,2,1.5\nb,3,0.5\n")
+    assert len(set(read(tmp_path / "table.csv").train(0).y.tolist())) == 1
+
+
+def test_what_pandas_takes_for_missing_in_a_file_is_text_in_a_frame(small, tmp_path):
+    given = small.assign(sex=["NA", "f"] * 3)
+    given.to_csv(tmp_path / "table.csv", index=False)
+    assert read(given).feature_names[2:4] == ("sex=NA", "sex=f")
+    for frame in (tmp_path / "table.csv", pandas.read_csv(tmp_path / "table.csv")):
+        with pytest.raises(UserError, match="column sex has no value in 3 of 6 rows"):
+            read(frame)
 
 
 def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):
@@ -614,7 +629,10 @@ def test_where_missing_values_are_filled_features_are_float32_also_where_none_is
 @pytest.mark.parametrize(
     "text, cure",
     [
-        ("clinic;age\na;25,0\n".encode(), r'separated by ";": pandas.read_csv\(path, sep=";"\) makes a DataFrame'),
+        (b"clinic;age\na;25,0\n", r'separated by ";": pandas.read_csv\(path, sep=";"\) makes a DataFrame'),
+        (b"clinic\tage\na\t25\n", r'separated by "\\t": pandas.read_csv\(path, sep="\\t"\) makes a DataFrame'),
+        (b"mg, per l|clinic|age\n1|a|25\n", r'separated by "\|": pandas.read_csv\(path, sep="\|"\) makes a DataFrame'),
+        (b"clinic,age\na,01\nb,1\n", r"column age holds the labels 01 and 1, which are one number: .*'age': str}\)"),
         (b"clinic,age\na,25,\nb,30,\n", r"its lines end in a comma: pandas.read_csv\(path, index_col=False\) makes"),
         (b"clinic,age,age\na,25,1\nb,30,0\n", "it has two columns age; their names must be different"),
         ("clinic,age\nCharité,25\n".encode("cp1252"), r'not in UTF-8 .*: pandas.read_csv\(path, encoding="cp1252"\)'),

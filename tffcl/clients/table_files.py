@@ -1,6 +1,7 @@
 """Tables as they are given, from files and others, and what in them means the same."""
 
 import functools
+import json
 import pathlib
 import re
 import unicodedata
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, did_you_mean
 
 _GIVE_IT = "makes a DataFrame to give in its place"
 FEW = 5  # so many texts that are numbers may be categories that somebody has numbered
@@ -16,15 +17,17 @@ _MONTH = r"(\d{1,2}|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)"
 _DATE = re.compile(
     rf"(\d{{4}}([-/.]){_MONTH}\2\d{{1,2}}|\d{{1,2}}([-/. ]){_MONTH}\5(\d{{4}}|\d{{2}}))([T ].*)?", re.IGNORECASE
 )
+_CODE = re.compile(r"0\d+")
 _COMMAS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _POINTS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+")
 
 
-def read_table_file(path: pathlib.Path, client: str):
+def read_table_file(path: pathlib.Path, client: str, group: str | None = None, labels: Sequence[str] = ()):
     """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read.
 
-    Whole numbers stay whole beside missing ones. In a CSV file clients are numbers only where all of them are written
-    as whole numbers are, which 007 and 1e3 are not.
+    Whole numbers stay whole beside missing ones. In a CSV file clients and groups are numbers only where all of them
+    are written as whole numbers are, which 007 and 1e3 are not; labels that would become one number, as 01 and 1, are
+    refused. What is missing is what `pandas.read_csv` takes for it: nothing, NA, None, null, nan and the like.
     """
     import pandas
 
@@ -38,14 +41,26 @@ def read_table_file(path: pathlib.Path, client: str):
         names = read_csv(header=None, nrows=1, dtype=str).iloc[0].dropna()
         if names.duplicated().any():  # pandas would call the second NAME.1, and a label may be a feature then
             raise ValueError(f"it has two columns {names[names.duplicated()].iloc[0]}; their names must be different")
-        if len(frame.columns) == 1 and ";" in frame.columns[0]:
-            raise ValueError(f'its columns are separated by ";": pandas.read_csv(path, sep=";") {_GIVE_IT}')
+        if client not in frame and (separator := _separator(frame.columns, client)):
+            shown = json.dumps(separator)
+            raise ValueError(f"its columns are separated by {shown}: pandas.read_csv(path, sep={shown}) {_GIVE_IT}")
         if not isinstance(frame.index, pandas.RangeIndex) and frame.iloc[:, -1].isna().all():
             raise ValueError(f"its lines end in a comma: pandas.read_csv(path, index_col=False) {_GIVE_IT}")
-        if client in frame and frame[client].dtype.kind in "iuf":
-            written = read_csv(dtype={client: str}, usecols=[client])[client]
-            if not written.str.strip().str.fullmatch(r"-?(0|[1-9]\d*)(\.0)?", na=True).all():
-                frame[client] = written
+        named = [
+            each
+            for each in dict.fromkeys([client, group, *labels])
+            if each in frame and frame[each].dtype.kind in "iuf"
+        ]
+        written = read_csv(dtype=dict.fromkeys(named, str), usecols=named) if named else {}
+        for name in named:
+            if name in (client, group):
+                if not written[name].str.strip().str.fullmatch(r"-?(0|[1-9]\d*)(\.0)?", na=True).all():
+                    frame[name] = written[name]
+            elif codes := _one_number(written[name].dropna().str.strip().unique()):
+                raise ValueError(
+                    f"its column {name} holds the labels {codes[0]} and {codes[1]}, which are one number: "
+                    f"pandas.read_csv(path, dtype={{{name!r}: str}}) {_GIVE_IT}"
+                )
         return frame
     except FileNotFoundError:
         raise UserError(f"there is no table {path.absolute()}") from None
@@ -53,7 +68,26 @@ def read_table_file(path: pathlib.Path, client: str):
         cure = f'pandas.read_csv(path, encoding="cp1252"), or whatever it is in, {_GIVE_IT}'
         raise UserError(f"{path} is not in UTF-8 ({error.reason}): {cure}") from None
     except Exception as error:  # pandas', the parsers' and the file system's errors are of a dozen types
-        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
+        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())[:300]}") from None
+
+
+def _separator(names, client: str) -> str | None:
+    """What separates the columns of a file in whose header commas do not, as the column of clients tells."""
+    header = ",".join(map(str, names))
+    for each in ";\t|":
+        if each in header and (len(names) == 1 or client in map(str.strip, header.split(each))):
+            return each
+    return None
+
+
+def _one_number(texts: Sequence[str]) -> list[str] | None:
+    """The first two texts with zeros before one of them that are one number."""
+    if not any(_CODE.fullmatch(each) for each in texts):
+        return None
+    by_number: dict[float, list[str]] = {}
+    for each in texts:
+        by_number.setdefault(float(each), []).append(each)
+    return next((own for own in by_number.values() if len(own) > 1 and any(map(_CODE.fullmatch, own))), None)
 
 
 def check_form(frame, others: str = ""):
@@ -71,6 +105,29 @@ def check_form(frame, others: str = ""):
         raise UserError(f"the table has two columns {twice[0]}; their names must be different")
 
 
+def check_there(frame, names: Iterable[str]):
+    """Raises UserError if a table lacks a column of the known clients' features, which whoever gives it has not
+    named."""
+    lacking = next((name for name in names if name not in frame.columns), None)
+    if lacking is not None:
+        known = "which the known clients' features are made of"
+        raise UserError(f"the table lacks column {lacking!r}, {known}{did_you_mean(lacking, map(str, frame.columns))}")
+
+
+def is_categorical(column) -> bool:
+    """Whether a column is of pandas' categories."""
+    import pandas
+
+    return isinstance(column.dtype, pandas.CategoricalDtype)
+
+
+def is_bool(column) -> bool:
+    """Whether its values are bools, in whichever type of column, which are 0 and 1 and stay so."""
+    from pandas.api import types
+
+    return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
+
+
 def tidied(frame, names: Iterable[str]) -> tuple:
     """Returns a table in whose columns of these names texts have no blanks around them and accents of one encoding,
     and blank ones and NaN are missing in every type of column, as in a CSV file; and notes of texts that become one."""
@@ -80,7 +137,7 @@ def tidied(frame, names: Iterable[str]) -> tuple:
     frame, notes = frame.copy(deep=False), []
     for name in names:
         column = frame[name]
-        if isinstance(column.dtype, pandas.CategoricalDtype):
+        if is_categorical(column):
             frame[name] = _tidied_categories(column)
         elif types.is_float_dtype(column.dtype):
             if types.is_extension_array_dtype(column.dtype):  # which holds NaN beside what is missing

@@ -12,9 +12,19 @@ import numpy as np
 from tffcl.clients import arrays
 from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
-from tffcl.clients.table_files import FEW, check_form, label_notes, numbers_in_texts, read_table_file, tidied
+from tffcl.clients.table_files import (
+    FEW,
+    check_form,
+    check_there,
+    is_bool,
+    is_categorical,
+    label_notes,
+    numbers_in_texts,
+    read_table_file,
+    tidied,
+)
 from tffcl.display import listed
-from tffcl.errors import UserError, did_you_mean, unknown
+from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
 MISSING = ("refuse", "mean", "drop")
@@ -113,9 +123,7 @@ class TableRules:
     def read(self, frame) -> np.ndarray | dict[str, np.ndarray]:
         """Returns the examples of a table's rows, see `Population.features_of`."""
         check_form(frame)
-        lacking = next((name for name in self.columns if name not in frame.columns), None)
-        if lacking is not None:
-            raise UserError(f"the table lacks column {lacking!r}{did_you_mean(lacking, map(str, frame.columns))}")
+        check_there(frame, self.columns)
         values, (frame, _) = {}, tidied(frame, self.columns)
         for name in self.columns:
             none = frame[name].isna().to_numpy()
@@ -210,20 +218,21 @@ def read_table(
     """
     check_kind("client", client, str, "the name of a column")
     check_kind("label", label, (str, list, tuple, type(None)), "the name of a column, or a list of several")
-    frame = _as_frame(frame, client)
+    outputs = [] if label is None else [label] if isinstance(label, str) else list(label)
+    frame = _as_frame(frame, client, group, outputs)
     if known is not None and any(each is not None for each in (features, missing, standardize, bounds)):
         raise UserError("features, missing, standardize and bounds are those of the known clients; leave them out")
     noised = noised_means(bounds, noise_multiplier, seed)
     check_value("missing", missing or MISSING[0], one_of(MISSING))
     check_value("validation", validation, Fraction)
-    outputs = [] if label is None else [label] if isinstance(label, str) else list(label)
     roles = [client, *outputs, *([group] if group else []), *([test] if isinstance(test, str) else [])]
     _check_named_once([name for name in roles if name != group], "the client, the labels and the test")
     inputs = known.inputs if known else _inputs(frame, features, roles)
     columns = list(dict.fromkeys(name for own in inputs.values() for name in own))
-    for name in (*roles, *columns):
+    for name in roles if known else (*roles, *columns):
         if name not in frame.columns:
             raise unknown("column", name, map(str, frame.columns))
+    check_there(frame, columns)
     frame, notes = tidied(frame, dict.fromkeys([*roles, *columns]))
     ids = _client_ids(frame[client], client)
     rule = known.missing if known else missing or MISSING[0]
@@ -262,7 +271,7 @@ def _notes(frame, rules: TableRules) -> list[str]:
     if any(column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()):
         found.append(_STANDARDISED + (_NOISED.format(rules.measured_noise) if rules.measured_noise else ""))
     for name, column in rules.columns.items():
-        texts = () if column.categories is None or _is_categorical(frame[name]) else column.categories
+        texts = () if column.categories is None or is_categorical(frame[name]) else column.categories
         if told := numbers_in_texts(name, texts):
             found.append(f"column {name} holds texts, each of which is a category, {told}")
         elif len(texts) > max(FEW, len(frame) / 2):
@@ -275,9 +284,9 @@ def _is_nameless(column) -> bool:
     return str(column).startswith("Unnamed: ")
 
 
-def _as_frame(frame, client: str):
+def _as_frame(frame, client: str, group: str | None, labels: Sequence[str]):
     if isinstance(frame, (str, pathlib.Path)):
-        frame = read_table_file(pathlib.Path(frame).expanduser(), client)
+        frame = read_table_file(pathlib.Path(frame).expanduser(), client, group, labels)
     check_form(frame, ", or a path of a CSV file")
     if not len(frame):
         raise UserError("the table has no rows")
@@ -360,7 +369,7 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
         return column.to_numpy(np.float64, na_value=np.nan)
     is_float = types.is_float_dtype(kind)
     found = set() if is_float else {type(each) for each in column.dropna()}
-    if not is_float and (_is_categorical(column) or all(issubclass(each, str) for each in found)):
+    if not is_float and (is_categorical(column) or all(issubclass(each, str) for each in found)):
         return column.astype(object).map(arrays.written, na_action="ignore").fillna("").to_numpy(str)
     if all(issubclass(each, (int, float, np.number, bool)) for each in found):
         values = column.to_numpy(np.float64, na_value=np.nan)
@@ -378,19 +387,6 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
     raise UserError(f"column {name} holds {kinds}; features are numbers, bools, texts or categories: {cure}")
 
 
-def _is_categorical(column) -> bool:
-    import pandas
-
-    return isinstance(column.dtype, pandas.CategoricalDtype)
-
-
-def _is_bool(column) -> bool:
-    """Whether its values are bools, in whichever type of column, which are 0 and 1 and stay so."""
-    from pandas.api import types
-
-    return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
-
-
 def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str, standardize, noised, rows):
     """The rules by training examples, those at `rows`: `values` has the columns of all, `ids` the clients `[n]` that
     hold them, and `noised` the `NoisedMeans`, or None for means and deviations as they are."""
@@ -398,7 +394,7 @@ def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str
     numeric = [name for name, values in training.items() if values.dtype.kind != "U"]
     given = standardize if isinstance(standardize, Mapping) else {}
     if standardize is None or isinstance(standardize, bool):
-        wanted = [] if standardize is False else [name for name in numeric if not _is_bool(frame[name])]
+        wanted = [] if standardize is False else [name for name in numeric if not is_bool(frame[name])]
     elif not isinstance(standardize, Iterable):
         raise UserError(f"standardize is {standardize!r:.80}; it must be True, False, columns, or a mapping of them")
     else:
@@ -418,12 +414,12 @@ def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str
         read = [name for name in training if name not in numeric]
         found |= noised.of({name: training[name] for name in measured}, ids[rows])
     else:
-        read = [name for name in training if name not in numeric and not _is_categorical(frame[name])]
+        read = [name for name in training if name not in numeric and not is_categorical(frame[name])]
         found |= {name: (float(np.nanmean(training[name])), deviation(training[name])) for name in measured}
     rules = {}
     for name, values in training.items():
         if name not in numeric:
-            if noised and not _is_categorical(frame[name]):
+            if noised and not is_categorical(frame[name]):
                 raise UserError(
                     f"column {name} holds texts, and which there are would be read without noise; say it, "
                     f"frame[{name!r}].astype(pandas.CategoricalDtype([...])), or leave the column out, features=[...]"
@@ -437,7 +433,7 @@ def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str
 
 
 def _categories(column, training: np.ndarray) -> tuple[str, ...]:
-    if _is_categorical(column):
+    if is_categorical(column):
         found = _names_of(column, column.dtype.categories)
     else:
         found = np.unique(training).tolist()
@@ -468,7 +464,7 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
     names = None
     if not outputs:
         raise UserError("label is an empty list; it must be the name of a column, or a list of several")
-    if single and _is_categorical(frame[outputs[0]]):
+    if single and is_categorical(frame[outputs[0]]):
         names = _names_of(frame[outputs[0]], frame[outputs[0]].dtype.categories)
         texts = frame[outputs[0]].astype(object).map(arrays.written).to_numpy(object)
         return arrays.checked_labels(texts, f"column {outputs[0]}"), names
