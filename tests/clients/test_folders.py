@@ -48,6 +48,12 @@ def test_sizes_colours_and_newcomers(tmp_path):
     write(tmp_path / "new", ["york"])
     new = Population.from_folders(tmp_path / "new", image_size=[4, 6], channels=3, known=known)
     assert new.client_ids.tolist() == [2] and new.label_names == known.label_names
+    for options, cure in (
+        ({}, r"\[8, 8, 1\], those of the known clients \[4, 6, 3\]; .*: image_size=\[4, 6\], channels=3 makes them so"),
+        ({"image_size": [4, 6]}, "all must be alike: channels=3 makes"),
+    ):
+        with pytest.raises(UserError, match=cure):
+            Population.from_folders(tmp_path / "new", **options, known=known)
     (tmp_path / "new" / "york" / "3").rename(tmp_path / "new" / "york" / "seven")
     with pytest.raises(UserError, match="client york has the label 'seven', which is none of those known"):
         Population.from_folders(tmp_path / "new", image_size=[4, 6], channels=3, known=known)

@@ -295,6 +295,8 @@ def from_client_data(
 def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
     """Returns the fields of the population of a table or of folders, whose clients share one pool of examples."""
     shown, ids = numbered(table.parts["training"], known)
+    if known is not None and table.rules is None:
+        _check_pictures(table.x.shape[1:], known.example_spec["x"])
     y = arrays.checked_labels(table.y, "the labels")
 
     def of(kind: str) -> dict[int, ClientExamples]:
@@ -310,6 +312,20 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
     measured = known is None or not set(shown).isdisjoint(known.shown_ids.tolist())
     noise = table.rules.measured_noise if table.rules and measured else None
     return {**found, "groups": groups, "note": table.note, "table": table.rules, "measured_noise": noise}
+
+
+def _check_pictures(shape: tuple[int, ...], like):
+    """Raises UserError if pictures `[height, width, channels]` of newcomers are of another size or not of as many
+    colours as those of the known clients, whose spec is `like`; says what makes them so."""
+    if not isinstance(like, tf.TensorSpec) or like.shape.rank != 3 or like.shape == shape:
+        return
+    wanted = like.shape.as_list()
+    cures = [f"image_size={wanted[:2]}"] * (shape[:2] != tuple(wanted[:2]))
+    cures += [f"channels={wanted[2]}"] * (shape[2] != wanted[2])
+    raise UserError(
+        f"the clients' pictures are {list(shape)}, those of the known clients {wanted}; all must be alike: "
+        f"{', '.join(cures)} makes them so"
+    )
 
 
 def _bar(client_ids: Iterable, kind: str) -> tqdm:
