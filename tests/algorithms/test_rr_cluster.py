@@ -19,7 +19,10 @@ from tffcl.algorithms.rr_cluster import build_rr_cluster, moving_shares, rebalan
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
+from tffcl.export.dry_run import rehearse, synthetic_examples
+from tffcl.export.phases import Releases
 from tffcl.models.flat import FlatModel
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
@@ -40,6 +43,17 @@ def test_each_client_trains_what_it_chose_in_whatever_order_they_come(tff_worker
     models = train(build_solo(convex, own), population.restricted([0, 1]), [(0, 1)])
     state = dataclasses.replace(state, models=np.stack(models.kept.of([0, 1])))
     assert method.next(state, cohort_of(population, clients, 1))[1].clusters.tolist() == [1, 0, 1, 0]
+
+
+def test_an_export_has_the_choices_though_a_warm_up_asks_for_none(tff_worker, convex, digit_clients):
+    """The round of a rehearsal is the first; what the others release is told."""
+    how = RRClusterParameters(num_clusters=2, least_clients=0, start="warm_up")
+    method, releases = build_rr_cluster(convex, WHOLE, how), Releases()
+    state, context = method.initialize(digit_clients([30] * 6)), tff.framework.get_context_stack().current
+    with simulating(ledger=releases):
+        given = rehearse(method, method.exports().computations(state), state, synthetic_examples(convex), context)
+    assert np.shape(given["choices"][0]) == state.models.shape and len(given["choices"][1]) == 3
+    assert "the choices among models" in [each.what for each in releases.found]
 
 
 def test_it_is_plain_ifca_with_rebalanced_choices(tff_worker, convex, digit_clients):

@@ -47,9 +47,9 @@ def test_what_is_released_is_told_with_its_noise_and_nothing_where_all_is_open()
     assert describe_privacy([SUMMED], {"epsilon": 1.0})["spent_by_this_run"] == {"epsilon": 1.0}
 
 
-def computation(keeps=False):
+def computation(keeps=False, fields=("key", "mine")):
     """`(<models>@SERVER, {<key,mine>}@CLIENTS)`, which gives back what clients have, to them or to nobody."""
-    clients = tff.FederatedType(tff.to_type([("key", np.int32), ("mine", np.int32)]), tff.CLIENTS)
+    clients = tff.FederatedType(tff.to_type([(name, np.int32) for name in fields]), tff.CLIENTS)
 
     @tff.federated_computation(MODELS, clients)
     def round_of(state, values):
@@ -105,38 +105,75 @@ def flt(model, **how):
         ),
         (
             lambda model: parts.build_flux(model, TRAINING),
-            "when newcomers have signed: .* descriptors that need labels",
+            "when newcomers have signed: .* divided by `spans` .* descriptors that need labels",
         ),
-        (lambda model: parts.build_stocfl(model, TRAINING), "before every round, .* cosine is above 0.5 merge"),
+        (
+            lambda model: parts.build_stocfl(model, TRAINING, parts.StoCFLParameters(linkage="centroid")),
+            "before every round, .* cosine is above 0.5 merge .*linkage centroid and the representation members.*; "
+            "newcomers to a run .* a new one, which starts from the nearest one's model",
+        ),
         (
             lambda model: parts.build_stocfl(model, TRAINING, parts.StoCFLParameters(global_order="sequential")),
             "leaves global_model as it is: a run trains it in a chain",
         ),
-        (lambda model: parts.build_r_dpcfl(model, TRAINING), "for how many more `soft_rounds` they are drawn"),
+        (
+            lambda model: parts.build_r_dpcfl(model, TRAINING),
+            "once, before the first round, .*for how many more `soft_rounds` they are drawn; a newcomer chooses",
+        ),
+        (
+            lambda model: parts.build_rr_cluster(
+                model, TRAINING, parts.RRClusterParameters(start="warm_up", rebalance_by="counts")
+            ),
+            "in the first 5 rounds .* by the counts of the rounds before",
+        ),
+        (
+            lambda model: parts.build_fedclust(model, TRAINING, parts.FedClustParameters(when=2, regroup_every=3)),
+            "after the 2 rounds of one model, newcomers .*; again where .* row 0, which every cluster then starts from",
+        ),
+        (
+            lambda model: parts.build_fedclust(model, TRAINING, parts.FedClustParameters(when="as_they_join")),
+            "before its first round of training; `met.client_ids` of clustering/state.npz have",
+        ),
+        (
+            lambda model: parts.build_fedgroup(model, TRAINING, parts.FedGroupParameters(regroup_every=3)),
+            "the mean of each group's pre-trained models, .*; where the clients are grouped again",
+        ),
     ],
 )
 def test_what_the_coordinator_does_is_told_where_rounds_alone_do_not_go_on_as_the_run(model, build, told):
     exports = build(model).exports()
-    assert re.search(told, " ".join([exports.when.get("training", ""), exports.clustering.get("when", "")]))
+    said = [exports.when.get("signature", ""), exports.when.get("training", ""), exports.clustering.get("when", "")]
+    assert re.search(told, " ".join(said))
 
 
-@pytest.mark.parametrize("needed, choose", [(1, False), (2, True)])
-def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose):
+GIVEN, CHOSEN = "; the coordinator gives every client its key", "among the models, or weighs them, itself"
+
+
+@pytest.mark.parametrize(
+    "needed, choose, fields, decides",
+    [
+        (1, False, ["key"], GIVEN), (2, True, ["key"], GIVEN), (1, True, ["forced"], CHOSEN),
+        (1, True, ["forced", "key"], CHOSEN), (2, True, ["kept"], CHOSEN), (1, False, ["weights"], "every round"),
+    ],
+)  # fmt: skip
+def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose, fields, decides):
+    """A method of one's own may ask clients for their choices before a round that takes their keys."""
     method = types.SimpleNamespace(clients_choose=choose)
     exports = types.SimpleNamespace(
         clustering={"unit": "degrees"}, when={"choices": "every fifth round", "training": "first one model"},
         members_needed=lambda: needed,
     )  # fmt: skip
     computations = {"signature": computation(), "choices": computation(), "own": computation(keeps=True)}
-    phases = describe_phases(method, exports, {**computations, "training": computation()})
+    phases = describe_phases(method, exports, {**computations, "training": computation(fields=fields)})
     assert [each["phase"] for each in phases] == ["signature", "clustering", "choices", "own", "training"]
+    assert phases[0]["when"] == "once for every client, before its first round of training"
     assert phases[1]["unit"] == "degrees" and phases[2]["when"] == "every fifth round"
     assert phases[3]["when"] == "every round, before training" and "stays on the devices" in phases[3]["gives"]
     training = phases[-1]
-    assert training["when"].endswith(
-        "chooses among the models, or weighs them, itself" if choose else "gives every client its key"
-    )
+    assert training["when"].endswith(decides)
     assert training["note"] == "first one model" and ("asks" in training) == (needed == 2)
+    exports.when = {"signature": "after two rounds"}
+    assert [each["when"] for each in describe_phases(method, exports, computations)][0] == "after two rounds"
     exports.clustering = exports.when = {}
     (kept,) = describe_phases(method, exports, {"training_with_kept": computation(keeps=True)})
     assert kept["computation"] == "training_with_kept" and "stays on the devices" in kept["gives"]

@@ -80,7 +80,7 @@ class ClusteredTraining:
       round_of: `(number of clusters) -> Round`, where there is no `round`.
       counts_members: Whether the server of the round has `members float32[?]`, how many clients each cluster has.
       draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the
-        initial one.
+        initial one; exports begin with these, and not with models that a method changes after `start`.
       trained_models: How many models a client trains in a round.
     """
 

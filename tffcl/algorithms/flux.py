@@ -122,8 +122,9 @@ class FLUX(EngineMethod):
         rounds = self._how.warm_up_rounds
         note = f"a run begins with {rounds} rounds of one model, row 0, which every cluster then starts from"
         joins = (
-            "when newcomers have signed: each joins the cluster whose mean signature is nearest; the groups of this "
-            "run are by descriptors that need labels, of which there is no computation here"
+            "when newcomers have signed: each joins the cluster whose mean signature is nearest, both divided by "
+            "`spans` (of clustering/state.npz); the groups of this run are by descriptors that need labels, of which "
+            "there is no computation here"
         )
         found = self.engine.exports(
             build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note},

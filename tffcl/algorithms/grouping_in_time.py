@@ -334,14 +334,28 @@ class GroupedInTime(Method):
             flags = state.flags and dataclasses.replace(state.flags, raised=np.zeros_like(state.flags.raised))
             return dataclasses.replace(state, client_ids=state.met.client_ids, flags=flags)
 
-        steps = [f"a run begins with {how.when} rounds of one model, row 0"] if isinstance(how.when, int) else []
+        when = {**inner.when, **self._told_when(inner)}
+        return dataclasses.replace(inner, server_values=values, when=when, rehearsal=still)
+
+    def _told_when(self, inner: Exports) -> dict[str, str]:
+        """When clients sign, and what the coordinator does between rounds, for the manifest of an export."""
+        rounds, steps = f"{self._how.when} rounds of one model", []
+        signs = "once for every client, before its first round of training"
+        if isinstance(self._how.when, int):
+            # Clusters start from that model, whatever else the method starts them from; what the engine says holds.
+            inner = self._inner.engine.exports()
+            steps = [f"a run begins with {rounds}, row 0, which every cluster then starts from"]
+            signs = f"once for every client: after the {rounds}, newcomers after these when they join"
+        if self._how.when == AS_THEY_JOIN:
+            signs += "; `met.client_ids` of clustering/state.npz have, all others are in no cluster yet"
         if self._triggers:
+            signs += "; again where the clients are grouped again"
             steps.append(
                 "where the clients are grouped again, the coordinator runs `signature` with all of them, groups them, "
                 "and puts the models in the order of the new clusters"
             )
-        when = {**inner.when, "training": "; ".join(steps)} if steps else inner.when
-        return dataclasses.replace(inner, server_values=values, when=when, rehearsal=still)
+        steps = [*filter(None, [inner.when.get("training")]), *steps]
+        return {"signature": signs, **({"training": "; ".join(steps)} if steps else {})}
 
 
 @built_once

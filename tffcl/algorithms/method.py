@@ -181,10 +181,10 @@ class Exports:
       members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see
         `aggregators.contract.FactoryTraits`.
       when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds
-        begin or what the coordinator does between them; of one with another name than those above, when it runs and
-        what comes of it.
+        begin or what the coordinator does between them; of "signature", when clients sign, where that is not once and
+        before their first round; of one with another name than those above, when it runs and what comes of it.
       sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where
-        newcomers sign in another way; None: `Method.admit` asks for them.
+        newcomers sign in another way, or for what not every round asks them; None: `Method.admit` asks for them.
       rehearsal: `(state) -> state`, the one that a rehearsal of an export begins its round from, for a method whose
         rounds may change the number of models before they train.
     """

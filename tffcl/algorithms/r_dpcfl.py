@@ -96,12 +96,13 @@ class RDPCFL(IFCA):
         draws = (
             f"at first, for {self._how.soft_rounds} rounds at most, the coordinator draws each client's row (`forced`) "
             "by a mixture of Gaussians that it fits to the signatures; then clients choose; clustering/state.npz has "
-            "the `probabilities` of this run's clients, and for how many more `soft_rounds` they are drawn"
+            "the `probabilities` of this run's clients, and for how many more `soft_rounds` they are drawn; a newcomer "
+            "chooses when it joins, and keeps that row as long as others are drawn"
         )
         return dataclasses.replace(
             found,
             build=lambda: {"signature": build_collection(self._signature), **found.build()},
-            when={"training": draws},
+            when={"signature": "once, before the first round, for all who are there then", "training": draws},
             sign=self._sign,
         )
 

@@ -49,8 +49,7 @@ class RRCluster(IFCA):
         by = how.rebalance_by if (forced == CHOOSE).all() else None  # in a warm-up groups are of equal size
         if by == "choices" and len(ids):
             present = cohort.population.restricted(ids)
-            release = privacy_releases.of_all("the choices among models", present)
-            chosen = self.queried_rows(state.models, present, release=release)[present.index(ids)]
+            chosen = self._told_rows(state.models, present)[present.index(ids)]
             forced = rebalanced(chosen, how.num_clusters, how.least_clients, rng)
             state, metrics, _ = self.train_rows(state, cohort, forced=forced, moves=self._moves(len(ids)))
             return state, metrics.with_signatures(self.trying * len(ids))
@@ -74,6 +73,11 @@ class RRCluster(IFCA):
         drawn = [rng.choice(clusters, clients, p=share) for share in shares]
         return np.stack(drawn, axis=1).astype(np.int32)
 
+    def _told_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
+        """The row that each client of a population chooses before it trains, which the server learns."""
+        release = privacy_releases.of_all("the choices among models", population)
+        return self.queried_rows(models, population, release=release)
+
     def hides_empty_rounds(self, state: RRClusterState) -> bool:
         return self._parameters.rebalance_by == "counts" and super().hides_empty_rounds(state)
 
@@ -81,15 +85,17 @@ class RRCluster(IFCA):
         found = super().exports()
         if self._parameters.rebalance_by == "counts":
             draws = "the coordinator draws of each client the row that it trains if it chooses each (`moves`), by the "
-            return dataclasses.replace(found, when={**found.when, "training": draws + "counts of the rounds before"})
+            notes = [*found.when.values(), draws + "counts of the rounds before"]  # how a run begins stays true
+            return dataclasses.replace(found, when={"training": "; ".join(notes)})
         when = {
-            "choices": "every round, before training, of its clients; the coordinator moves some at random, so that no "
-            "model has fewer than least_clients, and gives each its row (`forced`)"
+            "choices": "every round but those of a warm-up, before training, of its clients; the coordinator moves "
+            "some at random, so that no model has fewer than least_clients, and gives each its row (`forced`)"
         }
         choices = build_choice(self.model, self.criterion, stacked=False)
         return dataclasses.replace(
-            found, build=lambda: {"choices": choices, **found.build()}, when={**found.when, **when}
-        )
+            found, build=lambda: {"choices": choices, **found.build()}, when={**found.when, **when},
+            sign=lambda newcomers: self._told_rows(self._drawn, newcomers),
+        )  # fmt: skip
 
 
 @method_builder

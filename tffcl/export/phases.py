@@ -74,34 +74,29 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
     if "signature" in computations:
         phases.append({
             "phase": "signature",
-            "when": "once for every client, before its first round of training",
+            "when": exports.when.get("signature", "once for every client, before its first round of training"),
             "computation": "signature",
             "server_value": "signature_context",
-            "gives": "a signature a client; those of this run are in clustering/state.npz",
+            "gives": "a signature a client; what a run keeps of them is in clustering/state.npz",
         })  # fmt: skip
     if exports.clustering or "signature" in computations:
         phases.append({
             "phase": "clustering",
             "when": "on the coordinator, when all signatures are there (Python, tffcl.clustering)",
             **{key: str(value) for key, value in exports.clustering.items()},
-            "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in "
-                     "clustering/state.npz",
+            "gives": "a cluster a client; this run's are in clustering/assignments.csv, if it was written, and what "
+                     "else is kept of them, as a threshold and a tree where there are some, in clustering/state.npz",
         })  # fmt: skip
     for name, computation in computations.items():
         if deployment_forms.hands_out_kept(computation) and name not in TRAININGS:
             phases.append({"phase": name, "when": "every round, before training", "computation": name, "gives": _KEPT})
-        elif name in exports.when and name not in TRAININGS:
+        elif name in exports.when and name not in {"signature", *TRAININGS}:
             phases.append({"phase": name, "when": exports.when[name], "computation": name})
-    how = (
-        "every client chooses among the models, or weighs them, itself"
-        if method.clients_choose
-        else "the coordinator gives every client its key"
-    )
     note = {"note": exports.when["training"]} if "training" in exports.when else {}
     if "training" in computations:
         phases.append({
             "phase": "training",
-            "when": f"every round; {how}",
+            "when": "; ".join(["every round", *_who_decides(method, computations["training"])]),
             **note,
             "computation": "training",
             "server_value": "initial at first, trained to go on from this run",
@@ -114,6 +109,14 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
     elif "training_with_kept" in computations:
         phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
     return phases
+
+
+def _who_decides(method: Method, training: tff.Computation) -> list[str]:
+    """Says by whom a client of a round gets its model, as far as what it is given tells it."""
+    given = tff.structure.name_list(training.type_signature.parameter[1].member)
+    if "key" in given and ("forced" not in given or not method.clients_choose):
+        return ["the coordinator gives every client its key"]  # also what it was asked for before the round
+    return ["every client chooses among the models, or weighs them, itself"] if method.clients_choose else []
 
 
 def describe_fields(computations: Mapping[str, tff.Computation]) -> dict[str, dict[str, str]]:
