@@ -166,7 +166,8 @@ def test_first_steps_find_the_two_scanners_and_say_what_is_best(executed, commit
     path = next(path for path in NOTEBOOKS if path.stem == "first_steps")
     printed = streams(nbformat.read(path, as_version=4) if committed else executed(path)[0], "stdout")
     assert printed.startswith("2 groups: ")
-    assert re.search(r"Best by cluster accuracy is pacfl with .* above fedavg, beyond chance", printed)
+    chance = "beyond chance" if committed else ""  # which fewer seeds cannot say
+    assert re.search(rf"Best by cluster accuracy is pacfl with .* above fedavg, {chance}", printed)
     own, foreign = (int(share) for share in re.findall(r"by the model of \w+: (\d+)% right", printed))
     assert own > 80 > 40 > foreign
 
