@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+import tffcl
 import tffcl.algorithms as parts
 from tests.short_runs import TRAINING
 from tffcl.clients.cohort import Cohort, stream
@@ -124,7 +125,13 @@ def flt(model, **how):
             lambda model: parts.build_rr_cluster(
                 model, TRAINING, parts.RRClusterParameters(start="warm_up", rebalance_by="counts")
             ),
-            "in the first 5 rounds .* by the counts of the rounds before",
+            "in the first 5 rounds .* in random equal groups; .* by the counts of the rounds before",
+        ),
+        (
+            lambda model: parts.build_ifca(
+                model, TRAINING, parts.IFCAParameters(start="warm_up"), aggregation=tffcl.aggregation("dp")
+            ),
+            r"\(`forced`\), drawn for it alone",
         ),
         (
             lambda model: parts.build_fedclust(model, TRAINING, parts.FedClustParameters(when=2, regroup_every=3)),

@@ -36,8 +36,7 @@ from tffcl.trace_cache import built_once
 # What a deployment must know of how a run begins, beside its first values.
 _BEGINS = {
     "attracting": "the first models are drawn again until each is chosen by enough clients: initial is the first draw",
-    "warm_up": "in the first {warm_up_rounds} rounds the coordinator gives each client a row (`forced`), in random "
-    "groups of equal size",
+    "warm_up": "in the first {warm_up_rounds} rounds the coordinator gives each client a row (`forced`), {forced}",
     "fedavg": (
         "the first {fedavg_rounds} rounds are FedAvg's (`forced` 0 for everyone); then every row has the layers of "
         "row 0 but for the last, which is drawn for each"
@@ -297,7 +296,8 @@ class IFCA(Choosing):
         first = (
             np.repeat(self.model.initial[np.newaxis], len(self._drawn), axis=0) if self._fedavg_rounds else self._drawn
         )
-        begins = _BEGINS.get(self._parameters.start, "").format(**vars(self._parameters))
+        forced = "drawn for it alone" if privacy_releases.all_noised(self._round.uploads) else "in random equal groups"
+        begins = _BEGINS.get(self._parameters.start, "").format(**vars(self._parameters), forced=forced)
         return Exports(
             lambda: round_computations(self._round, {"models": first}),
             server_values=values,
