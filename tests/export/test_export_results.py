@@ -10,6 +10,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import tffcl
 from tests.lab.tasks.own.my_methods import Histograms
@@ -17,7 +18,7 @@ from tests.short_runs import TRAINING
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
-from tffcl.export import writer
+from tffcl.export import deployment_forms, writer
 from tffcl.export.writer import check_free, first_value, save_models
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import exports, resolve
@@ -104,6 +105,26 @@ def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, 
         assert not saved["state.assignment"].any()
     written = (tmp_path / "to" / manifest["computations"]["training"]["file"]).read_bytes()
     assert b"StatelessRandomNormal" not in written
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 0.5])
+def test_noise_is_told_where_some_comes_of_what_is_drawn(tff_worker, tmp_path, multiplier):
+    """A noise multiplier of 0 leaves the operations in the graph, and numbers that a check can compare."""
+    models = tff.to_type([("models", tff.TensorType(np.float32, [2]))])
+    clients = tff.to_type([("update", tff.TensorType(np.float32, [2]))])
+
+    @tff.tensorflow.computation(models, clients)
+    def moved(state, total):
+        return {"models": state["models"] + total["update"] + multiplier * tf.random.normal([2])}
+
+    @tff.federated_computation(tff.FederatedType(models, tff.SERVER), tff.FederatedType(clients, tff.CLIENTS))
+    def training(state, given):
+        return tff.federated_map(moved, (state, tff.federated_sum(given))), tff.federated_value((), tff.SERVER)
+
+    ones = {name: np.ones(2, np.float32) for name in ("models", "update")}
+    given = {"models": ones["models"]}, [{"update": ones["update"]}]
+    described = writer._write_computation(tmp_path, "training", training, given, False)
+    assert deployment_forms.draws_noise(training) and ("noise" in described["check"]) == bool(multiplier)
 
 
 def test_an_input_that_is_called_as_the_row_of_the_models_is_refused(tmp_path):

@@ -78,7 +78,7 @@ def run(computation: tff.Computation, *arguments):
 
 
 def draws_noise(computation: tff.Computation) -> bool:
-    """Whether the computation draws noise anew in each run, so that no two runs give the same numbers."""
+    """Whether the computation has operations that draw anew in each run; of noise of deviation 0 nothing comes."""
     return _DRAWN_ANEW.search(tff.framework.serialize_computation(computation).SerializeToString()) is not None
 
 

@@ -19,7 +19,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, argument
 from tffcl.export import deployment_forms
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
-from tffcl.export.dry_run import rehearse, synthetic_examples
+from tffcl.export.dry_run import difference, rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.files import check_no_link, csv_text, text_cell, write_text
@@ -191,10 +191,13 @@ def _write_computation(directory: pathlib.Path, name: str, computation, argument
     signature = computation.type_signature
     given = deployment_forms.as_argument(argument, signature.parameter)
     deployment_forms.write_value(directory / described["check"]["input"], given, signature.parameter)
-    deployment_forms.write_value(
-        directory / described["check"]["output"], deployment_forms.run(computation, *argument), signature.result
-    )
-    if deployment_forms.draws_noise(computation):
+    output = deployment_forms.run(computation, *argument)
+    deployment_forms.write_value(directory / described["check"]["output"], output, signature.result)
+    # Operations that draw tell not whether anything comes of it: of a noise multiplier of 0 nothing does.
+    if (
+        deployment_forms.draws_noise(computation)
+        and difference(output, deployment_forms.run(computation, *argument)).largest
+    ):
         described["check"]["noise"] = "drawn anew in each run"
     described["forms"] = {}
     for kind in deployment_forms.PARTS:

@@ -173,7 +173,7 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
             raise UserError(f"{directory / NAME} has no computation {name}, and the library exports one of this method")
         path = directory / manifest["computations"][name]["file"]
         run = functools.partial(deployment_forms.run, read[name], *arguments)
-        comparing = _compared_noise if deployment_forms.draws_noise(computations[name]) else compared
+        comparing = _compared_noise if "noise" in manifest["computations"][name].get("check", {}) else compared
         yield comparing(
             path, run, deployment_forms.run(computations[name], *arguments), "the library on clients of the task"
         )
