@@ -352,7 +352,8 @@ class GroupedInTime(Method):
             signs += "; again where the clients are grouped again"
             steps.append(
                 "where the clients are grouped again, the coordinator runs `signature` with all of them, groups them, "
-                "and puts the models in the order of the new clusters"
+                "and puts the models in the order of the new clusters; one that goes on from none starts from the mean "
+                "of its members' models (Python, tffcl.clustering.reclustering)"
             )
         steps = [*filter(None, [inner.when.get("training")]), *steps]
         return {"signature": signs, **({"training": "; ".join(steps)} if steps else {})}
