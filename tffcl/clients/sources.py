@@ -317,9 +317,9 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
 def _check_pictures(shape: tuple[int, ...], like):
     """Raises UserError if pictures `[height, width, channels]` of newcomers are of another size or not of as many
     colours as those of the known clients, whose spec is `like`; says what makes them so."""
-    if not isinstance(like, tf.TensorSpec) or like.shape.rank != 3 or like.shape == shape:
+    wanted = like.shape.as_list() if isinstance(like, tf.TensorSpec) else []
+    if len(wanted) != 3 or wanted[2] not in (1, 3) or tuple(wanted) == shape:
         return
-    wanted = like.shape.as_list()
     cures = [f"image_size={wanted[:2]}"] * (shape[:2] != tuple(wanted[:2]))
     cures += [f"channels={wanted[2]}"] * (shape[2] != wanted[2])
     raise UserError(

@@ -176,6 +176,12 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
     assert [cell.name for cell in study_file.chosen(study_file.load_study("flis_table_2"), ["FMNIST/FLIS (DC)"])]
     assert [cell.name for cell in study_file.chosen(found, ["*/fedavg,*/pacfl"])] == ["digits/FedAvg", "digits/PACFL"]
     assert [cell.name for cell in study_file.chosen(found, ["digits, variance"])] == ["digits, variance/SOLO, clients"]
+    several = study_file.chosen(found, ["digits, variance/SOLO, clients, digits/PACFL"])
+    assert [cell.name for cell in several] == ["digits/PACFL", "digits, variance/SOLO, clients"]
+    with pytest.raises(
+        UserError, match="unknown cell of demo_digits 'digits, variance/SOLOS'; did you mean 'digits, variance/"
+    ):
+        study_file.chosen(found, ["digits, variance/SOLOS"])
     planned = study.plan(found)
     assert len(planned.cells) == 4 and len(planned.jobs) == 3  # SOLO's accuracy and variance are of one run
     assert planned.places[2] == planned.places[3]

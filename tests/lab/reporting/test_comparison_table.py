@@ -107,6 +107,7 @@ def test_csv_has_plain_numbers(rows):
     assert [(line["algorithm"], line["seeds"]) for line in lines] == [("fedavg", "2"), ("pacfl", "2")]
     for line, row in zip(lines, rows, strict=True):
         for key, stat in row.stats.items():
+            assert line[f"{key}_count"] == str(stat.count)
             if stat.count:
                 assert float(line[key]) == pytest.approx(stat.mean, rel=1e-9)
                 assert float(line[f"{key}_std"]) == pytest.approx(stat.std, rel=1e-9, abs=1e-9)

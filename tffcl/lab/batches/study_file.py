@@ -410,14 +410,19 @@ def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
     if not only:
         return list(study.cells)
     found: set[str] = set()
+    with_commas = any("," in cell.name for cell in study.cells)
     for given in only:
-        # Names may have commas in them; between patterns they part.
-        patterns = [given] if any(_fits(cell, given) for cell in study.cells) else given.split(",")
-        for pattern in map(str.strip, patterns):
-            own = {cell.name for cell in study.cells if _fits(cell, pattern)}
-            if not own:
+        rest = given.split(",")
+        while rest:
+            # Names may have commas in them; between patterns they part.
+            for length in range(len(rest) if with_commas else 1, 0, -1):
+                pattern = ",".join(rest[:length]).strip()
+                if own := {cell.name for cell in study.cells if _fits(cell, pattern)}:
+                    break
+            else:
+                pattern = given if with_commas else rest[0].strip()
                 raise unknown(f"cell of {study.name}", pattern, [cell.name for cell in study.cells])
-            found |= own
+            found, rest = found | own, rest[length:]
     return [cell for cell in study.cells if cell.name in found]
 
 

@@ -54,7 +54,7 @@ class Summaries(list):
 
     @property
     def summary_frame(self) -> pd.DataFrame:
-        """A row a method or a point of a sweep: means over the seeds, `<column>_std` and `<column>_stderr`, as in
+        """A row a method or a point of a sweep: means over the seeds, `<column>_std`, `_stderr` and `_count`, as in
         table.csv or sweep.csv."""
         frame = report.plain_table(self.out).to_frame()
         return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))

@@ -197,13 +197,18 @@ def places_in(path: str | pathlib.Path) -> list[tuple[str, int, pathlib.Path]]:
     """Returns method, seed and directory of each run of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
 
     Raises:
-      UserError: If the directory cannot be read, or that of a method which the index names, or the index is damaged.
+      UserError: If the directory cannot be read, or that of a method which the index names, or without an
+        index any beside those of methods, or the index is damaged.
     """
-    asked = read_order(path)
+    asked, there = read_order(path), entries(pathlib.Path(path))
     # Of others, as a disk's lost+found, nobody knows that they have runs.
-    inside = (entries(each) if each.name in asked else each.glob("seed-*") for each in entries(pathlib.Path(path)))
+    inside = (entries(each) if each.name in asked else each.glob("seed-*") for each in there)
     named = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for method in inside for each in method]
-    return sorted((each.parent.name, int(seed[1]), each) for each, seed in named if seed and each.is_dir())
+    found = sorted((each.parent.name, int(seed[1]), each) for each, seed in named if seed and each.is_dir())
+    for each in there if found and not asked else ():
+        if each.name != "lost+found":
+            entries(each)  # it may be one of the methods
+    return found
 
 
 def find_failures(path: str | pathlib.Path) -> list[Failure]:

@@ -215,7 +215,9 @@ def plain_table(
     for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in row.failures)
         lines.append([*own, len(row.seeds), *(row.stat(each) for each in columns), failed])
-    return Table([*map(Column, first), Column("seeds"), *columns, Column("failed")], lines, spread=("std", "stderr"))
+    return Table(
+        [*map(Column, first), Column("seeds"), *columns, Column("failed")], lines, spread=("std", "stderr", "count")
+    )
 
 
 def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:

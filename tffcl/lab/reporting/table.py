@@ -106,7 +106,8 @@ class Table:
       notes: Lines below it.
       numbers: Whether the cells of other columns than the first are numbers, which stand at the right on the page.
       stacked: Whether each row is a block of its own on a narrow page.
-      spread: What follows the mean of statistics for programs, as `<column>_std` and `<column>_stderr`.
+      spread: What follows the mean of statistics for programs, as `<column>_std`, `<column>_stderr` and
+        `<column>_count`, over how many seeds it is.
     """
 
     columns: Sequence[Column]
