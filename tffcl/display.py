@@ -59,6 +59,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns how many there are of something: "1 row", "1,200 rows"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def sizes_of(lengths) -> str:
     """Returns how many there are of several: "30 to 40", or "30" where all are the same."""
     low, high = min(lengths), max(lengths)

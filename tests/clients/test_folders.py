@@ -37,6 +37,8 @@ def test_folders_become_clients_with_named_labels(tmp_path):
         order, wanted = ([each.tobytes() for each in images] for images in (found[0], x[held[name]]))
         assert sorted(order) == sorted(wanted) and sorted(found[1]) == sorted(y[held[name]])
     assert population.note == "2 files are no pictures by their names, and left out: .db, .heic"
+    (tmp_path / "bonn" / "3" / "photo.HEIC").unlink()
+    assert Population.from_folders(tmp_path).note == "1 file is no picture by its name, and left out: .db"
     same = Population.from_folders(tmp_path, test=0.25, validation=0.2)
     np.testing.assert_array_equal(same.test(0).x, population.test(0).x)
 

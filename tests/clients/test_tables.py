@@ -302,6 +302,9 @@ def test_missing_values_are_refused_filled_or_left_out(small):
             np.testing.assert_array_equal(read(rows, known=known).train(2).x, known.features_of(rows))
     with pytest.raises(UserError, match="column age has no value in 6 of 6 rows, first in row 0"):
         read(small).features_of(small.assign(age=""))
+    one = read(small.assign(age=[np.nan, *small["age"][1:]]), missing="drop")
+    assert "1 row with missing values is left out" in one.note
+    assert repr(one.restricted([0])) == "Population(1 client, 2 training examples)"
     dropped = read(holed, missing="drop")
     assert dropped.sizes.tolist() == [2, 2] and "2 rows with missing values are left out" in dropped.note
     for missing in (None, "mean"):

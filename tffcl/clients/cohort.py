@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import Option, UserError
 
 if TYPE_CHECKING:  # at run time it would import TensorFlow
@@ -63,7 +64,8 @@ def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: in
     """
     if size > len(client_ids):
         option = Option("train.clients_per_round", "clients_per_round")
-        raise UserError(f"{option} is {size}, but there are only {len(client_ids)} clients")
+        there = "is" if len(client_ids) == 1 else "are"
+        raise UserError(f"{option} is {size}, but there {there} only {counted(len(client_ids), 'client')}")
     rng = np.random.default_rng([stream(seed, "sampling"), round_number])
     if how == "poisson":
         return np.sort(client_ids[rng.random(len(client_ids)) < size / len(client_ids)]).astype(np.int32)

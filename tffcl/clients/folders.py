@@ -93,7 +93,12 @@ def _left_out(others: list[pathlib.Path]) -> str:
     """What a reader of results should know of files beside the pictures, which may be pictures in another format."""
     others = [path for path in others if not path.name.startswith(".") and path.is_file()]
     endings = ", ".join(sorted({path.suffix.lower() or path.name for path in others}))
-    return f"{len(others)} files are no pictures by their names, and left out: {endings}" if others else ""
+    what = (
+        "1 file is no picture by its name"
+        if len(others) == 1
+        else f"{len(others)} files are no pictures by their names"
+    )
+    return f"{what}, and left out: {endings}" if others else ""
 
 
 def _is_picture(path: pathlib.Path) -> bool:

@@ -13,7 +13,7 @@ from tffcl.clients.client_examples import ClientExamples, CountedExamples, Count
 from tffcl.clients.folders import read_folders
 from tffcl.clients.simulation_context import current
 from tffcl.clients.tables import TableRules, read_table
-from tffcl.display import Shown, sizes_of
+from tffcl.display import Shown, counted, sizes_of
 from tffcl.errors import VALIDATION, UserError, unknown
 from tffcl.validation import Fraction, check_value
 
@@ -94,7 +94,7 @@ class Population(Shown):
     def __repr__(self) -> str:
         groups = "" if self.groups is None else f", {len(np.unique(self.groups))} true groups"
         total = "" if self.sizes is None else f", {int(np.sum(self.sizes)):,} training examples"
-        return f"Population({len(self)} clients{total}{groups})"
+        return f"Population({counted(len(self), 'client')}{total}{groups})"
 
     def index(self, client_ids) -> np.ndarray:
         """Returns the rows of the given clients, by ID or by name.

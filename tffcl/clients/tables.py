@@ -23,7 +23,7 @@ from tffcl.clients.table_files import (
     read_table_file,
     tidied,
 )
-from tffcl.display import listed
+from tffcl.display import counted, listed
 from tffcl.errors import UserError, unknown
 from tffcl.validation import Fraction, check_kind, check_value, one_of
 
@@ -240,7 +240,8 @@ def read_table(
     gone, ids, frame = np.setdiff1d(ids, ids[kept]), ids[kept], frame[kept]
     if not kept.all():
         whose = f", and with them all of client{'s' * (len(gone) > 1)} {listed(gone)}" if len(gone) else ""
-        notes.append(f"{(~kept).sum()} rows with missing values are left out{whose}")
+        are = "are" if (~kept).sum() > 1 else "is"
+        notes.append(f"{counted((~kept).sum(), 'row')} with missing values {are} left out{whose}")
     values = {name: _values(frame[name], ids) for name in columns}
     if isinstance(test, str) and not frame[test].isin([0, 1]).all():
         raise UserError(f"column {test} must hold bools: True where a row is for tests")

@@ -14,7 +14,7 @@ from tffcl.clients.arrays import BOOLS
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import check_examples, fitted, reconstructed
 from tffcl.clients.population import Population
-from tffcl.display import listed
+from tffcl.display import counted, listed
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.objectives import LABELS, RECONSTRUCTION
@@ -262,7 +262,7 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
             changed_in[start] = stage.changed
             drifted = np.union1d(drifted, stage.changed)
         if stage.arrivals is not None:
-            found.append(f"{len(stage.arrivals)} newcomers joined in round {start}")
+            found.append(f"{counted(len(stage.arrivals), 'newcomer')} joined in round {start}")
             changed = stage.arrivals.client_ids[stage.arrivals.versions > 0]
             arrived_changed = np.union1d(arrived_changed, changed)
             if changed_in:  # they held the other data before they joined

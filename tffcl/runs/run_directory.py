@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tomli_w
 
+from tffcl.display import counted
 from tffcl.errors import OVERWRITE, RESUME, UserError, argument, short_path, tell
 from tffcl.files import (
     Table,
@@ -329,9 +330,9 @@ class RunDirectory(os.PathLike):
             key, before, now = difference
             if longer and key == "train.rounds":
                 raise UserError(
-                    f"{self} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give "
-                    f"another directory (for a result after {now} rounds begin with these, and resume with more; "
-                    "until= stops a run before its end)"
+                    f"{self} holds a run of {counted(before, 'round')}, not {now}; it goes on for as many or more, or "
+                    f"give another directory (for a result after {counted(now, 'round')} begin with these, and resume "
+                    "with more; until= stops a run before its end)"
                 )
             cure = CURES.get(key if before else "", "resume with its own settings")
             raise UserError(

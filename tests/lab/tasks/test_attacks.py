@@ -201,7 +201,7 @@ def test_malicious_clients_are_told_by_name():
     told = settings.outcome_of(settings.AttackSettings(share=0.5), np.array([1]), columns, np.arange(2), None)
     assert told["malicious"] == ["b"] and told["ended"] == {"b": {"cluster": 0}}
     told["imitates"] = 2
-    assert "1 clients, who pretend to be of group 2; accuracy" in settings.note_of(told)
+    assert "1 client, who pretend to be of group 2; accuracy" in settings.note_of(told)
     imitated = settings.note_of(told, users=True)  # of a method that nobody here knows
     assert "of group 2 where tffcl.parts.build_signing asks them for a signature, and nowhere else; acc" in imitated
 

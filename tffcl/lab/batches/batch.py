@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import tomli_w
 
 from tffcl import runtime
+from tffcl.display import counted
 from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, tell
 from tffcl.files import parse_toml, read_json, read_text, text_of_file
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
@@ -257,7 +258,8 @@ class Batch:
         """
         to_do = [job for job in jobs if not self.done(job, until)]
         if not to_do:
-            self.say(f"nothing to do: all {len(jobs)} runs are there; {OVERWRITE} runs them anew")
+            there = "the run is" if len(jobs) == 1 else f"all {len(jobs)} runs are"
+            self.say(f"nothing to do: {there} there; {OVERWRITE} runs {'it' if len(jobs) == 1 else 'them'} anew")
             return [RunDirectory(self.place(job)).summary() for job in jobs]
         saved = {job: Checkpoints(self.place(job) / CHECKPOINTS).latest() or 0 for job in to_do}
         left = {job: max((until or job.config.train.rounds) - saved[job], 1) for job in to_do}
@@ -268,7 +270,9 @@ class Batch:
             seeds = list(dict.fromkeys(job.config.seed for job in jobs))
             order.sort(key=lambda job: (seeds.index(job.config.seed), estimate.seconds(job)))
         if len(jobs) > 1:
-            self.say(f"{len(jobs)} runs, {len(to_do)} to do{known}{', going by earlier runs' if known else ''}")
+            self.say(
+                f"{counted(len(jobs), 'run')}, {len(to_do)} to do{known}{', going by earlier runs' if known else ''}"
+            )
         for number, job in enumerate(order, 1):
             state = self.done(job, until)
             about = f": {state} before" if state else estimate.of(job)

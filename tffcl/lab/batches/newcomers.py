@@ -14,6 +14,7 @@ from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.files import check_replaceable, csv_text, finite, text_cell, write_text
 from tffcl.lab.reporting.batch_index import find_runs
@@ -263,7 +264,7 @@ def _lines(contents: dict):
     done, planned = contents["round"], contents["rounds"]
     after = f"round {done}" if done == planned else f"round {done} of {planned}, the run is not finished"
     method = f"{contents['algorithm']} seed {contents['seed']}"
-    yield f"{contents['newcomers']} newcomers of {contents['task']}, {method}, after {after}"
+    yield f"{counted(contents['newcomers'], 'newcomer')} of {contents['task']}, {method}, after {after}"
     joined = ", ".join(f"{cluster} ({count})" for cluster, count in clusters["joined"].items())
     yield f"joined clusters (newcomers): {joined or 'none'}; new clusters founded: {clusters['founded']}"
     if clusters["ari"] is not None:

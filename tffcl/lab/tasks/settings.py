@@ -14,6 +14,7 @@ import numpy as np
 from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES, PRECISIONS
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
 from tffcl.clients.cohort import SAMPLINGS, stream
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.models.metrics import METRICS
 from tffcl.runs.callbacks import EarlyStopping
@@ -336,6 +337,6 @@ def note_of(outcome: Mapping, *, users: bool = False) -> str:
     if pretending and users:  # what else it asks or reads, nobody here knows
         pretending += " where tffcl.parts.build_signing asks them for a signature, and nowhere else"
     return (
-        f"attack {outcome['kind']} by {len(outcome['malicious'])} clients{pretending}; accuracy of the others {mean} "
-        f"(by cluster {own}); malicious members by cluster {where}"
+        f"attack {outcome['kind']} by {counted(len(outcome['malicious']), 'client')}{pretending}; accuracy of the "
+        f"others {mean} (by cluster {own}); malicious members by cluster {where}"
     )
