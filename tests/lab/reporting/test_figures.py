@@ -12,6 +12,7 @@ from scipy.cluster import hierarchy
 from tffcl.lab.reporting import batch_index, comparison_table, figures, ordering, style
 from tffcl.lab.reporting.figures import rounds
 from tffcl.lab.reporting.figures.rounds import over_seeds
+from tffcl.runs.metrics import rows_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -156,6 +157,17 @@ def test_panels_that_share_an_axis_hold_all_lines(runs):
     for axes in figures.accuracy_figure([better]).axes:
         low, high = axes.get_ylim()
         assert all(low < line.get_ydata().min() and line.get_ydata().max() < high for line in axes.lines)
+
+
+@pytest.mark.parametrize("name, values", [("mae", [4.07, 4.05]), ("r2", [-0.35, 0.2])])
+def test_no_marker_is_cut_by_the_end_of_its_axis(name, values):
+    metric = rows_of(name)[0]
+    axes = style.new_panels(1, 3.1).panels[0]
+    series = {number: (np.array([4]), np.array([value]), np.array([np.nan])) for number, value in enumerate(values)}
+    rounds.draw_methods(axes, metric, series, ["a", "b"])
+    rounds.set_range(axes, metric)
+    low, high = axes.get_ylim()
+    assert min(high - max(values), min(values) - low) > 0.03 * (high - low)
 
 
 def test_accuracy_stands_over_all_bytes_sent_by_then(runs):

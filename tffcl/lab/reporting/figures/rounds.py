@@ -17,6 +17,7 @@ from tffcl.runs.run_files import RunFiles
 _MOST_MARKED = 16
 _SENT, _FAR = "MB sent", 50  # a column, and the ratio of its ends from which on its axis is logarithmic
 _HEIGHT = 3.1  # of a panel, inches
+_ROOM = 0.04  # of the axis beyond the last marker, which would be cut in half
 
 
 def accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
@@ -116,7 +117,7 @@ def set_range(axes: Axes, metric: Metric) -> None:
     if metric.unit == "%":
         axes.set_ylim(max(low, 0), min(high, most + 0.5))
     elif most is not None:
-        axes.set_ylim(min(-0.05, low), most + 0.05)
+        axes.set_ylim(min(-0.05, low, values.min() - _ROOM * (most - values.min())), most + 0.05)
     elif metric.digits == "count" and values.max() >= 20 and values.min() >= 1:
         # A method of a cluster a client would hide all others on an axis of equal distances.
         style.tick_ratios(axes.yaxis, 1, values.max())
@@ -125,7 +126,7 @@ def set_range(axes: Axes, metric: Metric) -> None:
         axes.set_ylim(0, np.ceil(high) + 0.5)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     elif values.min() >= 0:
-        axes.set_ylim(0, high)
+        axes.set_ylim(0, max(high, (1 + _ROOM) * values.max()))
 
 
 def name_methods(figure: ReportFigure, methods: Sequence[str], drawn: Sequence[str], title: str = "") -> None:
