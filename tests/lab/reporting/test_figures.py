@@ -287,6 +287,7 @@ def test_client_accuracies_are_dots_of_all_seeds(runs):
 def test_each_client_is_in_one_bar(sizes):
     figure = figures.client_sizes_figure(list(sizes))
     assert sum(bar.get_height() for bar in figure.axes[0].patches) == len(sizes)
+    assert (" to " in figure.axes[0].get_title()) == (len(set(sizes)) > 1)
     drawn(figure)
     assert not any("$" in text.get_text() for text in figure.axes[0].get_xticklabels(which="both"))  # no formulas
 

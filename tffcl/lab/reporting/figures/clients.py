@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from tffcl.display import counted, sizes_of
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles, by_method
@@ -59,9 +60,8 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     edges, logarithmic = _size_bins(examples)
     counts, _, bars = axes.hist(examples, bins=edges, color=style.COLORS[0], edgecolor="white", linewidth=0.6)
     for count, start, stop, bar in zip(counts.astype(int), np.ceil(edges), np.ceil(edges[1:]), bars, strict=False):
-        style.say(
-            bar, f"{count:,} client{'s' * (count != 1)} with {start:,.0f} to {max(start, stop - 1):,.0f} examples"
-        )
+        held = sizes_of([int(start), int(max(start, stop - 1))])
+        style.say(bar, f"{counted(count, 'client')} with {held} examples")
     if logarithmic:
         style.tick_ratios(axes.xaxis, edges[0], edges[-1])
     else:
@@ -69,8 +69,8 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     median = float(np.median(examples))
     rule = axes.axvline(median, color=style.COLORS[1], linestyle="--", linewidth=1.5)
     style.say(rule, f"median: {median:,.0f} examples")
-    range_of = f"{int(examples.min()):,} to {int(examples.max()):,} examples"
-    axes.set_title(f"{len(examples):,} clients, {range_of}, median {median:,.0f}", fontsize=10)
+    title = f"{counted(len(examples), 'client')}, {sizes_of(examples.astype(int))} examples"
+    axes.set_title(f"{title}, median {median:,.0f}", fontsize=10)
     axes.set(xlabel="training examples of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     style.tidy(axes)
