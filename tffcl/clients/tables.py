@@ -238,10 +238,9 @@ def read_table(
     rule = known.missing if known else missing or MISSING[0]
     kept = _without_missing(frame, ids, columns, outputs, rule)
     gone, ids, frame = np.setdiff1d(ids, ids[kept]), ids[kept], frame[kept]
-    if not kept.all():
+    if lost := len(kept) - len(frame):
         whose = f", and with them all of client{'s' * (len(gone) > 1)} {listed(gone)}" if len(gone) else ""
-        are = "are" if (~kept).sum() > 1 else "is"
-        notes.append(f"{counted((~kept).sum(), 'row')} with missing values {are} left out{whose}")
+        notes.append(f"{counted(lost, 'row')} with missing values {'are' if lost > 1 else 'is'} left out{whose}")
     values = {name: _values(frame[name], ids) for name in columns}
     if isinstance(test, str) and not frame[test].isin([0, 1]).all():
         raise UserError(f"column {test} must hold bools: True where a row is for tests")
