@@ -418,10 +418,10 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
                 f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with "
                 "them gives its result again, and tffcl.export_result(result, to) exports it"
             )
-        RunDirectory(out).check_unedited(values)
         task_file.check_tables({name: values.get(name, {}) for name in _OWN}, file.name)
         if trust_builders is not True:
             _check_trusted(values, file, trust_builders.as_dict() if trust_builders else {})
+        RunDirectory(out).check_unedited(values)
         label, base, directory = values["algorithm"], values.get("base", ""), values.get("directory", "")
         named = {"builder": base} if ":" in base else {"method": base} if base else {}
         contents = {**values, "algorithms": {label: {**values.get("method", {}), **named}}}
