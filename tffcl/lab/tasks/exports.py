@@ -196,7 +196,7 @@ def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.nda
     answer = graph_function(build(model), tf.TensorSpec([model.size]), x)
     found = [serve(images=tf.constant(images), cluster=tf.constant(row))[name] for row in range(len(models))]
     expected = [answer(vector, images) for vector in models]
-    return compared(path, lambda: found, expected, "the library on images of the task")
+    return compared(path, lambda: found, expected, "the library on examples of the task")
 
 
 def export_run(
