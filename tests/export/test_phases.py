@@ -135,7 +135,7 @@ def flt(model, **how):
         ),
         (
             lambda model: parts.build_fedclust(model, TRAINING, parts.FedClustParameters(when=2, regroup_every=3)),
-            "after the 2 rounds of one model, newcomers .*; again where .* row 0, which every cluster then starts from; "
+            "after the 2 rounds of one model, newcomers .*; again where .* row 0, which every cluster then starts from;"
             ".* one that goes on from none starts from the mean",
         ),
         (
