@@ -12,6 +12,7 @@ import sys
 import tomllib
 
 import pytest
+import tomli_w
 
 import tffcl
 from tests.runs.finished_runs import rows_of
@@ -346,6 +347,13 @@ def test_data_that_changed(finished, stopped_again, monkeypatch):
 @pytest.fixture
 def stopped_again(runs, tmp_path):
     return shutil.copytree(runs[0] / "stopped", tmp_path / "stopped again")
+
+
+@pytest.mark.parametrize("train, was", [({"rounds": "x"}, "'x'"), ({}, "None")])
+def test_damaged_rounds_are_those_of_another_run(tmp_path, train, was):
+    (tmp_path / "config.toml").write_text(tomli_w.dumps({"train": train}))
+    with pytest.raises(UserError, match=f"holds another run: its train.rounds is {was}, not 4; "):
+        RunDirectory(tmp_path).check_same({"train": {"rounds": 4}}, longer=True)
 
 
 def check_same_data(before, now):

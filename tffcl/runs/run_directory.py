@@ -328,7 +328,7 @@ class RunDirectory(os.PathLike):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
         if difference := first_difference(old, new):
             key, before, now = difference
-            if longer and key == "train.rounds":
+            if longer and key == "train.rounds" and _rounds_of(old):
                 raise UserError(
                     f"{self} holds a run of {counted(before, 'round')}, not {now}; it goes on for as many or more, or "
                     f"give another directory (for a result after {counted(now, 'round')} begin with these, and resume "
