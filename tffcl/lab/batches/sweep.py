@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.number_format import show_value
@@ -147,7 +148,7 @@ def _checked_axis(key: str, values: Sequence, option: str) -> Axis:
         needed = "stands alone and needs --samples N and --select cluster or global"
         raise UserError(f"{option} {key}: a range, {ranges[0]}, {needed}")
     if len(values) < 2:
-        raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
+        raise UserError(f"{option} {key} has {counted(len(values), 'value')}; a sweep needs two or more")
     return Axis(key, tuple(values))
 
 

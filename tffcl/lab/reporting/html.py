@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
+from tffcl.display import counted
 from tffcl.errors import printable
 from tffcl.files import digest_of_file
 from tffcl.lab.reporting import (
@@ -189,7 +190,7 @@ def _title(runs: Sequence[RunFiles], comparison: bool) -> str:
     methods = list(dict.fromkeys(run.method for run in runs))
     if not comparison:
         return f"{tasks}: {runs[0].algorithm}"
-    return f"{tasks}: {len(methods)} method{'s' * (len(methods) != 1)} compared"
+    return f"{tasks}: {counted(len(methods), 'method')} compared"
 
 
 def _texts(runs: Sequence[RunFiles], name: str) -> list[str]:

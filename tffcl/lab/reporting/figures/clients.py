@@ -98,7 +98,7 @@ def _draw_spread(axes: Axes, values: np.ndarray, place: int, whose: Sequence[str
     if len(order) > _MOST_DOTS:  # from the worst to the best, so that the ends stay
         order = order[np.linspace(0, len(order) - 1, _MOST_DOTS).astype(int)]
     lower, median, upper = np.percentile(values, [25, 50, 75])
-    clients = f"{len(values):,} client{'s' * (len(values) != 1)}"
+    clients = counted(len(values), "client")
     words = f"{clients}: mean {values.mean():.2f} %, median {median:.2f} %, half of them {lower:.2f} to {upper:.2f} %"
     # The dots are moved up and down at random so that equal accuracies can be counted; the same in every report.
     shifts = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))[order]

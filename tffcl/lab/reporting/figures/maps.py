@@ -7,6 +7,7 @@ import scipy.optimize
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from tffcl.display import counted
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import NO_CLUSTER, Representations, RunFiles
@@ -127,7 +128,7 @@ def centres_figure(
         if groups <= _MOST_NAMED_GROUPS:
             look = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncols": 3, "frameon": False, "fontsize": 9}
             axes.legend(handles=_keys(names, kind, markers=True), **look)
-        title = f"{groups:,} {kind}{'s' * (groups != 1)}"
+        title = counted(groups, kind)
         axes.set_title(title if kind == "cluster" else f"{title} that clients really belong to", fontsize=11)
     figure.suptitle(f"{len(plane):,} centres of {len(points):,} clients in UMAP's map", fontsize=12)
     return figure

@@ -12,6 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from scipy.cluster import hierarchy
 
+from tffcl.display import counted
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 
@@ -111,7 +112,7 @@ def relatedness_figure(
     raw.set_xlabel(f"(a) as they came: {count:,} clients,\n{_share(related, off)} of all pairs related")
     ordered.set_xlabel("(b) ordered by the tree of Ward's method\non the rows")
     flat.set_xlabel(
-        f"(c) flattened to {clusters:,} cluster{'s' * (clusters != 1)}: {_share(~sorted_related, together & off)} of "
+        f"(c) flattened to {counted(clusters, 'cluster')}: {_share(~sorted_related, together & off)} of "
         f"the pairs\nwithin are new, {_share(~together, sorted_related & off)} of the relations are lost"
     )
     return figure
