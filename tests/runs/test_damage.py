@@ -148,7 +148,11 @@ def is_file(path):
 REFUSED = {
     "settings that are no TOML": ("config.toml", is_text("= ="), "config.toml is damaged"),
     "settings that are no text": ("config.toml", lambda path: path.write_bytes(b"\xff\xfe"), "config.toml is damaged"),
-    "settings of another run": ("config.toml", is_text("seed = 3"), "config.toml was edited since the run began: task is"),
+    "settings of another run": (
+        "config.toml",
+        is_text("seed = 3"),
+        "config.toml was edited since the run began: task is",
+    ),
     "no settings": ("config.toml", os.unlink, "config.toml is missing"),
     "settings nested too deep": ("config.toml", is_text(f"a = {'[' * 30_000}"), "config.toml is damaged"),
     "settings of names without end": ("config.toml", is_text(f"[a{'.a' * 30_000}]"), "config.toml is damaged"),

@@ -163,7 +163,10 @@ def test_rows_of_a_table_are_predicted_by_the_rules_of_the_population(result, po
     np.testing.assert_array_equal(answers, tf.argmax(keras(x), axis=-1))
     assert np.mean(np.array(population.label_names)[answers] == own["diagnosis"]) > 0.8
     for wrong, message in (
-        (rows.drop(columns="mean area"), "the table lacks column 'mean area', which .* made of; did you mean 'mean radius'"),
+        (
+            rows.drop(columns="mean area"),
+            "the table lacks column 'mean area', which .* made of; did you mean 'mean radius'",
+        ),
         (
             rows.assign(**{"mean area": np.nan}),
             f"mean area has no value in {len(rows)} of {len(rows)} rows, first in row 0",
