@@ -881,6 +881,18 @@ def test_a_check_tells_of_runs_without_numbers_and_of_what_is_not_kept(tmp_path)
     assert verdicts() == ([["diverged", "diverged", "diverged, too"], ["finished", "failed", "differs"], same[2]], 1)
 
 
+def test_kept_runs_whose_newcomers_have_joined_or_that_diverged_are_not_made_again(tmp_path):
+    kept = task_directory() / "results" / "pacfl_table_3"
+    planned = study.plan(study_file.load_study("pacfl_table_3"), only=["SVHN/PACFL", "SVHN/SCAFFOLD"])
+    assert all(study.has_results(job, kept) for job in planned.jobs)
+    for job in planned.jobs:
+        shutil.copytree(kept / job.place, tmp_path / job.place)
+        (tmp_path / job.place / "newcomers.json").unlink(missing_ok=True)
+    assert [study.has_results(job, tmp_path) for job in planned.jobs] == [
+        (kept / job.place / "failed.json").is_file() for job in planned.jobs
+    ]
+
+
 def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     kept = tmp_path / "kept" / "privacy_signatures"

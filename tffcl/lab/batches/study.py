@@ -156,14 +156,15 @@ def _clear(jobs: Sequence[Job], batch: Batch):
 def has_results(job: Job, results: pathlib.Path) -> bool:
     """Whether a directory of results has a run of these very settings that has finished or diverged."""
     place = results / job.place
-    if not (place / CONFIG).is_file() or job.newcomers and not (place / NEWCOMERS).is_file():
+    if not (place / CONFIG).is_file():
         return False
     try:
         # With the defaults of keys that an earlier version had not.
         before = configs.load_run_config(place, trust_builders=job.config)
     except UserError:
         return False
-    ended = (place / SUMMARY).is_file() or _diverged(place)
+    needed = (SUMMARY, NEWCOMERS) if job.newcomers else (SUMMARY,)
+    ended = _diverged(place) or all((place / name).is_file() for name in needed)
     return settings_of(before) == settings_of(job.config) and ended
 
 
