@@ -18,7 +18,7 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import league_table, study_results, style
 from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.number_format import Stat, human_time
-from tffcl.lab.reporting.results_page import results_page, write_leagues
+from tffcl.lab.reporting.results_page import read_studies, results_page, write_leagues
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.build import load_data
 from tffcl.runs import metrics
@@ -223,7 +223,7 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
     (results / "mine" / "FINDINGS.md").write_text(
         "First <b>line</b>\nof `it`, **strong**.\n\nAnother.\n", encoding="utf-8"
     )
-    page, picture = write_leagues(results)
+    page, picture = write_leagues(results, read_studies(results))
     assert (page, picture) == (results / "mine.html", results / "mine" / "league.svg")
     text = page.read_text(encoding="utf-8")
     assert (
@@ -234,7 +234,7 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
     )
     assert text.count("<img ") == 4 and "Forty clients in four rotations." in text  # no groups: nobody formed clusters
     assert picture.read_bytes().startswith(b"<?xml")
-    markdown = results_page(results)
+    markdown = results_page(results, read_studies(results))
     assert "(results/mine/league.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown
     assert "Wild: not available" in markdown
 
@@ -341,6 +341,7 @@ def test_who_leads_after_so_many_rounds_and_bytes(read, tmp_path, solo, note, fi
         summary |= {"rounds": 4, "traffic": {"down_bytes": 5 * sent, "up_bytes": 0}}  # a fifth of it before the rounds
         summary["notes"] = [note] if method == "solo" else []
         (place / "summary.json").write_text(json.dumps(summary))
+    study = study_results.read_study(study.path)
 
     def lines(over):
         (axes,) = league_table.leaders_figure(study, over).panels
@@ -408,19 +409,18 @@ def test_marks_are_corrected_for_how_many_differences_are_tested(read, tmp_path)
             for column, own in solo.items()
         }
         return [
-            dataclasses.replace(each, noted={**each.noted, "column": column, "directory": str(found.path / place)})
+            dataclasses.replace(each, noted={**each.noted, "column": column})
             for column, found in studies.items()
             for each in found.results
-            if (place := each.noted["directory"])
+            if each.runs
         ]
 
     def marked(**solo):
-        rows = league_table.league_rows(dataclasses.replace(read, results=columns(**solo), noted=seeds))
+        rows = league_table.league_rows(dataclasses.replace(read, results=columns(**solo)))
         return {
             column: [row.result.noted["row"] for row in own if row.is_beyond_chance] for column, own in rows.items()
         }
 
-    seeds = {**read.noted, "seeds": [0, 1, 2]}
     assert marked(first=clear) == {"first": ["SOLO"]}
     assert marked(first=clear, again=vague) == {"first": [], "again": []}
     assert marked(a=clear, b=clear) == {"a": ["SOLO"], "b": ["SOLO"]}

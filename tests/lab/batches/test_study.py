@@ -586,7 +586,7 @@ def test_a_page_that_somebody_else_wrote_is_not_written_over(done, tmp_path, cap
 )
 def test_the_page_of_results_is_that_of_the_kept_files(tmp_path, left_out):
     """`tffcl results` makes tasks/RESULTS.md; an edit by hand would be lost. Leagues are of thousands of runs."""
-    from tffcl.lab.reporting.results_page import results_page
+    from tffcl.lab.reporting.results_page import read_studies, results_page
 
     kept, page = tmp_path / "tasks" / "results", (task_directory() / "RESULTS.md").read_text(encoding="utf-8")
     kept.mkdir(parents=True)
@@ -595,7 +595,7 @@ def test_the_page_of_results_is_that_of_the_kept_files(tmp_path, left_out):
             (kept / each.name).symlink_to(each)
     head = page.partition("<a id=")[0]
     assert set(re.findall(r"(?m)^\| \[?`(\w+)`", head)) == set(study_file.study_names())  # also those without results
-    made = results_page(kept, study_file.planned_numbers())
+    made = results_page(kept, read_studies(kept), study_file.planned_numbers())
     for name in left_out:
         page, sections = re.subn(rf'(?s)<a id="{name}">.*?(?=<a id=)', "", page)
         (made, lines), (page, _) = (re.subn(rf"(?m)^\| \[?`{name}`.*\n", "", text) for text in (made, page))

@@ -134,11 +134,12 @@ def test_what_the_system_does_not_let_be_read_is_not_said_to_be_damaged(run_path
 
 def test_kept_results_that_cannot_be_read_are_not_left_out(tmp_path):
     unreadable(tmp_path / "study")
-    for read in (results_page.results_page, results_page.write_leagues):
-        assert f"{tmp_path / 'study'} cannot be read: Too many levels" in refused(read, tmp_path)
+    assert f"{tmp_path / 'study'} cannot be read: Too many levels" in refused(results_page.read_studies, tmp_path)
     (tmp_path / "study").unlink()
     instead_of(tmp_path / "NOTES.md")
-    assert refused(results_page.results_page, tmp_path) == f"{tmp_path / 'NOTES.md'} is not a file"
+    assert (
+        refused(lambda path: results_page.results_page(path, []), tmp_path) == f"{tmp_path / 'NOTES.md'} is not a file"
+    )
 
 
 def test_a_report_is_written_through_no_link_and_into_no_pipe(run_path, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from tffcl.lab.cli.study_command import write_tables
 from tffcl.lab.reporting import figures, study_results, study_table
 from tffcl.lab.reporting.batch_index import write_index
-from tffcl.lab.reporting.results_page import results_page
+from tffcl.lab.reporting.results_page import read_studies, results_page
 from tffcl.runs.run_files import RunNumbers
 
 COSTS = {"none": None, "little": {"epsilon": 20.0}, "beside": {"epsilon": None, "noised_epsilon": 3.0}}
@@ -104,7 +104,7 @@ def test_tables_and_page_show_the_picture(study, capsys):
     write_tables(study)
     assert (study / "privacy.png").read_bytes().startswith(b"\x89PNG")
     assert "![accuracy and clusters against epsilon](privacy.png)" in (study / "table.md").read_text()
-    assert "](results/mine/privacy.png)" in results_page(study.parent)
+    assert "](results/mine/privacy.png)" in results_page(study.parent, read_studies(study.parent))
     assert "Mine" in capsys.readouterr().out
 
 

@@ -124,13 +124,14 @@ def results(options):
     """Writes the page of all studies that have been kept, and, of those that come with tffcl, of what has not."""
     from tffcl.lab.batches.study_file import planned_numbers
     from tffcl.lab.reporting.batch_index import check_begins
-    from tffcl.lab.reporting.results_page import results_page, write_leagues
+    from tffcl.lab.reporting.results_page import read_studies, results_page, write_leagues
     from tffcl.lab.tasks.task_file import results_directory
 
     directory = pathlib.Path(options.directory) if options.directory else results_directory()
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
     of_tffcl = directory.resolve() == results_directory().resolve()
     check_begins(target, b"# What the studies give")
-    write_text(target, results_page(directory, planned_numbers() if of_tffcl else None))
-    for written in (target, *write_leagues(directory)):
+    studies = read_studies(directory)
+    write_text(target, results_page(directory, studies, planned_numbers() if of_tffcl else None))
+    for written in (target, *write_leagues(directory, studies)):
         print(f"written: {written}")

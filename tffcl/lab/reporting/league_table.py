@@ -27,7 +27,6 @@ from tffcl.lab.reporting.style import ReportFigure
 from tffcl.lab.reporting.table import Table
 from tffcl.registry import PLAIN
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, ROUND, Metric
-from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunNumbers
 
 BASELINE = PLAIN
@@ -100,8 +99,8 @@ def _chance(above: Stat) -> float:
 
 def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
     own = [result for result in study.results if result.noted["column"] == column]
-    baseline = next((_values(study, result) for result in own if result.noted["method"] == BASELINE), {})
-    rows = [_row(study, result, baseline) for result in own]
+    baseline = next((result.runs for result in own if result.noted["method"] == BASELINE), {})
+    rows = [_row(result, baseline) for result in own]
     sign = 1 if _metric(own[0]).better == DOWN else -1
 
     def last_if_missing(row: LeagueRow):
@@ -115,24 +114,11 @@ def _metric(result: Result) -> Metric:
     return BY_MEASURE[result.noted["measure"]]
 
 
-def _runs(study: StudyResults, result: Result) -> dict[int, RunNumbers]:
-    """The finished runs of a cell, by seed."""
-    if not result.noted["directory"]:
-        return {}
-    places = {seed: study.path / result.noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]}
-    return {seed: RunNumbers(place) for seed, place in places.items() if RunDirectory(place).state is State.FINISHED}
-
-
-def _values(study: StudyResults, result: Result) -> dict[int, float]:
-    """What the column compares, by seed."""
-    return {seed: _metric(result).of_run(run) for seed, run in _runs(study, result).items()}
-
-
-def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> LeagueRow:
-    noted, runs, metric = result.noted, _runs(study, result), _metric(result)
+def _row(result: Result, baseline: Mapping[int, RunNumbers]) -> LeagueRow:
+    noted, runs, metric = result.noted, result.runs, _metric(result)
     found = [_numbers(run, metric, noted.get("target")) for run in runs.values()]
     compared = runs.items() if noted["method"] != BASELINE else ()
-    above = Stat.of(metric.of_run(run) - baseline[seed] for seed, run in compared if seed in baseline)
+    above = Stat.of(metric.of_run(run) - metric.of_run(baseline[seed]) for seed, run in compared if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in (found[0] if found else ())}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
     return LeagueRow(result, above, stats, len(runs))
@@ -369,12 +355,12 @@ def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
     """
     curves: dict[str, dict[Result, np.ndarray]] = {}
     for result in study.results:
-        if (curve := _curve(study, result, over)).size:
+        if (curve := _curve(result, over)).size:
             curves.setdefault(result.noted["column"], {})[result] = curve
     figure = style.new_panels(len(curves), 3.3, width=4.3)
     for axes, (column, own) in zip(figure.panels, curves.items()):
         metric = _metric(next(iter(own)))
-        known = [each for each in own if next(iter(_runs(study, each).values())).has_given_groups]
+        known = [each for each in own if next(iter(each.runs.values())).has_given_groups]
         leading = _leading({each: own[each] for each in own if each not in known}, metric)
         looks = {each: style.line_style(number) for number, each in enumerate(leading)}
         plain = [each for each in own if each.noted["method"] == BASELINE and each not in looks]
@@ -391,10 +377,10 @@ def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
     return figure
 
 
-def _curve(study: StudyResults, result: Result, over: str) -> np.ndarray:
+def _curve(result: Result, over: str) -> np.ndarray:
     """Rounds, or megabytes sent by then, and what the column compares, float [2, evaluations]: means over the seeds."""
     metric, found = _metric(result), []
-    for run in _runs(study, result).values():
+    for run in result.runs.values():
         exchanged, before = run.exchanged()
         places = run.rounds[ROUND] if over == "rounds" else 1e-6 * (before + np.cumsum(exchanged))
         found.append([places, metric.scale * run.rounds.get(metric.column, np.full(len(places), np.nan))])

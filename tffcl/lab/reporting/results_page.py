@@ -4,7 +4,7 @@ import base64
 import html
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tffcl import files
 from tffcl.errors import UserError
@@ -38,11 +38,24 @@ all four are drawings.
 """
 
 
-def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str, int]] | None = None) -> str:
+def read_studies(directory: str | pathlib.Path) -> list[StudyResults]:
+    """Reads the results of all studies in a directory, which has a directory for each.
+
+    Raises:
+      UserError: If a file is damaged.
+    """
+    found = [each for each in entries(pathlib.Path(directory)) if any(file.name == INDEX for file in entries(each))]
+    return [study_results.read_study(each) for each in found]
+
+
+def results_page(
+    directory: str | pathlib.Path, studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, int]] | None = None
+) -> str:
     """Makes the page.
 
     Args:
-      directory: It has a directory of results for each study, and may have `NOTES.md`, which is put at the end.
+      directory: It may have `NOTES.md`, which is put at the end.
+      studies: Those that `read_studies` finds there.
       planned: As `study_file.planned_numbers` returns it, of the studies of which results are kept there, and of those
         that have none yet; None for no others than the kept ones.
 
@@ -50,14 +63,12 @@ def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str,
       Markdown.
 
     Raises:
-      UserError: If there is neither a study nor notes, or a file is damaged.
+      UserError: If there is neither a study nor notes.
     """
     directory = pathlib.Path(directory)
-    found = _studies_in(directory)
     notes = directory / NOTES
-    if not found and not notes.exists():
+    if not studies and not notes.exists():
         raise UserError(f"{directory} holds no results: neither NAME/{INDEX} nor {NOTES}")
-    studies = [study_results.read_study(each) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *([_contents(studies, planned or {})] if studies else [])]
     parts += [_NO_STUDIES] if planned else []
@@ -67,11 +78,7 @@ def results_page(directory: str | pathlib.Path, planned: Mapping[str, tuple[str,
     return "\n".join(parts)
 
 
-def _studies_in(directory: pathlib.Path) -> list[pathlib.Path]:
-    return [each for each in entries(directory) if any(file.name == INDEX for file in entries(each))]
-
-
-def _contents(studies: list[StudyResults], planned: Mapping[str, tuple[str, int]]) -> str:
+def _contents(studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, int]]) -> str:
     """A line a study: how much of it has been run, and how long that took."""
     heads = ("study", "runs", "numbers, of those that can be run", "seeds", "rounds", "took")
     lines = {
@@ -91,26 +98,24 @@ def _section(study: StudyResults, directory: pathlib.Path) -> str:
     return f'<a id="{study.path.name}"></a>\n\n{section}'
 
 
-def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
+def write_leagues(directory: str | pathlib.Path, studies: Sequence[StudyResults]) -> list[pathlib.Path]:
     """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and
     `NAME/league.svg`.
 
     Args:
-      directory: As in `results_page`.
+      directory: Where the pages are written.
+      studies: Those that `read_studies` finds there.
 
     Returns:
       What has been written.
     """
     written = []
-    for path in _studies_in(pathlib.Path(directory)):
-        study = study_results.read_study(path)
-        if study.league:
-            page = pathlib.Path(directory, f"{path.name}.html")
-            picture = path / study_table.LEAGUE_PICTURE
-            check_begins(page, PAGE)
-            write_text(page, league_page(study))
-            write_bytes(picture, style.to_bytes(league_table.league_figure(study), "svg"))
-            written += [page, picture]
+    for study in (each for each in studies if each.league):
+        page, picture = pathlib.Path(directory, f"{study.path.name}.html"), study.path / study_table.LEAGUE_PICTURE
+        check_begins(page, PAGE)
+        write_text(page, league_page(study))
+        write_bytes(picture, style.to_bytes(league_table.league_figure(study), "svg"))
+        written += [page, picture]
     return written
 
 

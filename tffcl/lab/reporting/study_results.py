@@ -31,6 +31,7 @@ class Result:
 
     Attributes:
       noted: The cell as `batch.json` has it.
+      runs: Those that have finished, by seed.
       here: Over the seeds, in the unit of the published number.
       missed: How many seeds never reached the target.
       published: `(mean, spread)`; None where the paper has none.
@@ -44,6 +45,7 @@ class Result:
     """
 
     noted: Mapping
+    runs: Mapping[int, RunNumbers]
     here: Stat
     missed: int
     published: tuple[float | None, float | None]
@@ -224,14 +226,15 @@ def read_study(
 
 
 def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
-    places = [path / inside(cell["directory"]) / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
-    failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
-    places = [place for place in places if RunDirectory(place).state is State.FINISHED]
-    runs = [_read_run(place, cell) for place in places]
+    found = {seed: path / inside(cell["directory"]) / f"seed-{seed}" for seed in seeds} if cell["directory"] else {}
+    failures = tuple(each for each in (read_failure(place, cell["row"]) for place in found.values()) if each)
+    kept = {seed: RunNumbers(place) for seed, place in found.items() if RunDirectory(place).state is State.FINISHED}
+    runs = [_read_run(run, cell) for run in kept.values()]
     values = [each["here"] for each in runs]
     further = dict.fromkeys(key for each in runs for key in each["further"])
     return Result(
         noted=cell,
+        runs=kept,
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
         published=tuple(cell["published"]),
@@ -239,16 +242,15 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
         further={key: Stat.of(each["further"].get(key) for each in runs) for key in further},
         ari=Stat.of(each["ari"] for each in runs),
         rounds=min((each["rounds"] for each in runs), default=None),  # early stopping may end some seeds
-        seconds={str(place): each["seconds"] for place, each in zip(places, runs, strict=True)},
+        seconds={str(run.path): each["seconds"] for run, each in zip(kept.values(), runs, strict=True)},
         failures=failures,
     )
 
 
-def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
+def _read_run(run: RunNumbers, cell: Mapping) -> dict:
     """What one run gives, by name: "here" is what the cell compares."""
-    run = RunNumbers(place)
     check_seed(run)
-    with telling_damage(place / SUMMARY):
+    with telling_damage(run.path / SUMMARY):
         return {
             **{kind: BY_MEASURE[kind].of_run(run) for kind in ACCURACIES},
             "took part": BY_MEASURE["participants"].of_run(run),
