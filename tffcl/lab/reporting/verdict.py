@@ -175,9 +175,8 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         words = "beyond chance" if chance < _CHANCE else "not beyond chance"
         # The means are of all seeds of a method: with those that both have, the difference may be the other way round.
         both = "" if {run.seed for run in methods[rival]} == seeds else " with the seeds that both have"
-        side = "below" if apart < 0 or (not apart and measured.better == DOWN) else "above"
-        points = _shown(abs(apart), measured, " points")
-        sentences.append(f"{points} {side} {rival}{both}, {words} (p {_probability(chance)})")
+        by = f"{_shown(abs(apart), measured, ' points')} {'below' if apart < 0 else 'above'}" if apart else "equal to"
+        sentences.append(f"{by} {rival}{both}, {words} (p {_probability(chance)})")
     sets = _test_sets([run for name in (best, *rivals) for run in methods[name]])
     shared = len(np.unique(sets)) < len(sets)
     units = "test sets" if shared else "clients"
