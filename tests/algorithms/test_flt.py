@@ -55,7 +55,7 @@ def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(t
     nearest = np.linalg.norm(codes[:, np.newaxis] - state.centres[0], axis=2).argmin(axis=1)
     means = [codes[nearest == place].mean(axis=0) for place in range(3)]
     np.testing.assert_allclose(state.centres[0], means, rtol=1e-4, atol=1e-5)
-    assert any("1 of 4 clients have sent fewer centres than others" in note for note in method.views(state).notes)
+    assert any("1 of 4 clients sent fewer centres than others" in note for note in method.views(state).notes)
 
 
 @pytest.mark.slow  # as of a matrix of ones in test_related_training

@@ -432,7 +432,7 @@ class FLT(Method):
         shown = {"relatedness": state.relatedness, "centre_map": CentreMap(state.points, state.mask)}
         moves = state.flags and Moves(state.flags.moved_in, state.flags.flagged_in)
         few = int((~state.mask.all(axis=1)).sum()) if self._signature.least_examples > 1 else 0
-        note = f"{few} of {len(state.client_ids)} clients have sent fewer centres than others, of few different images"
+        note = f"{few} of {len(state.client_ids)} clients sent fewer centres than others, of few different images"
         notes = (f"{note}: a thin signature that says little of them",) if few else ()
         return Views(state.client_ids, state.assignment, metric=metric, moves=moves, notes=notes, **shown)
 

@@ -21,7 +21,7 @@ from tffcl.clustering import newcomers as joining
 from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
 from tffcl.clustering.vector_distances import without_direction
-from tffcl.display import listed
+from tffcl.display import counted, listed
 from tffcl.errors import UserError
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
@@ -116,7 +116,7 @@ class OneShotClustering:
             weak = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
             note = weak.reason if weak and not weak.is_clear else ""
             if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
-                kinds = f"{labels.max() + 1} kind{'s' if labels.any() else ''}"
+                kinds = counted(labels.max() + 1, "kind")
                 note = (
                     f"num_clusters is {self.num_clusters}, but signatures are of {kinds}: clients at 0 from each other "
                     "stay together"

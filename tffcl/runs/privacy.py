@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from scipy import optimize, special
 
+from tffcl.display import counted
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.files import read_text, replacing
 from tffcl.rounds.privacy_releases import MEASURED, Release
@@ -459,12 +460,11 @@ def privacy_notes(summary: dict | None) -> list[str]:
     if summary is None:
         return []
     if summary["epsilon"] is None:
-        count = summary["open_releases"]
         return [
-            f"not private: {count} release{'s' if count > 1 else ''} came without noise (signatures, uploads beside "
-            "the updates, what features are standardised by, or what the method reads itself); those with noise alone "
-            "cost epsilon "
-            f"{summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
+            f"not private: {counted(summary['open_releases'], 'release')} came without noise (signatures, uploads "
+            "beside the updates, what features are standardised by, or what the method reads itself); those with noise "
+            f"alone cost epsilon {summary['noised_epsilon']:.4g} "
+            f"at delta {summary['delta']:.3g} ({_neighbours(summary)})"
         ]
     note = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"

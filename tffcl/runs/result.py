@@ -17,7 +17,7 @@ from tffcl.clients.client_examples import columns_of
 from tffcl.clients.example_types import as_taken
 from tffcl.clients.population import Population, index_of
 from tffcl.clients.sources import check_columns
-from tffcl.display import Shown, percent
+from tffcl.display import Shown, counted, percent
 from tffcl.errors import UserError
 from tffcl.files import read_table
 from tffcl.models.flat import FlatModel
@@ -290,6 +290,6 @@ class Result(Shown):
         first = next(iter(self.summary.get("metrics", {})), None)
         if first and not means:  # as of numbers
             means = ", ".join(f"{kind} {first} {mean:.4g}" for kind, mean in self._means("metrics", first).items())
-        counts = {"round": self.summary["rounds"], "cluster": self.summary["clusters"]["count"]}
-        rounds, clusters = (f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+        rounds = counted(self.summary["rounds"], "round")
+        clusters = counted(self.summary["clusters"]["count"], "cluster")
         return f"Result({self.summary['algorithm']} after {rounds}: {means or 'no accuracies'}; {clusters}; {self.out})"

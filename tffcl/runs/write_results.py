@@ -14,6 +14,7 @@ from tffcl.clients import cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
+from tffcl.display import counted
 from tffcl.files import csv_text, nine_digits, replacing, text_cell, write_text
 from tffcl.runs import checks, population_changes, summary
 from tffcl.runs.cluster_history import NO_CLUSTER, largest_clusters
@@ -88,8 +89,8 @@ def _notes_of_placing(run: Run) -> list[str]:
     if not run.protocol.place_unseen or not unseen or type(run.method).place is Method.place:
         return []
     return [
-        f"{unseen} clients that have not taken part were tested with the model of the cluster that is closest to them "
-        "(place_unseen); in the result and its export they have the one of clients of whom nothing is known"
+        f"who has not taken part, {counted(unseen, 'client')}, was tested with the model of the closest cluster "
+        "(place_unseen), and has in the result and its export the one of clients of whom nothing is known"
     ]
 
 
@@ -105,7 +106,9 @@ def _notes_of_waiting(run: Run) -> list[str]:
         return []
     whose = "" if trained.any() else "; no client has trained"
     why = "with secure sums a cluster of fewer than min_cluster_size clients in a round waits"
-    return [f"{never} of the {len(drawn)} clients that were drawn were in no round asked to train ({why}){whose}"]
+    return [
+        f"in no round asked to train: {never} of the {counted(len(drawn), 'client')} that were drawn ({why}){whose}"
+    ]
 
 
 def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):

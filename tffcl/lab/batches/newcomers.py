@@ -271,7 +271,7 @@ def _lines(contents: dict):
         yield f"adjusted Rand index of all clients, newcomers included: {clusters['ari']:.3f}"
     models = {"cluster": "the model that a newcomer is given"}
     if contents["epochs"]:
-        models["local"] = f"after {contents['epochs']} epoch{'s' * (contents['epochs'] != 1)} on its own data"
+        models["local"] = f"after {counted(contents['epochs'], 'epoch')} on its own data"
     for kind, when in models.items():
         if accuracy[kind]["mean"] is not None:
             yield f"{kind} accuracy: {_mean(accuracy[kind], 100)} % ({when})"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tffcl.clients.cohort import stream
-from tffcl.display import ranges
+from tffcl.display import counted, ranges
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
@@ -102,7 +102,7 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     counts, kind = federated.label_counts(), "images" if federated.train.are_images else "examples"
     sizes = np.array([len(index) for index in federated.train_indices])
     yield f"{config.task}, seed {config.seed}: {federated.name}, {kind} of {_shape(federated)}"
-    yield f"  {federated.num_clients:,} clients, {_groups_in_words(federated.true_groups)}"
+    yield f"  {counted(federated.num_clients, 'client')}, {_groups_in_words(federated.true_groups)}"
     yield f"  training examples of a client: {_spread(sizes)}; {sizes.sum():,} in all"
     tests = np.array([len(index) for index in federated.test_indices])
     yield f"  test examples of a client: {_spread(tests)}; {len(federated.test):,} different ones"
@@ -169,7 +169,8 @@ def _group_lines(
         # Of partitions of one's own a group may have several.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
         change = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
-        yield f"  group {group}: {len(members):,} clients, {sizes[members].sum():,} training examples{held}{change}"
+        many = f"{counted(len(members), 'client')}, {counted(sizes[members].sum(), 'training example')}"
+        yield f"  group {group}: {many}{held}{change}"
     if len(names) > _MOST_GROUPS:
         yield f"  and {len(names) - _MOST_GROUPS} more groups"
 

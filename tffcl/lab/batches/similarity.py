@@ -18,7 +18,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project
-from tffcl.display import Shown
+from tffcl.display import Shown, counted
 from tffcl.errors import UserError, unknown
 from tffcl.files import replacing
 from tffcl.lab.reporting.table import Table
@@ -329,7 +329,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
         yield from _suggested(config, found)
     sizes = np.unique(labels, return_counts=True)[1].tolist()
     settings = f"as the method cuts the tree (at {found.threshold:.4g} {found.tree_unit})"
-    yield f"{settings}: {len(sizes)} cluster{'s' * (len(sizes) > 1)} of sizes {sizes}"
+    yield f"{settings}: {counted(len(sizes), 'cluster')} of sizes {sizes}"
     index = rand_index(truth, labels)
     if truth is not None and index is not None:
         yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
@@ -340,7 +340,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
 def _suggested(config: RunConfig, found: Similarity):
     """What the largest gap suggests, and how a task says it."""
     suggestion = found.suggestion
-    suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
+    suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {counted(suggestion.num_clusters, 'cluster')}"
     yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"
     if not suggestion.is_clear:
         yield (

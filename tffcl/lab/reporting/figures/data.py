@@ -9,6 +9,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from tffcl.display import counted
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles
@@ -236,7 +237,7 @@ def _draw_strip(axes: Axes, names: np.ndarray) -> None:
         name = ordering.cluster_name(names[block.start])
         shades[block.name] = name, style.GREY if name == "none" else style.color(block.name)
         (bar,) = axes.barh(block.middle, 1, block.size, color=shades[block.name][1])
-        style.say(bar, f"true group {name}: {np.sum(places == block.name)} clients")
+        style.say(bar, f"true group {name}: {counted(np.sum(places == block.name), 'client')}")
     axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(len(names) - 0.5, -0.5))
     axes.spines[:].set_visible(False)
     if len(shades) <= len(style.COLORS):

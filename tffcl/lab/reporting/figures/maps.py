@@ -177,8 +177,7 @@ def _panels(
         names = np.array([f"cluster {ordering.cluster_name(each)}" for each in labels])
         _draw_points(axes, own.points, matched(together, groups)[own.places], names[own.places], ids[own.places])
         alone, number = int(np.sum(together < 0)), len(np.unique(together[together >= 0]))
-        clusters = f"{number} cluster{'s' * (number != 1)}"
-        axes.set_title(f"{title}: {clusters}{f', {alone} alone' if alone else ''}", fontsize=10)
+        axes.set_title(f"{title}: {counted(number, 'cluster')}{f', {alone} alone' if alone else ''}", fontsize=10)
     figure.suptitle(f"{len(found.points):,} clients by what they sent of their data, laid out by t-SNE", fontsize=12)
     return figure
 

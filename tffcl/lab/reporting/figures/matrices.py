@@ -312,7 +312,7 @@ def _named(stretches: Sequence[ordering.Block], count: int) -> list[int]:
 
 def _proximity_title(measure: str, clients: int, clusters: int | None) -> str:
     between = f"{measure[:1].upper()}{measure[1:]} between {clients:,} clients".replace("_", " ")
-    found = "" if clusters is None else f", {clusters} cluster{'s' * (clusters != 1)}"
+    found = "" if clusters is None else f", {counted(clusters, 'cluster')}"
     return textwrap.fill(between + found, 54)
 
 

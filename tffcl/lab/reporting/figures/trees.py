@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
+from tffcl.display import counted
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles
@@ -116,7 +117,7 @@ def splits_figure(run: RunFiles) -> ReportFigure:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     style.tidy(axes, grid="x")
     axes.spines["left"].set_visible(False)
-    axes.set_title(f"{len(splits)} split{'s' * (len(splits) != 1)} in {last} rounds", fontsize=11)
+    axes.set_title(f"{counted(len(splits), 'split')} in {counted(last, 'round')}", fontsize=11)
     return figure
 
 
@@ -134,8 +135,7 @@ def lanes_of(splits: np.ndarray) -> dict[int, int]:
 
 
 def _members(run: RunFiles, cluster: int) -> str:
-    count = int(np.sum(run.clients.cluster == cluster))
-    return f"cluster {cluster}: {count} client{'s' * (count != 1)}"
+    return f"cluster {cluster}: {counted(np.sum(run.clients.cluster == cluster), 'client')}"
 
 
 def _groups(run: RunFiles, cluster: int) -> str:
