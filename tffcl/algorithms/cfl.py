@@ -119,7 +119,8 @@ class CFL(CollectedTraining):
         found = super().exports()
         note = (
             f"{found.when['training']}; where a cluster splits, absent members go by their last differences, and those "
-            "of this run are not exported: one that has not taken part since stays"
+            "of this run are not exported: one that has not taken part since stays; a newcomer goes down the splits, "
+            "at each by its update from the model that was split"
         )
         return dataclasses.replace(found, when={"training": note})
 

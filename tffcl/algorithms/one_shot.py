@@ -382,10 +382,16 @@ class OneShot(EngineMethod):
         return Views(state.client_ids, state.assignment, metric=metric, notes=state.notes, nowhere=nowhere)
 
     def exports(self) -> Exports:
-        signature = self.clustering.sent_by_devices
+        signature, grouping = self.clustering.sent_by_devices, self.clustering.described()
         return self.engine.exports(
-            build=lambda: {"signature": build_collection(signature)}, clustering=self.clustering.described()
+            build=lambda: {"signature": build_collection(signature)}, clustering={**grouping, "newcomers": _NEWCOMERS}
         )
+
+
+_NEWCOMERS = (
+    "sign when they join: each is in the nearest cluster or, farther from it than the threshold, where the number of "
+    "clusters is not given, in a new one (Python, tffcl.clustering.newcomers)"
+)
 
 
 def _compared(labels: np.ndarray, old: int, most: int | None) -> np.ndarray:

@@ -38,6 +38,7 @@ _OF_CLIENTS = {
 }
 _OF_SERVER = {
     "models": "a row a model",
+    "global_model": "the model of all clients, which is row 0 of models, too",
     "members": "how many clients each cluster has, those that do not take part in the round too: here of this run, "
     "also those who have left it, whom its own next round would leave out; who deploys to others puts their numbers in",
     "control_sums": "the sums of the control variates of each cluster's clients, of all who are counted in members",

@@ -307,8 +307,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
         write_text(directory / ASSIGNMENTS, csv_text(rows))
     arrays, _ = checkpoints.pack({"state": state}, with_client_states=False)
     write_arrays(directory / STATE, arrays, shipped=True)
-    why = "not written: clients choose themselves, and "
-    why += "few of so many were asked" if few else "a round tells the server nobody's choice"
+    why = "not written: only a simulation asks clients for their choices, and "
+    why += "few of so many were asked" if few else "a round tells the server nobody's"
     return {ASSIGNMENTS: why} if hidden else {}
 
 
