@@ -16,7 +16,7 @@ from tests.fuzz import command
 from tests.fuzz.command import Case
 from tffcl.clients.client_state import KeptStates
 from tffcl.export import manifest
-from tffcl.lab.reporting import comparison_table
+from tffcl.lab.reporting import report
 from tffcl.lab.tasks import resolve
 from tffcl.runs import run_files
 from tffcl.runs.run_directory import CONFUSION, SAMPLES
@@ -128,9 +128,7 @@ def equal(found, expected) -> bool:
 
 def _read(out, method):
     with contextlib.redirect_stdout(io.StringIO()):
-        return run_files.read_run(out), [
-            str(row.means) if hasattr(row, "means") else str(row) for row in comparison_table.directory_rows(out)
-        ]
+        return run_files.read_run(out), report.plain_table(out).to_csv()
 
 
 def _load(out, method):

@@ -58,9 +58,8 @@ def test_csv_has_numbers_and_no_formula():
     assert Table.of(["a", "b"], [[-1.5, None], ["-1", True]]).to_csv() == "a,b\n-1.5,\n'-1,true\n"
 
 
-def test_what_nobody_has_is_left_out_but_for_some_groups():
+def test_what_nobody_has_is_left_out():
     assert TABLE.without_empty().heads == ["method", "cluster", "sent"]
-    assert TABLE.without_empty(("clusters",)).heads == TABLE.heads
     assert TABLE.groups == [("", 1), ("accuracy %", 1), ("clusters", 1), ("traffic", 1)]
     nothing = Table.of(["a"], [], notes=["nobody < a"])
     assert nothing.groups == [] and nothing.without_empty().heads == ["a"]

@@ -11,8 +11,6 @@ from tffcl.lab.reporting import batch_index, comparison_table, report, sweeps
 from tffcl.lab.reporting.verdict import verdict
 from tffcl.runs.metrics import on_validation
 from tffcl.runs.result import Result
-from tffcl.runs.run_directory import SUMMARY
-from tffcl.runs.run_files import RunFiles
 
 
 class Summaries(list):
@@ -71,7 +69,7 @@ class Summaries(list):
             raise UserError(
                 "only a comparison has a verdict; tffcl.search picks the best value of a setting by validation examples"
             )
-        return "\n".join(verdict(self._read_runs()))
+        return "\n".join(verdict(batch_index.finished_runs(self.out)))
 
     def result(self, *name: object, seed: int | None = None) -> Result:
         """Returns the result of a finished run, with its models, as its files have it.
@@ -105,16 +103,13 @@ class Summaries(list):
             sweep = sweeps.read_sweep(self.out)
             found = [(point.values, point.runs, point.row.failures) for point in sweep.points]
             return sweep.keys, (*sweeps.SWEEP_COLUMNS, *comparison_table.further_columns(sweep.runs)), found
-        runs, failures = self._read_runs(), batch_index.find_failures(self.out)
+        runs, failures = batch_index.finished_runs(self.out), batch_index.find_failures(self.out)
         methods = batch_index.in_order(self.out, [each.method for each in [*runs, *failures]])
         found = [
             ((name,), [run for run in runs if run.method == name], [each for each in failures if each.method == name])
             for name in methods
         ]
         return ("algorithm",), (*comparison_table.COLUMNS, *comparison_table.further_columns(runs)), found
-
-    def _read_runs(self) -> Sequence[RunFiles]:
-        return batch_index.find_runs(self.out) if any(self.out.glob(f"*/seed-*/{SUMMARY}")) else []
 
 
 class Found(Summaries):

@@ -275,6 +275,12 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     return runs
 
 
+def finished_runs(path: str | pathlib.Path) -> list[RunFiles]:
+    """Does what `find_runs` does; where all runs of a comparison failed it returns none, and raises nothing."""
+    some = RunDirectory(path).is_run or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
+    return find_runs(path) if some or not find_failures(path) else []
+
+
 def check_seed(run: RunFiles | RunNumbers):
     """Raises UserError if a directory `seed-<n>` holds a run with another seed: a copy would count as a further one."""
     seed = run.summary["seed"]

@@ -9,7 +9,7 @@ from tffcl.lab.reporting.batch_index import Failure
 from tffcl.lab.reporting.number_format import Stat, show_of_seeds, show_value
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import METRICS, rows_of
-from tffcl.runs.run_directory import SUMMARY, RunDirectory
+from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.run_files import RunFiles, by_method
 
 LEGEND = (
@@ -158,15 +158,11 @@ def comparison_rows(
     return [Row.of(name, methods.get(name, []), columns, tuple(failed.get(name, ()))) for name in names]
 
 
-def directory_rows(path: str | pathlib.Path) -> list[Row]:
-    """Returns the rows of the run or the comparison in a directory, failed ones too, in the order that was asked for.
-
-    Raises:
-      UserError: As `batch_index.find_runs`, but not where all runs failed.
-    """
+def directory_rows(path: str | pathlib.Path, runs: Sequence[RunFiles]) -> list[Row]:
+    """Returns the rows of the run or the comparison in a directory, of which these runs have finished, failed ones too,
+    in the order that was asked for."""
     failures = [] if RunDirectory(path).is_run else batch_index.find_failures(path)
-    finished = not failures or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
-    rows = comparison_rows(batch_index.find_runs(path) if finished else [], failures)
+    rows = comparison_rows(runs, failures)
     order = batch_index.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
     return sorted(rows, key=lambda row: order.index(row.algorithm)) if order else rows
 
@@ -221,8 +217,8 @@ def plain_table(
 
 
 def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:
-    """Makes the table for the page: `to_table`, and beside the accuracies only columns with a number."""
-    return to_table(rows, groups, **others).without_empty((_ACCURACIES,))
+    """Makes the table for the page: `to_table` with the columns that have a number."""
+    return to_table(rows, groups, **others).without_empty()
 
 
 def notes_of(runs: Sequence[RunFiles]) -> list[str]:

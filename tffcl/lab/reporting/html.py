@@ -81,7 +81,7 @@ def render(
     environment = templates()
     environment.filters |= {"coordinate": lambda value: f"{value:.1f}".removesuffix(".0"), "breakable": _breakable}
     environment.globals |= {"colors": len(style.COLORS), "dash": style.dash, "scale": panels.scale_colors()}
-    rows = comparison_table.comparison_rows(runs) if sweep else comparison_table.directory_rows(root)
+    rows = comparison_table.comparison_rows(runs) if sweep else comparison_table.directory_rows(root, runs)
     page = environment.get_template("report.html.j2").render(
         _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
     )
@@ -161,7 +161,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     return {
         "title": f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
         "facts": [facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
-        "result": sweeps.to_table(sweep).without_empty(("accuracy %",)),
+        "result": sweeps.to_table(sweep).without_empty(),
         "traffic": comparison_table.page_table(rows, comparison_table.TRAFFIC_GROUPS, first=sweep.title),
         "seconds": comparison_table.page_table(rows, comparison_table.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),

@@ -116,8 +116,8 @@ def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], Sequence[Ru
         found = sweeps.read_sweep(path)
         notes = comparison_table.cost_together(found.runs)
         return sweeps.to_table(found), [f"note: {each}" for each in notes], found.runs
-    rows = comparison_table.directory_rows(path)
-    runs = batch_index.find_runs(path) if any(row.seeds for row in rows) else []
+    runs = batch_index.finished_runs(path)
+    rows = comparison_table.directory_rows(path, runs)
     notes = [f"note: {each}" for each in comparison_table.notes_of(runs)]
     return comparison_table.to_table(rows), [*verdict.verdict(runs), *notes], runs
 
@@ -126,7 +126,7 @@ def plain_table(path: str | pathlib.Path) -> Table:
     """Makes the table for programs of a comparison or a sweep; raises as `read_tables`."""
     if sweeps.is_sweep(path):
         return sweeps.plain_table(sweeps.read_sweep(path))
-    return comparison_table.plain_table(comparison_table.directory_rows(path))
+    return comparison_table.plain_table(comparison_table.directory_rows(path, batch_index.finished_runs(path)))
 
 
 def write_table(path: str | pathlib.Path):
@@ -145,7 +145,7 @@ def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture],
     alone = RunDirectory(path).is_run
     draw = report_figures.run_pictures if alone else report_figures.comparison_pictures
     pictures = draw(runs[0] if alone else runs, formats)
-    rows = comparison_table.directory_rows(path)
+    rows = comparison_table.directory_rows(path, runs)
     table = {} if alone else {TABLE: comparison_table.plain_table(rows).to_csv()}
     table |= _further("table", formats, comparison_table.to_table(rows))
     wanted = [] if alone else targets.read_targets(path)

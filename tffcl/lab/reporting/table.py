@@ -6,7 +6,7 @@ import html
 import itertools
 import math
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tabulate
@@ -138,12 +138,10 @@ class Table:
         found = [(name, len(list(own))) for name, own in itertools.groupby(self.columns, lambda each: each.group)]
         return found if any(name for name, _ in found) else []
 
-    def without_empty(self, but: Collection[str] = ()) -> "Table":
-        """Returns the table without the columns that say nothing in any row, but for those of some groups."""
-        stays = [
-            column.group in but or not self.rows or any(row[place].text != MISSING for row in self.cells)
-            for place, column in enumerate(self.columns)
-        ]
+    def without_empty(self) -> "Table":
+        """Returns the table without the columns that say nothing in any row."""
+        columns = range(len(self.columns))
+        stays = [not self.rows or any(row[place].text != MISSING for row in self.cells) for place in columns]
         rows = [list(itertools.compress(row, stays)) for row in self.rows]
         return dataclasses.replace(self, columns=list(itertools.compress(self.columns, stays)), rows=rows)
 
