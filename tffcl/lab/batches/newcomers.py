@@ -18,8 +18,8 @@ from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.files import check_replaceable, csv_text, finite, text_cell, write_text
 from tffcl.lab.reporting.batch_index import find_runs
-from tffcl.lab.reporting.newcomers_table import NEWCOMERS, NEWCOMERS_CSV, columns_of, shown
-from tffcl.lab.reporting.table import Table
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS, NEWCOMERS_CSV, table_of
+from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.tasks.build import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
@@ -243,20 +243,7 @@ def _write(out: pathlib.Path, contents: dict):
 
 def describe(contents: dict) -> str:
     """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
-    return "\n".join([_table(contents).to_text(left=0), "", *_lines(contents)])
-
-
-def _table(contents: dict) -> Table:
-    rows, measured = contents["clients"], columns_of(contents)
-    heads = ["client", "true group", "cluster", "examples", *measured.values()]
-    keys = ["client_id", "true_cluster", "cluster", "examples"]
-    cells = []
-    for row in rows[:_MOST_ROWS]:
-        plain = ["-" if row[key] is None else str(row[key]) for key in keys]
-        plain[2] += " new" if row["founded"] else ""
-        cells.append([*plain, *(shown(row, column) for column in measured)])
-    left = len(rows) - _MOST_ROWS
-    return Table.of(heads, cells, notes=[f"... and {left} more in newcomers.csv"] if left > 0 else [])
+    return "\n".join([table_of(contents, _MOST_ROWS).to_text(left=0), "", *_lines(contents)])
 
 
 def _lines(contents: dict):
@@ -283,4 +270,4 @@ def _lines(contents: dict):
 def _mean(statistics: dict, scale: int = 1) -> str:
     digits = 2 if scale > 1 else 4
     mean, std = (statistics[name] for name in ("mean", "std"))
-    return "-" if mean is None else f"{scale * mean:.{digits}f} ± {scale * std:.{digits}f}"
+    return MISSING if mean is None else f"{scale * mean:.{digits}f} ± {scale * std:.{digits}f}"

@@ -11,7 +11,7 @@ from tffcl.files import read_json, telling_damage, write_text
 from tffcl.lab.reporting import batch_index, comparison_table
 from tffcl.lab.reporting.comparison_table import Row
 from tffcl.lab.reporting.number_format import MISSING
-from tffcl.lab.reporting.table import Column, Table, percent
+from tffcl.lab.reporting.table import Cell, Column, Table, percent
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
@@ -72,29 +72,33 @@ def to_page(runs: Sequence[RunFiles]) -> Table | None:
 
 
 def clients_table(run: RunFiles) -> Table | None:
-    """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
+    """Returns the newcomers of one run for the page; None where none have joined."""
     contents = read_newcomers(run)
-    if contents is None:
-        return None
     with telling_damage(run.path / NEWCOMERS):
-        measured = columns_of(contents)
-        heads = ("newcomer", "true group", "cluster", "examples", "test examples", *measured.values())
-        rows = [
-            [
-                each["client_id"],
-                MISSING if each["true_cluster"] is None else each["true_cluster"],
-                f"{each['cluster']}{' (founded)' if each['founded'] else ''}",
-                each["examples"],
-                each["test_examples"],
-                *(shown(each, column) for column in measured),
-            ]
-            for each in contents["clients"]
+        return contents and table_of(contents)
+
+
+def table_of(contents: Mapping, most: int | None = None) -> Table:
+    """Returns the newcomers of a newcomers.json, a row each; of more than `most` the first ones."""
+    measured, clients = _measured(contents), contents["clients"]
+    heads = ("newcomer", "true group", "cluster", "examples", "test examples", *measured.values())
+    rows = [
+        [
+            each["client_id"],
+            MISSING if each["true_cluster"] is None else each["true_cluster"],
+            f"{each['cluster']}{' (founded)' if each['founded'] else ''}",
+            each["examples"],
+            each["test_examples"],
+            *(_shown(each, column) for column in measured),
         ]
-    return Table.of(heads, rows)
+        for each in clients[:most]
+    ]
+    left = len(clients) - len(rows)
+    return Table.of(heads, rows, notes=[f"... and {left} more in {NEWCOMERS_CSV}"] if left else [])
 
 
-def columns_of(contents: Mapping) -> dict[str, str]:
-    """Returns which columns the newcomers of a newcomers.json have something in that was measured, to their heads."""
+def _measured(contents: Mapping) -> dict[str, str]:
+    """Which columns the newcomers of a newcomers.json have something in that was measured, to their heads."""
     names = [
         *(["accuracy"] if contents["accuracy"]["cluster"]["mean"] is not None else []),
         *contents.get("metrics", {}),
@@ -106,8 +110,8 @@ def columns_of(contents: Mapping) -> dict[str, str]:
     }
 
 
-def shown(client: Mapping, column: str) -> str:
-    """Returns what was measured of a newcomer for a table: accuracies in percent."""
+def _shown(client: Mapping, column: str) -> Cell | str:
+    """What was measured of a newcomer for a table: accuracies in percent."""
     value = math.nan if client[column] is None else client[column]
     return percent(value) if column.endswith("_accuracy") else MISSING if math.isnan(value) else f"{value:.4g}"
 
