@@ -524,4 +524,4 @@ def test_other_work_on_the_machine_does_not_count_as_a_methods_seconds(read, tmp
     shutil.copy(copy / cell["directory"] / "seed-0" / "rounds.csv", again)
     rows = league_table.league_rows(study_results.read_study(copy))[cell["column"]]
     (row,) = [row for row in rows if row.result.noted["row"] == cell["row"]]
-    assert row.seeds == 2 and row.stats["seconds"].mean == least
+    assert row.result.seeds == 2 and row.stats["seconds"].mean == least

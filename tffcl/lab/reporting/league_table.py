@@ -62,7 +62,6 @@ class LeagueRow:
       stats: The metrics "cluster_worst_decile", "participation_gap" and "clusters"; "rounds_to_target" and
         "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least
         of the seeds, as other work on the machine only adds to it.
-      seeds: How many have been run.
       is_beyond_chance: Whether `above_baseline` is, by a paired t test over the seeds, where among those of the league
         that are the expected share of false ones is a twentieth (Benjamini and Hochberg 1995).
     """
@@ -70,7 +69,6 @@ class LeagueRow:
     result: Result
     above_baseline: Stat
     stats: Mapping[str, Stat]
-    seeds: int
     is_beyond_chance: bool = False
 
 
@@ -106,7 +104,7 @@ def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
     def last_if_missing(row: LeagueRow):
         return math.isnan(row.result.here.mean), sign * row.result.here.mean
 
-    return sorted((row for row in rows if row.seeds), key=last_if_missing)
+    return sorted((row for row in rows if row.result.runs), key=last_if_missing)
 
 
 def _metric(result: Result) -> Metric:
@@ -121,7 +119,7 @@ def _row(result: Result, baseline: Mapping[int, RunNumbers]) -> LeagueRow:
     above = Stat.of(metric.of_run(run) - metric.of_run(baseline[seed]) for seed, run in compared if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in (found[0] if found else ())}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
-    return LeagueRow(result, above, stats, len(runs))
+    return LeagueRow(result, above, stats)
 
 
 def _numbers(run: RunNumbers, metric: Metric, target: float | None) -> dict[str, float]:
@@ -152,17 +150,17 @@ def cells(row: LeagueRow) -> list[str]:
     beside = local, found["global" if metric.measure == "cluster" else "cluster"]
 
     def shown(stat: Stat, digits: int | str) -> str:
-        return show_of_seeds(show_number(stat, digits), stat.count, row.seeds)
+        return show_of_seeds(show_number(stat, digits), stat.count, result.seeds)
 
     accuracies = [shown(each, metric.digits) for each in (result.here, beside[0])] + [shown(beside[1], 2)]
     needed = stats["rounds_to_target"]
-    rounds = show_reached(show_count(needed), needed.count, row.seeds - needed.count) if target else MISSING
+    rounds = show_reached(show_count(needed), needed.count, result.seeds - needed.count) if target else MISSING
     return [
         result.noted["row"], accuracies[0], _show_difference(row), *accuracies[1:],
         shown(stats["cluster_worst_decile"], 1), _with_minus(shown(stats["participation_gap"], 1)),
         _with_minus(shown(result.ari, 2)), show_count(stats["clusters"]), rounds,
         show_bytes(stats["bytes_to_target"]), show_bytes(stats["total_bytes"]), show_seconds(stats["seconds"]),
-        str(row.seeds), show_settings(result.noted.get("tuned", {})) or MISSING,
+        str(result.seeds), show_settings(result.noted.get("tuned", {})) or MISSING,
     ]  # fmt: skip
 
 
@@ -177,7 +175,7 @@ def _show_difference(row: LeagueRow) -> str:
     digits = 1 if metric.unit == "%" else metric.digits if small else decimals_of(above, metric.digits)
     shown = _with_minus(show_number(above, digits))
     marked = f"{'+' * (above.mean > 0)}{shown}{'*' * row.is_beyond_chance}"
-    return show_of_seeds(marked, above.count, row.seeds)
+    return show_of_seeds(marked, above.count, row.result.seeds)
 
 
 def _with_minus(shown: str) -> str:
@@ -289,14 +287,14 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
             axes.set_title(PANELS[each], fontsize=11)
         if each == "groups":
             image = _draw(axes, index[order], index[order], ".2f", grouped, few[:, np.isin(settings, grouped)])
-            _add_scale(figure, axes, image, "1: the true groups, 0: as by chance", [-1, 0, 1], ["−1", "0", "1"])
+            _add_scale(figure, axes, image, "1: the true groups, 0: as by chance", ["−1", "0", "1"])
             continue
         grid = accuracy_grid(study, each)[2]
         strength = (grid - _baseline(study, methods, grid))[order] / _RANGE
         image = _draw(axes, grid[order], strength, ".1f", settings, few)
         ends = [f"−{_RANGE:g}", "0", f"+{_RANGE:g}"]
         label = f"points above FedAvg's {PANELS[each].removesuffix(' %')} accuracy"
-        _add_scale(figure, axes, image, label, [-1, 0, 1], ends)
+        _add_scale(figure, axes, image, label, ends)
     if widths:
         drawn[0].set_yticks(range(len(order)), [methods[row] for row in order], fontsize=9)
     return figure
@@ -312,8 +310,9 @@ def _baseline(study: StudyResults, methods: list[str], grid: np.ndarray) -> np.n
     return np.where(np.isfinite(grid[rows[0]]), grid[rows[0]], means) if rows else means
 
 
-def _add_scale(figure: ReportFigure, axes: Axes, image, label: str, ticks: list[float], names: list[str]):
-    bar = figure.colorbar(image, ax=axes, location="right", aspect=45, pad=0.01, ticks=ticks)
+def _add_scale(figure: ReportFigure, axes: Axes, image, label: str, names: list[str]):
+    """Names the ends and the middle of the colours beside a panel."""
+    bar = figure.colorbar(image, ax=axes, location="right", aspect=45, pad=0.01, ticks=[-1, 0, 1])
     bar.ax.set_yticklabels(names, fontsize=8)
     bar.set_label(label, fontsize=8)
     bar.outline.set_visible(False)

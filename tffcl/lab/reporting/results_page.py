@@ -72,7 +72,10 @@ def results_page(
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *([_contents(studies, planned or {})] if studies else [])]
     parts += [_NO_STUDIES] if planned else []
-    parts += [_section(each, directory) for each in studies]
+    for each in studies:
+        name = each.path.name
+        section = study_table.to_markdown(each, place=f"{directory.name}/{name}/")
+        parts.append(f'<a id="{name}"></a>\n\n{section}')
     if notes.exists():
         parts.append(files.text_of_file(notes))
     return "\n".join(parts)
@@ -91,11 +94,6 @@ def _contents(studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, 
         ran = (len(study.seconds), f"{filled} of {able}", study.seeds, study.share, took)
         lines[name] = (f"[`{name}`](#{name}): {study.heading}", *ran)
     return Table.of(heads, [lines[name] for name in sorted(lines)]).to_markdown()
-
-
-def _section(study: StudyResults, directory: pathlib.Path) -> str:
-    section = study_table.to_markdown(study, place=f"{directory.name}/{study.path.name}/")
-    return f'<a id="{study.path.name}"></a>\n\n{section}'
 
 
 def write_leagues(directory: str | pathlib.Path, studies: Sequence[StudyResults]) -> list[pathlib.Path]:

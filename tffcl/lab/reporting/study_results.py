@@ -59,7 +59,7 @@ class Result:
     @property
     def seeds(self) -> int:
         """How many have been run."""
-        return max(each.count for each in (*self.accuracies.values(), *self.further.values()))
+        return len(self.runs)
 
     @property
     def cut(self) -> bool:
@@ -150,10 +150,8 @@ class StudyResults:
     @property
     def seeds(self) -> str:
         """Those that were run, or are to be where none was."""
-        ran = {
-            pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds
-        }
-        return ", ".join(sorted(ran, key=int) or map(str, self.noted["seeds"]))
+        ran = {seed for result in self.results for seed in result.runs}
+        return ", ".join(map(str, sorted(ran) or self.noted["seeds"]))
 
     @property
     def share(self) -> str:
