@@ -116,7 +116,7 @@ def sample_pictures(
     all_axes = figure.subplots(len(images), 1, squeeze=False)[:, 0]
     below = [[]] * len(images) if labels is None else labels
     for axes, row, title, words in zip(all_axes, images, row_titles, below, strict=True):
-        axes.imshow(_beside(np.asarray(row), most), interpolation="nearest")
+        axes.imshow(style.beside(np.asarray(row), most), interpolation="nearest")
         width = np.shape(row)[2]
         axes.set(yticks=[])
         axes.set_xticks([place * (width + 1) + (width - 1) / 2 for place in range(len(words))], list(map(str, words)))
@@ -273,13 +273,3 @@ def _draw_totals(above: Axes, right: Axes, counts: np.ndarray) -> None:
     right.xaxis.set_major_locator(MaxNLocator(2))
     style.tidy(above, grid=None)
     style.tidy(right, grid=None)
-
-
-def _beside(row: np.ndarray, most: int) -> np.ndarray:
-    """Puts pictures side by side, a white line between them, as RGB; rows that are short are filled with white."""
-    count, height, width, channels = row.shape
-    canvas = np.full((height, most * (width + 1) - 1, 3), 255, np.uint8)
-    for place in range(count):
-        left = place * (width + 1)
-        canvas[:, left : left + width] = row[place] if channels == 3 else row[place][..., :1]
-    return canvas

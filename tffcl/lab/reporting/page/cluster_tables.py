@@ -127,20 +127,8 @@ def _images(run: RunFiles, cluster: int, most: int) -> Cell:
     places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
     names = dict(enumerate(run.label_names))
     labels = ", ".join(style.shorten(names.get(each, each), 8) for each in run.samples.labels[places].tolist())
-    return Cell(
-        f"labels {labels}", labels, picture=_beside(run.samples.images[places]), picture_width=_IMAGE * len(places)
-    )
-
-
-def _beside(images: np.ndarray) -> str:
-    """Puts images uint8 [n, h, w, c] side by side, a see-through line between them; returns a data URL."""
-    count, height, width, channels = images.shape
-    canvas = np.zeros([height, count * (width + 1) - 1, 4], np.uint8)
-    for number in range(count):
-        left = number * (width + 1)
-        canvas[:, left : left + width, :3] = images[number] if channels == 3 else images[number][..., :1]
-        canvas[:, left : left + width, 3] = 255
-    return png_address(Image.fromarray(canvas))
+    picture = png_address(Image.fromarray(style.beside(run.samples.images[places], len(places))))
+    return Cell(f"labels {labels}", labels, picture=picture, picture_width=_IMAGE * len(places))
 
 
 def clients_table(run: RunFiles) -> Table:
