@@ -171,8 +171,8 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
     if metric.merges is not None:
         more["merges"] = metric.merges
         dendrogram = hierarchical.Dendrogram(metric.merges, metric.linkage)
-        suggestion = hierarchical.suggest_threshold(dendrogram, unit=metric.tree_unit or metric.unit).reason
-        suggestion = "; ".join(metric.notes) or suggestion
+        unit = metric.tree_unit or metric.unit
+        suggestion = "; ".join(metric.notes) or hierarchical.suggest_threshold(dendrogram, unit=unit).reason
     if metric.threshold is not None:
         more["threshold"] = np.float64(metric.threshold)
     if metric.tree_unit is not None:

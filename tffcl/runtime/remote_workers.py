@@ -52,9 +52,10 @@ class WorkerLost(Exception):
     """A worker does not answer any more; the message says which and how that was seen."""
 
 
-def _forwarded(name: str):
+def _forwarded(name: str, *, to_lost: bool = True):
     def call(self, request):
-        return self._call(name, request)
+        if to_lost or not self._worker.lost:
+            return self._call(name, request)
 
     return call
 
@@ -87,14 +88,8 @@ class _Stub(tff.framework.RemoteExecutorStub):
     create_call = _forwarded("create_call")
     create_selection = _forwarded("create_selection")
     compute = _forwarded("compute")
-
-    def dispose(self, request):
-        if not self._worker.lost:
-            self._call("dispose", request)
-
-    def dispose_executor(self, request):
-        if not self._worker.lost:
-            self._call("dispose_executor", request)
+    dispose = _forwarded("dispose", to_lost=False)
+    dispose_executor = _forwarded("dispose_executor", to_lost=False)
 
     @property
     def is_ready(self):

@@ -114,7 +114,7 @@ def test_directories_are_safe():
         (["--over", "learning_rate=1e-3..1,2"], "a range, 1e-3..1, stands alone"),
         (["--over", "PACFL.threshold=1,2"], "unknown section 'PACFL'; did you mean algorithms.pacfl.threshold?"),
         (["--over", "pacfl.threshold=1,2"], "did you mean algorithms.pacfl.threshold?"),
-        (["--over", "threshold=1,2,1.0"], "--over algorithms.pacfl.threshold names 1 twice"),
+        (["--over", "threshold=1,2,1.0"], "--over algorithms.pacfl.threshold names 1.0 twice"),
         (["--over", "threshold=1,,2"], "has an empty value"),
         (["--over", "threshold=1,2,"], "has an empty value"),
         (["--over", "threshold"], "--over 'threshold' is not KEY=VALUE,VALUE"),

@@ -302,7 +302,8 @@ def test_sample_pictures_keep_their_pixels(channels):
         image = np.asarray(axes.images[0].get_array())
         for place, picture in enumerate(row):
             left = place * (height + 1)
-            np.testing.assert_array_equal(image[:, left : left + height], np.broadcast_to(picture, (height, height, 3)))
+            there, colours = image[:, left : left + height], np.broadcast_to(picture, (height, height, 3))
+            np.testing.assert_array_equal(there, np.dstack([colours, np.full((height, height), 255)]))
         assert axes.get_ylabel() == title and not axes.get_xticklabels()
     drawn(figure)
 

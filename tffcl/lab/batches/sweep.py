@@ -15,7 +15,7 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.validation import check_kind, check_value
+from tffcl.validation import check_kind, check_value, each_once
 
 if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
@@ -140,9 +140,7 @@ def _parsed(key: str, value: str):
 
 
 def _checked_axis(key: str, values: Sequence, option: str) -> Axis:
-    for place, value in enumerate(values):
-        if value in values[:place]:
-            raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
+    each_once(f"{option} {key}", values)
     ranges = [value for value in values if isinstance(value, str) and _RANGE.fullmatch(value)]
     if ranges:
         needed = "stands alone and needs --samples N and --select cluster or global"
