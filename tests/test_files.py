@@ -51,7 +51,7 @@ def test_a_file_that_is_too_large_is_told_by_its_size(tmp_path):
     path = tmp_path / "a"
     path.touch()
     os.truncate(path, 2**31)
-    with pytest.raises(UserError, match="2,147,483,648 bytes; at most 268,435,456 can be of such a file"):
+    with pytest.raises(UserError, match="2,147,483,648 bytes; at most 268,435,456 are allowed"):
         read_text(path)
 
 

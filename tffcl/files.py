@@ -47,9 +47,7 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
         return file
     file.close()
     raise UserError(
-        f"{path} has {found.st_size:,} bytes; at most {most:,} can be of such a file"
-        if regular
-        else f"{path} is not a file"
+        f"{path} has {found.st_size:,} bytes; at most {most:,} are allowed" if regular else f"{path} is not a file"
     )
 
 

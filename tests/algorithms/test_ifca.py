@@ -56,7 +56,7 @@ def test_a_model_that_nobody_chose_stays(tff_worker, convex, digit_clients):
     np.testing.assert_array_equal(after.models[[0, 2]], state.models[[0, 2]])
     assert np.abs(after.models[1] - state.models[1]).max() > 1e-4
     (note,) = method.views(after).notes
-    assert note.startswith("2 of the 3 models are of no client")
+    assert note.startswith("no client uses 2 of the 3 models")
     assert not method.views(dataclasses.replace(after, assignment=np.array([0, 2, 1], np.int32))).notes
 
 

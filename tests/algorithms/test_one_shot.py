@@ -184,7 +184,7 @@ def test_a_preset_passes_its_keys_on(model, calls, group, how, expected):
         ),
         (
             {"grouping": "gaussian_mixture", "num_clusters": 2, "signature": "centres"},
-            "gaussian_mixture groups vectors, and closest_pair is no distance of such; the metrics euclidean, cosine",
+            "gaussian_mixture groups vectors, and closest_pair is no distance between vectors; euclidean, cosine",
         ),
     ],
 )

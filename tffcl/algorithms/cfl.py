@@ -130,7 +130,8 @@ class CFL(CollectedTraining):
 
 @method_builder
 def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParameters = CFLParameters()) -> CFL:
-    """Builds CFL; as long as no cluster splits it is FedAvg.
+    """Builds CFL: a cluster whose model stands still while its members move is split by the cosines of their updates;
+    as long as none splits it is FedAvg.
 
     Args:
       parameters: When clusters split, and how.

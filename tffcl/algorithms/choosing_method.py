@@ -148,7 +148,7 @@ def notes_of_models(model: FlatModel, assignment: np.ndarray, num_clusters: int)
         )
     if empty:
         found.append(
-            f"{empty} of the {num_clusters} models are of no client; another start, or fewer clusters, may use them all"
+            f"no client uses {empty} of the {num_clusters} models; another start, or fewer clusters, may use them all"
         )
     return tuple(found)
 

@@ -100,7 +100,7 @@ def build_clove(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds CLoVE.
+    """Builds CLoVE: K models, and clients clustered by their losses under all of them in every round.
 
     From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters
     to models by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; an evaluation

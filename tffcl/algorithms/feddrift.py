@@ -122,7 +122,8 @@ def build_feddrift(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedDrift, or FedDrift-Eager (`parameters.eager`); with a threshold that no loss reaches it is FedAvg.
+    """Builds FedDrift, or FedDrift-Eager (`parameters.eager`): a client whose loss rises opens a model, and models that
+    do well on each other's data merge; with a threshold that no loss reaches it is FedAvg.
 
     From the paper: a client whose least loss rises by more than δ leaves for a new model; clusters at most δ apart
     merge by complete linkage to the mean weighted by clients; models without clients stay. From the authors' code: a

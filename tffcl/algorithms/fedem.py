@@ -69,7 +69,8 @@ def build_fedem(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedEM; with one model it is FedAvg.
+    """Builds FedEM: every client's data are a mixture of K distributions, and its answers those of K models; with one
+    model it is FedAvg.
 
     From the paper: E-step, M-step and weighted local training (Alg. 1), the mean by examples, the mixture
     of predictions, newcomers that find their mixture of models that stay as they are. Ours: the K models are

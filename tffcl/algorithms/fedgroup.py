@@ -59,7 +59,7 @@ def build_fedgroup(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedGroup, with FedAvg inside the clusters.
+    """Builds FedGroup: clusters by decomposed cosines of updates after a pre-training, with FedAvg inside them.
 
     Before training every client trains the initial model for some epochs and sends the update; the server takes the
     first singular vectors of all updates, as many as there are groups, and groups clients by k-means on the cosines of

@@ -130,7 +130,8 @@ def build_fedgwc(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedGWC; as long as no cluster splits it is FedAvg.
+    """Builds FedGWC: clusters are split by how clients' losses go beside those of others; as long as none splits it is
+    FedAvg.
 
     From the paper: Gaussian rewards of losses, the interactions P_ij of those who meet in a round, by (1 - α) P_ij + α
     ω_i with α the share of the cluster that takes part, unbiased perception vectors and their affinity, recursive

@@ -100,7 +100,8 @@ def build_fedrc(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedRC; with one model it is FedAvg.
+    """Builds FedRC: a mixture of K models that parts clients by what labels mean, not by which they have; with one
+    model it is FedAvg.
 
     From the paper: γ ∝ ω_k exp(-loss) / C_{y;k}, ω the means of γ, C_{y;k} the share of the label y among all that
     model k is responsible for, and steps on losses times γ, averaged by examples. Ours: the K models are drawn as

@@ -132,7 +132,7 @@ class FedSEM(CollectedTraining):
 def build_fedsem(
     model: FlatModel, training: LocalTraining, parameters: FedSEMParameters = FedSEMParameters(), *, seed: int = 0
 ) -> Method:
-    """Builds FedSEM.
+    """Builds FedSEM: k-means on the clients' models in every round.
 
     The clients of a round are clustered by their trained models, weighted means of which are the next centres; a centre
     that nobody is near to stays, and so does the cluster of a client that does not take part. FLT's code instead

@@ -108,7 +108,8 @@ def build_fedsoft(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedSoft; with one cluster it is FedProx, with λ = 0 FedAvg.
+    """Builds FedSoft: clients near several clusters train one model that is held near theirs; with one cluster it is
+    FedProx, with λ = 0 FedAvg.
 
     From the paper: importance weights u_ks, the proximal objective, means by u_ks n_k. Ours: the run draws the cohort,
     for all clusters alike, and means take the weights that the paper draws clients by (as the authors' code without

@@ -195,7 +195,7 @@ def build_flis_dc(
     *,
     server_images: np.ndarray | Mapping[str, np.ndarray] | None,
 ) -> Method:
-    """Builds FLIS (DC).
+    """Builds FLIS (DC): joint clusters by inference similarity on the server's data, anew in every round.
 
     The models of a round replace all before them. Clients with the same cluster have the same mean: it is kept, and
     sent to the next round's clients, once. A client's assignment is the cluster that it founded in the last round, or

@@ -457,7 +457,7 @@ def build_flt(
     seed: int = 0,
     noise_seed: int | None = None,
 ) -> Method:
-    """Builds FLT.
+    """Builds FLT: clients are related by what an encoder makes of their data, in joint or disjoint clusters.
 
     All clients send their centres before the first round. Newcomers join the cluster whose members' embeddings are
     nearest to theirs (section III-B4), are placed in the map of the others, and with joint clusters start from the mean

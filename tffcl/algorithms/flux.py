@@ -147,7 +147,7 @@ def build_flux(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FLUX.
+    """Builds FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels.
 
     From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its
     own finding, points near to nobody as clusters of their own, cluster models that start from the global one,

@@ -316,7 +316,7 @@ def build_ifca(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds IFCA.
+    """Builds IFCA: K models, of which every client takes the one of least loss.
 
     Models are averaged with the clients' numbers of examples as weights. A client's assignment is what it chose when
     last asked; `choose` asks everyone. Newcomers choose as all others do.

@@ -340,7 +340,7 @@ def why_not(signature: str, metric: str, grouping: str) -> str:
     if grouping == "kmeans" and METRICS.get(signature) is choices.CENTRE_METRICS:
         return ""
     vectors = ", ".join(choices.VECTOR_METRICS)
-    return f"{grouping} groups vectors, and {metric} is no distance of such; the metrics {vectors} are"
+    return f"{grouping} groups vectors, and {metric} is no distance between vectors; {vectors} are"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,7 +117,8 @@ def build_r_dpcfl(
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds R-DPCFL; with one cluster it is FedAvg.
+    """Builds R-DPCFL: a Gaussian mixture of noised updates draws each client's cluster until losses decide; with one
+    cluster it is FedAvg.
 
     Read were the abstract, a summary of the paper by others and the authors' code; not readable were its text and
     proofs. From these: clients train the common initial model on one batch of all their examples, so that noise counts

@@ -69,7 +69,7 @@ class Solo(Method):
 
 @method_builder
 def build_solo(model: FlatModel, training: LocalTraining) -> Method:
-    """Builds SOLO.
+    """Builds SOLO: every client trains alone, and nothing is sent.
 
     The clients sampled in a round train on from their own last model, which they keep, so that SOLO sees as many local
     epochs as the other methods.

@@ -438,7 +438,8 @@ def build_stocfl(
     aggregation: tff.aggregators.AggregationFactory | None = None,
     global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds StoCFL.
+    """Builds StoCFL: clusters merge by gradients at an anchor model as clients become known, and their models are held
+    near a global one.
 
     Every client is a cluster of its own at first. Clusters merge before the cohort trains (Alg. 1). A cluster's model
     is the mean of its members', weighted by examples. Where the paper is silent:

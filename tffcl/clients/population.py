@@ -22,7 +22,7 @@ _MOST_NAMED = 20  # clients that a message lists
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Population(Shown):
-    """The clients that there are. Row i of every array is `client_ids[i]`.
+    """The clients of a federation, with their examples. Row i of every array is `client_ids[i]`.
 
     A simulation counts examples and labels that a method reads itself, outside of rounds and queries, as released
     without noise.

@@ -59,7 +59,7 @@ def current() -> Simulation:
 
 @contextlib.contextmanager
 def simulating(**fields) -> Iterator[Simulation]:
-    """Gives a block a context of its own.
+    """Gives a `with` block settings of its own for the rounds that are simulated in it, as `memory` and `shards`.
 
     Args:
       **fields: Of `Simulation`; the others are as around the block.

@@ -239,7 +239,7 @@ def sample_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
 
 
 def vector_distances(metric: str, first: Arrays, second: Arrays | None, *, directions: int | None = None) -> np.ndarray:
-    """Returns how far clients are apart.
+    """Returns how far clients are apart by the vectors that they sent.
 
     Args:
       metric: A name in `VECTOR_METRICS`.

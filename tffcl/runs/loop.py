@@ -14,6 +14,7 @@ from tffcl.algorithms.method import Method
 from tffcl.clients.cohort import Cohort, is_evaluation, needs_local_test, sample_cohort, stream
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
+from tffcl.display import counted
 from tffcl.errors import Diverged, UserError
 from tffcl.models.model_rows import assigned
 from tffcl.references import in_a_line, raised_in
@@ -273,8 +274,8 @@ def _count_lost(run: Run, entries, when: str):
     """Keeps what was released after the state that the run goes on from, and that no seed repeats, in the ledger."""
     if lost := run.ledger.rewind(entries):
         run.progress.say(
-            f"tffcl: {lost} private releases {when} came to nothing, and are told anew with other noise; they stay "
-            f"counted: epsilon {run.ledger.epsilon:.4g}"
+            f"tffcl: {counted(lost, 'private release')} {when} came to nothing; what was released is told anew "
+            f"with other noise, and stays counted: epsilon {run.ledger.epsilon:.4g}"
         )
     run.totals.releases = run.ledger.as_array()
 

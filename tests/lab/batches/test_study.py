@@ -198,7 +198,7 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
         ('"rounds_to"', '"rounds_till"', "unknown measure of mine.toml"),
         ("target = 5", "", "rounds_to needs a target"),
         ("[80.5, 0.5]", "[80.5, 0.5, 1]", "published is [80.5, 0.5, 1]; it must be a number"),
-        ("{digits = 70,", "{digit = 70,", "published names 'digit', which the study has not"),
+        ("{digits = 70,", "{digit = 70,", "published names 'digit', which the study does not have"),
         ('method = "solo"', "", "mine.toml, digits/SOLO has no method"),
         ('title = "Mine"', 'titel = "Mine"', "unknown key of mine.toml 'titel'; did you mean 'title'"),
         ('[cells."unseen/SOLO"]', '[cells."unseen/SOL"]', "did you mean 'unseen/SOLO'"),

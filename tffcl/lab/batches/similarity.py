@@ -36,7 +36,7 @@ _MOST_WRITTEN = 10  # clients whose matrix is printed
 _DRAWS, _FEWEST_DRAWS = 200, 20  # of a half of each client, by which the largest gap is looked for again
 _ALL_DRAWS_OF = 500  # clients of whom the tree is made so often; more times takes as long with fewer draws
 _OF_SIGNATURES = ("server_images", "find_encoder", "noise_seed")
-_PRIVATE = "how sure a number of clusters is, is not told: halves of private signatures would be releases more"
+_PRIVATE = "how certain the number of clusters is remains open: private signatures of halves would be further releases"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -317,8 +317,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
     labels, unit = found.labels, found.how.unit
     pairs = found.proximity[np.triu_indices(len(labels), 1)]
     if pairs.size:
-        low, middle, high = np.percentile(pairs, [0, 50, 100])
-        measured = f"{low:.4g} to {high:.4g}{'' if unit == found.how.metric else f' {unit}'}, median {middle:.4g}"
+        measured = _spread(pairs, "" if unit == found.how.metric else unit)
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     yield from found.notes
     if found.numbers:
@@ -356,5 +355,9 @@ def _within_and_across(pairs: np.ndarray, truth: np.ndarray, unit: str):
     same = np.equal.outer(truth, truth)[np.triu_indices(len(truth), 1)]
     for name, chosen in (("within", pairs[same]), ("across", pairs[~same])):
         if chosen.size:
-            low, middle, high = np.percentile(chosen, [0, 50, 100])
-            yield f"{name} true groups: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
+            yield f"{name} true groups: {_spread(chosen, unit)}"
+
+
+def _spread(values: np.ndarray, unit: str) -> str:
+    low, middle, high = np.percentile(values, [0, 50, 100])
+    return f"{low:.4g} to {high:.4g}{unit and f' {unit}'}, median {middle:.4g}"

@@ -242,7 +242,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
                 others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
                 if others:
                     raise UserError(
-                        f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not"
+                        f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study does not have"
                     )
     own = contents.get("cells", {})
     for name, table in own.items():

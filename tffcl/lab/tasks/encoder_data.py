@@ -19,7 +19,7 @@ ENCODERS: Mapping[str, tuple[str, str]] = {
     ),
     "flt_cifar10_enc2": (
         f"cifar100:{_APART_FROM_CIFAR10}",
-        "FLT's Enc2 for CIFAR-10: 20 classes of CIFAR-100 that CIFAR-10 has not; clients fine-tune it",
+        "FLT's Enc2 for CIFAR-10: 20 classes of CIFAR-100 that CIFAR-10 does not have; clients fine-tune it",
     ),
 }
 

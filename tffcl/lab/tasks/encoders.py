@@ -72,8 +72,8 @@ def pretrain_encoder(
       The file; `load_encoder` reads it.
 
     Raises:
-      UserError: For bad numbers, a data set that cannot be had or has images of another shape, a file that is there or
-        cannot be written, and if the training diverges.
+      UserError: For bad numbers, a data set that cannot be loaded or has images of another shape, a file that is there
+        or cannot be written, and if the training diverges.
     """
     several = isinstance(dataset, Mapping) and "names" in dataset
     # Before the data is read: a file that may not be replaced is reported at once.

@@ -262,7 +262,7 @@ def with_imitators(
     """
     if population.groups is None:
         raise UserError(
-            "attack.imitates needs true groups, which this partition has not", table="attack", key="imitates"
+            "attack.imitates needs true groups, which this partition does not have", table="attack", key="imitates"
         )
     bad = np.isin(population.client_ids, malicious)
     models = population.client_ids[~bad & (population.groups == group)]

@@ -178,7 +178,7 @@ def _loader(name: str, about: str) -> Callable[..., Dataset]:
     def load(*, data_dir=None) -> Dataset:
         return _load(name, data_dir)
 
-    load.__doc__ = f"Returns {about}; `data_dir` as in `storage.resolve`. Raises UserError if it cannot be had."
+    load.__doc__ = f"Returns {about}; `data_dir` as in `storage.resolve`. Raises UserError if it cannot be loaded."
     return load
 
 
