@@ -19,6 +19,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import groupings, hierarchical
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared
@@ -119,8 +120,8 @@ class FLUX(EngineMethod):
         return Views(state.client_ids, state.assignment, metric=metric)
 
     def exports(self) -> Exports:
-        rounds = self._how.warm_up_rounds
-        note = f"a run begins with {rounds} rounds of one model, row 0, which every cluster then starts from"
+        rounds = counted(self._how.warm_up_rounds, "round")
+        note = f"a run begins with {rounds} of one model, row 0, which every cluster then starts from"
         joins = (
             "when newcomers have signed: each joins the cluster whose mean signature is nearest, both divided by "
             "`spans` (of clustering/state.npz); the groups of this run are by descriptors that need labels, of which "

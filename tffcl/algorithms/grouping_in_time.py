@@ -31,6 +31,7 @@ from tffcl.clients.population import Population, check_newcomers, extended, inde
 from tffcl.clients.simulation_context import current
 from tffcl.clustering import self_distance
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, renumbered
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared
@@ -339,13 +340,13 @@ class GroupedInTime(Method):
 
     def _told_when(self, inner: Exports) -> dict[str, str]:
         """When clients sign, and what the coordinator does between rounds, for the manifest of an export."""
-        rounds, steps = f"{self._how.when} rounds of one model", []
-        signs = "once for every client, before its first round of training"
+        signs, steps = "once for every client, before its first round of training", []
         if isinstance(self._how.when, int):
             # Clusters start from that model, whatever else the method starts them from; what the engine says holds.
             inner = self._inner.engine.exports()
-            steps = [f"a run begins with {rounds}, row 0, which every cluster then starts from"]
-            signs = f"once for every client: after the {rounds}, newcomers after these when they join"
+            rounds = counted(self._how.when, "round")
+            steps = [f"a run begins with {rounds} of one model, row 0, which every cluster then starts from"]
+            signs = f"once for every client: after {rounds} of one model, newcomers when they join later"
         if self._how.when == AS_THEY_JOIN:
             signs += "; `met.client_ids` of clustering/state.npz have, all others are in no cluster yet"
         if self._triggers:

@@ -22,6 +22,7 @@ from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering.reclustering import mean_of_members
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import LayerParts, layer_parts
@@ -260,8 +261,8 @@ class PartlySharedTraining(ClusteredTraining):
 
         if self.whole:
             note = (
-                f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are then "
-                "what all start from"
+                f"a run begins with {counted(self.whole_rounds, 'round')} of FedAvg on the whole model, whose two "
+                "parts are then what all start from"
             )
             more["when"] = {**more.get("when", {}), "training": note}
         return dataclasses.replace(super().exports(**more), server_values=values)

@@ -41,7 +41,8 @@ _OF_SERVER = {
     "global_model": "the model of all clients, which is row 0 of models, too",
     "members": "how many clients each cluster has, those that do not take part in the round too: here of this run, "
     "also those who have left it, whom its own next round would leave out; who deploys to others puts their numbers in",
-    "control_sums": "the sums of the control variates of each cluster's clients, of all who are counted in members",
+    "control_sums": "the sums of the control variates of each cluster's clients, here of all of this run who are "
+    "counted in members, which they keep (`kept`); who deploys to others begins with those of initial",
     "labels": "for each model the sums of how many examples of each label clients have last told, here those of this "
     "run, which they keep; who deploys to others begins with those of initial",
     "aggregators": "states of the aggregations, from round to round",
