@@ -147,3 +147,16 @@ def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     for name in ("dp", "secure_sum"):
         with pytest.raises(UserError, match="StoCFL's clusters come and go"):
             build_stocfl(model, ONCE, aggregation=registry.aggregation(name))
+
+
+@pytest.mark.parametrize("depth", [pytest.param(9, marks=pytest.mark.slow), 10])
+def test_an_aggregation_that_is_nested_deeper_than_tffs_messages_is_told(model, depth):
+    """Of a round that is, or already by itself, as the one that TFF has for distributed privacy."""
+    nested = tff.aggregators.MeanFactory()
+    for _ in range(depth):
+        nested = tff.aggregators.clipping_factory(1.0, nested)
+    composed = build_fedavg(model, ONCE, aggregation=nested).engine.round_for(1)
+    if depth < 10:
+        composed.aggregators
+    with pytest.raises(UserError, match="nested deeper than TFF's messages can be, as .*ddp_secure_aggregator"):
+        composed.simulated

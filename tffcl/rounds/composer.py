@@ -10,6 +10,7 @@ A round is `(state@SERVER, clients@CLIENTS) -> (state@SERVER, output@SERVER[, ke
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from google.protobuf.message import DecodeError
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.aggregators.collect import CollectFactory, collect, fields_of, first_value, specs_of
@@ -24,6 +26,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.aggregators.soft_mean import SoftMeanFactory
 from tffcl.client_work.client_work import KEPT, LOCAL_TEST, OPTIMIZER, ClientWork, sequence_type, stacked_type
+from tffcl.errors import UserError
 from tffcl.models.graph_function import is_ours
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
@@ -204,7 +207,8 @@ class Round:
             if isinstance(factory, CollectFactory):
                 continue  # its rows travel with the reports, whose client IDs order them
             kinds = (result["uploads"][name],) + ((result["weight"],) if isinstance(factory, Weighted) else ())
-            made[name] = _create(factory, *kinds)
+            with _within_messages():
+                made[name] = _create(factory, *kinds)
         return made
 
     @functools.cached_property
@@ -294,9 +298,6 @@ class Round:
         )
         step = self._step
 
-        @tff.federated_computation(
-            tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
-        )
         def next_fn(state, clients):
             # Server to clients, and the clients' computation.
             values = _zip({name: state[name] for name in names})
@@ -325,7 +326,9 @@ class Round:
                 result += (_zip({name: updated[name] for name in ("client_id", *self.work.keeps)}),)
             return result
 
-        return next_fn
+        placed = tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
+        with _within_messages():
+            return tff.federated_computation(next_fn, *placed)
 
     def aggregate(self, name: str, aggregate: tff.Computation, state, updated):
         """Calls the aggregation of an upload inside a federated computation."""
@@ -350,6 +353,18 @@ class Round:
         # A stranger's function may read what has changed since it was traced.
         build = _build_step if is_ours(self.server.step) else _build_step.__wrapped__
         return build(self.server.step, tff.to_type(held), tff.StructType(results), tff.StructType(measurements))
+
+
+@contextlib.contextmanager
+def _within_messages():
+    """Raises UserError where computations are nested deeper than protobuf allows messages, as which TFF holds them."""
+    try:
+        yield
+    except DecodeError:
+        raise UserError(
+            "this aggregation is nested deeper than TFF's messages can be, as tff.learning.ddp_secure_aggregator is in "
+            "TFF's own rounds, too; tffcl.aggregation('dp', secure=True) has noise and secure sums"
+        ) from None
 
 
 @built_once
