@@ -133,6 +133,12 @@ def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParamete
     """Builds CFL: a cluster whose model stands still while its members move is split by the cosines of their updates;
     as long as none splits it is FedAvg.
 
+    From the paper: means by examples, the two norms that say when a cluster is split, the bipartition, its gate, and
+    newcomers that go down the tree of splits. From the authors' notebook: the values of the norms, no split in the
+    first 20 rounds nor of two clients. Its means are plain ones, its bipartition is complete linkage, and halves take
+    the means of their own updates at once; here both start from the model that their cluster has after the round.
+    Ours: absent members go by their last update, and norms may be relative.
+
     Args:
       parameters: When clusters split, and how.
     """

@@ -103,8 +103,10 @@ def build_clove(
     """Builds CLoVE: K models, and clients clustered by their losses under all of them in every round.
 
     From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters
-    to models by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; an evaluation
-    clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
+    to models by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; clients are
+    clustered to the end, where the authors' code stops once those of a round kept their models for three rounds; an
+    evaluation clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is
+    FedAvg.
 
     Args:
       parameters: K and how losses are compared.

@@ -91,7 +91,8 @@ def build_personal_training(
     The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
     model, on the same batches in the same order, from its last state, at first the initial model; it stays on the
     device. A client that has not trained yet has no personal model and is assigned the global one. As the method of one
-    model the only row of the state's models is the global one.
+    model the only row of the state's models is the global one. Its mean is by examples; the authors' code averages
+    unweighted, which is the aggregation "uniform_mean".
 
     Args:
       training: Local hyper-parameters, of both models.

@@ -251,7 +251,8 @@ class FedGWCParameters(Parameters):
       gamma: γ of the affinity exp(-γ d²) of two clients' perceptions (authors' code: 0.1).
       tolerance: ε: interactions have settled while the mean square of their changes is below this (authors' code:
         1e-5, with ten of a hundred clients a round; they change more where cohorts are smaller or a larger share).
-      most_parts: A cluster is split into so many parts at most at once (authors' code: 4).
+      most_parts: A cluster is split into so many parts at most at once (authors' code: 4, and as many as
+        cohorts fit into it).
       least_clients: One with fewer clients is not split (authors' code: one with no more than a cohort has).
     """
 

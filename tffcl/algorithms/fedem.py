@@ -75,7 +75,8 @@ def build_fedem(
     From the paper: E-step, M-step and weighted local training (Alg. 1), the mean by examples, the mixture
     of predictions, newcomers that find their mixture of models that stay as they are. Ours: the K models are
     drawn as IFCA's; an evaluation lets everybody find its mixture so, too, as clients that were in few rounds keep an
-    old one. Traffic is K models each way.
+    old one. Means are of the clients of a round; the authors' code counts all others too, with the models as they were.
+    Traffic is K models each way.
 
     Args:
       parameters: K.

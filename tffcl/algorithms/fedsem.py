@@ -135,8 +135,9 @@ def build_fedsem(
     """Builds FedSEM: k-means on the clients' models in every round.
 
     The clients of a round are clustered by their trained models, weighted means of which are the next centres; a centre
-    that nobody is near to stays, and so does the cluster of a client that does not take part. FLT's code instead
-    clusters the stored models of all clients in every round, of which most are old.
+    that nobody is near to stays, and so does the cluster of a client that does not take part. Weights are numbers of
+    examples, as in FLT's code, which instead clusters the stored models of all clients in every round, of which most
+    are old.
 
     The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes
     part for the first time after the first round trains the initial model first, at the first round's learning rate,

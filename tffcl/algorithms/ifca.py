@@ -318,8 +318,9 @@ def build_ifca(
 ) -> Method:
     """Builds IFCA: K models, of which every client takes the one of least loss.
 
-    Models are averaged with the clients' numbers of examples as weights. A client's assignment is what it chose when
-    last asked; `choose` asks everyone. Newcomers choose as all others do.
+    Models are averaged with the clients' numbers of examples as weights, as in the authors' code for FEMNIST; in Alg. 1
+    and their code for CIFAR-10 all clients count the same, which is the aggregation "uniform_mean" here. A client's
+    assignment is what it chose when last asked; `choose` asks everyone. Newcomers choose as all others do.
 
     Args:
       parameters: K, start and choice.

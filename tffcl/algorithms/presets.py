@@ -260,10 +260,11 @@ def build_kfed(
 
     Before training every client runs Lloyd's method on its own examples and sends its centres (Alg. 1); the server
     starts Lloyd's method at those of one client and at the farthest others, one after another, and groups all centres
-    (Alg. 2). Both are from the paper, which clusters the examples of all clients so. That a client as a whole is in the
-    cluster of most of its centres, and trains the model of that cluster, is the paper's use for personalised learning;
-    which cluster it is among equals, and newcomers, who are placed by their own centres, are ours. See
-    `signatures.centres` for the start on the clients. Other arguments are as of `build_fedavg`.
+    (Alg. 2), until nothing changes, as in its authors' code. Both are from the paper, which clusters the examples of
+    all clients so. That a client as a whole is in the cluster of most of its centres, and trains the model of that
+    cluster, is the paper's use for personalised learning; which cluster it is among equals, and newcomers, who are
+    placed by their own centres, are ours. See `signatures.centres` for the start on the clients. Other arguments are as
+    of `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
@@ -313,6 +314,8 @@ def build_emd_cfl(
       tenth of them at most, after a random projection that the server does not know. Here all send outputs under one
       model, that of the warm-up, without the exchange of C² encoders; see `signatures.predictions`. Nothing hides them.
     - Clients with the same neighbours are a cluster there; here it is a tree, which gives disjoint clusters always.
+    - What it costs to move a point is its Euclidean distance here, and in the authors' code 1 minus the cosine, so that
+      their tolerance of 0.1 is no `threshold` of ours.
 
     Other arguments are as of `build_fedavg`.
 

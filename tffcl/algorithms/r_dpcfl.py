@@ -127,7 +127,8 @@ def build_r_dpcfl(
     choose. Ours: noise hides clients, not examples, on the clipped and projected update and by `aggregation`; the code
     fits two principal components, with equal weights; choices are IFCA's, by training loss, in every round and hidden
     as its are, where the code's are noised accuracies in a tenth of the rounds; all models start from the initial one,
-    and at least one round is drawn; M is given (the paper can take the one of least MPO); newcomers, see `admit`.
+    and at least one round is drawn; means are by examples where nothing is private, the code's unweighted; M is given
+    (the paper can take the one of least MPO); newcomers, see `admit`.
 
     Args:
       parameters: How many clusters, for how long they are drawn, and what clients send.
