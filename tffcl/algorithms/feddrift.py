@@ -130,8 +130,9 @@ def build_feddrift(
     new model is a copy of the one of least loss, and until it was trained it is for nobody else and does not merge.
     Ours: every `check_every`-th round begins a time step, for the clients of that round, whether data have changed or
     not; L_ij is a loss on what these hold then, as that of the model which they have and, unless it drifted away, of
-    the one which they had, in the paper on all that cluster j ever held; who was never asked has the model of least
-    loss.
+    the one which they had, in the paper on all that cluster j ever held; models that merge count by the clients of all
+    now and at the last check, in the authors' code by those of every time step so far; who was never asked has the
+    model of least loss.
 
     Args:
       parameters: Threshold, measure and start.
