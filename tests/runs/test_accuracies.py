@@ -174,9 +174,11 @@ def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
     np.testing.assert_array_equal(first[took_part], second[took_part])
     assert (first[~took_part] != second[~took_part]).any()
     notes = [note for note in placed.summary["notes"] if "place_unseen" in note]
-    assert len(notes) == 1 and notes[0].startswith(f"who has not taken part, {sum(~took_part)} clients, was tested")
+    assert len(notes) == 1 and notes[0].startswith(
+        f"those who have not taken part ({sum(~took_part)} clients) were tested"
+    )
     strangers = placed.trained.model_of(np.flatnonzero(~took_part)[0])  # which is not the one that all start from
-    assert notes[0].endswith("has in the result and its export the one of clients of whom nothing is known")
+    assert notes[0].endswith("have in the result and its export that of clients of whom nothing is known")
     np.testing.assert_array_equal(strangers, placed.trained.state.models[0])
     assert not np.array_equal(strangers, placed.trained.method.model.initial)
     with np.load(placed.out / "confusion.npz") as found:  # the members are those of clients.csv

@@ -571,7 +571,7 @@ def test_clients_that_secure_sums_would_not_hide_are_in_the_notes(model, populat
     assert notes(2) == []
     assert any(note.startswith("never moved: model 0, 1; with secure sums") for note in notes(1, build_ifca))
     (note,) = notes(1)
-    assert note.startswith("in no round asked to train: 2 of the 2 clients that were drawn") and note.endswith(
+    assert note.startswith("never asked to train: 2 of the 2 clients that were drawn") and note.endswith(
         "no client has trained"
     )
 

@@ -641,7 +641,7 @@ def test_who_was_drawn_and_never_asked_to_train_is_counted(monkeypatch):
         protocol=PlannedRounds(9), population=types.SimpleNamespace(client_ids=np.arange(4)),
     )  # fmt: skip
     (note,) = write_results._notes_of_waiting(run)
-    assert note.startswith("in no round asked to train: 2 of the 3 clients that were drawn (with secure sums")
+    assert note.startswith("never asked to train: 2 of the 3 clients that were drawn (with secure sums")
     run.totals.rounds_trained = np.ones(4)
     assert write_results._notes_of_waiting(run) == []
 

@@ -89,8 +89,8 @@ def _notes_of_placing(run: Run) -> list[str]:
     if not run.protocol.place_unseen or not unseen or type(run.method).place is Method.place:
         return []
     return [
-        f"who has not taken part, {counted(unseen, 'client')}, was tested with the model of the closest cluster "
-        "(place_unseen), and has in the result and its export the one of clients of whom nothing is known"
+        f"those who have not taken part ({counted(unseen, 'client')}) were tested with the model of the closest "
+        "cluster (place_unseen), and have in the result and its export that of clients of whom nothing is known"
     ]
 
 
@@ -106,9 +106,7 @@ def _notes_of_waiting(run: Run) -> list[str]:
         return []
     whose = "" if trained.any() else "; no client has trained"
     why = "with secure sums a cluster of fewer than min_cluster_size clients in a round waits"
-    return [
-        f"in no round asked to train: {never} of the {counted(len(drawn), 'client')} that were drawn ({why}){whose}"
-    ]
+    return [f"never asked to train: {never} of the {counted(len(drawn), 'client')} that were drawn ({why}){whose}"]
 
 
 def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
