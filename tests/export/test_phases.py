@@ -157,13 +157,14 @@ def test_what_the_coordinator_does_is_told_where_rounds_alone_do_not_go_on_as_th
 
 
 GIVEN, CHOSEN = "; the coordinator gives every client its key", "among the models, or weighs them, itself"
+FORCED = "; the coordinator gives every client the row that it must take (`forced`), or lets it choose"
 
 
 @pytest.mark.parametrize(
     "needed, choose, fields, decides",
     [
-        (1, False, ["key"], GIVEN), (2, True, ["key"], GIVEN), (1, True, ["forced"], CHOSEN),
-        (1, True, ["forced", "key"], CHOSEN), (2, True, ["kept"], CHOSEN), (1, False, ["weights"], "every round"),
+        (1, False, ["key"], GIVEN), (2, True, ["key"], GIVEN), (1, True, ["forced"], FORCED),
+        (1, True, ["forced", "key"], FORCED), (2, True, ["kept"], CHOSEN), (1, False, ["weights"], "every round"),
     ],
 )  # fmt: skip
 def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose, fields, decides):

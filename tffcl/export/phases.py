@@ -98,7 +98,7 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
     if "training" in computations:
         phases.append({
             "phase": "training",
-            "when": "; ".join(["every round", *_who_decides(method, computations["training"])]),
+            "when": "; ".join(["every round", *_who_decides(method, computations)]),
             **note,
             "computation": "training",
             "server_value": "initial at first, trained to go on from this run",
@@ -113,11 +113,13 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
     return phases
 
 
-def _who_decides(method: Method, training: tff.Computation) -> list[str]:
-    """Says by whom a client of a round gets its model, as far as what it is given tells it."""
-    given = tff.structure.name_list(training.type_signature.parameter[1].member)
+def _who_decides(method: Method, computations: Mapping[str, tff.Computation]) -> list[str]:
+    """Says by whom a client of a round gets its model, as far as what it is given and asked for before tells it."""
+    given = tff.structure.name_list(computations["training"].type_signature.parameter[1].member)
     if "key" in given and ("forced" not in given or not method.clients_choose):
         return ["the coordinator gives every client its key"]  # also what it was asked for before the round
+    if "forced" in given and "choices" in computations:
+        return ["the coordinator gives every client the row that it must take (`forced`), or lets it choose"]
     return ["every client chooses among the models, or weighs them, itself"] if method.clients_choose else []
 
 
