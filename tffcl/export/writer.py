@@ -16,6 +16,7 @@ from tffcl.algorithms.method import Exports, Method
 from tffcl.client_work.evaluation import build_mixed_outputs
 from tffcl.clients.client_state import KeptStore, write_arrays
 from tffcl.clients.simulation_context import simulating
+from tffcl.display import counted
 from tffcl.errors import UserError, argument
 from tffcl.export import deployment_forms
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
@@ -327,14 +328,15 @@ def assignments(method: Method, state, called: Callable[[int], str]) -> list[lis
 def describe(manifest: dict, to: str | pathlib.Path, *, more: str = "") -> str:
     """Returns what was written as a few lines, for a terminal; `more` are options of the command that checks it."""
     run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
-    lines = [f"{to}: {run}, {len(manifest['files'])} files"]
+    lines = [f"{to}: {run}, {counted(len(manifest['files']), 'file')}"]
     for name, about in manifest["computations"].items():
         made = [kind for kind, form in about.get("forms", {}).items() if "directory" in form]
         lines.append(f"  {about['file']}" + (f"; forms: {', '.join(made)}" if made else ""))
         missing = about.get("device_operations", {}).get("not_in_tflite_select_ops")
         if missing:
             lines.append(f"    operations of clients that TFLite's select ops lack: {', '.join(missing)}")
-    lines.append(f"  saved_model: {manifest['model']['models']} models of {manifest['model']['parameters']} parameters")
+    models = counted(manifest["model"]["models"], "model")
+    lines.append(f"  saved_model: {models} of {manifest['model']['parameters']} parameters")
     if "features" in manifest["model"]:
         lines.append(
             "  it takes features, not rows of the table: model.features of manifest.json says how they are made"
