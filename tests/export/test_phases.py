@@ -202,7 +202,7 @@ def test_a_terminal_is_told_which_forms_there_are_and_what_devices_lack():
         "model": {"models": 2, "parameters": 5},
     }  # fmt: skip
     assert describe(manifest, "to", more=" --trust-builders").splitlines() == [
-        "to: pacfl on mine after round 3, 1 files",
+        "to: pacfl on mine after round 3, 1 file",
         "  i.pb",
         "  t.pb; forms: map_reduce",
         "    operations of clients that TFLite's select ops lack: Svd",
