@@ -111,5 +111,7 @@ def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference
 
 
 def test_a_run_that_ended_in_its_warm_up_is_not_exported(flux, population):
-    with pytest.raises(UserError, match="rounds train one model .warm_up_rounds., and the run ended in them"):
+    with pytest.raises(
+        UserError, match="rounds? one model is trained .warm_up_rounds., and this run ended in that time"
+    ):
         flux.exports().server_values(flux.initialize(population))

@@ -117,7 +117,7 @@ def test_a_warm_start_is_fedavg_first_and_everyone_goes_on_from_there(tff_worker
     cold = build_lg_fedavg(model, TRAINING)
     first = train(method, population, COHORTS[:1])
     assert first.models.shape == (1, model.size)
-    with pytest.raises(UserError, match="the first 2 rounds share the whole model"):
+    with pytest.raises(UserError, match="for 2 rounds the whole model is shared"):
         method.exports().server_values(first)
     warm, averaged = train(method, population, COHORTS[:2]), reference("fedavg", COHORTS[:2])[1]
     assert_close(models_of(method, warm, population), averaged)

@@ -126,7 +126,7 @@ def flt(model, **how):
             lambda model: parts.build_rr_cluster(
                 model, TRAINING, parts.RRClusterParameters(start="warm_up", rebalance_by="counts")
             ),
-            "in the first 5 rounds .* in random equal groups; .* by the counts of the rounds before",
+            "up to round 5 .* in random equal groups; .* by the counts of the rounds before",
         ),
         (
             lambda model: parts.build_ifca(

@@ -48,7 +48,7 @@ class FLUX(EngineMethod):
 
     def __init__(self, engine: ClusteredTraining, parameters: FLUXParameters):
         super().__init__("flux", engine)
-        after = f"after {parameters.warm_up_rounds} rounds"
+        after = f"after {counted(parameters.warm_up_rounds, 'round')}"
         require_shared(self.model, f"{after} clients describe their data with one model")
         first, later = build_descriptors(engine.model), build_descriptors(engine.model, by_class=False)
         self._how, self._newcomers = parameters, later
@@ -70,8 +70,8 @@ class FLUX(EngineMethod):
         """All clients describe their data; every cluster goes on from the warm-up: its model, optimizer and clip."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError(
-                f"{self.name} groups all its clients after {self._how.warm_up_rounds} rounds (warm_up_rounds), and one "
-                "has left before; it may leave later"
+                f"{self.name} groups all its clients after {counted(self._how.warm_up_rounds, 'round')} "
+                "(warm_up_rounds), and one has left before; it may leave later"
             )
         described = self._described(self._collection, state.models[0], population)
         points, spans = groupings.scaled(described)
@@ -134,7 +134,7 @@ class FLUX(EngineMethod):
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:
-                raise ended_within(f"{self._how.warm_up_rounds} rounds train one model (warm_up_rounds)")
+                raise ended_within(self._how.warm_up_rounds, "one model is trained (warm_up_rounds)")
             return found.server_values(state)
 
         return dataclasses.replace(found, server_values=values)

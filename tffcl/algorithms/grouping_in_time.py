@@ -105,7 +105,7 @@ class GroupedInTime(Method):
             )
         how.check_engine(one_shot.engine.counts_members)
         if isinstance(how.when, int) and one_shot.clustering.signature.model is not None:
-            require_shared(self.model, f"after {how.when} rounds clients describe their data with one model")
+            require_shared(self.model, f"after {counted(how.when, 'round')} clients describe their data with one model")
 
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)
@@ -322,7 +322,7 @@ class GroupedInTime(Method):
 
         def values(state: GroupedState) -> dict:
             if state.warm is not None:
-                raise ended_within(f"{how.when} rounds train one model (when)")
+                raise ended_within(how.when, "one model is trained (when)")
             if state.met is None:
                 raise UserError(
                     "nobody has taken part in this run, so that it has no clusters; export one that trained longer"

@@ -36,10 +36,10 @@ from tffcl.trace_cache import built_once
 # What a deployment must know of how a run begins, beside its first values.
 _BEGINS = {
     "attracting": "the first models are drawn again until each is chosen by enough clients: initial is the first draw",
-    "warm_up": "in the first {warm_up_rounds} rounds the coordinator gives each client a row (`forced`), {forced}",
+    "warm_up": "up to round {warm_up_rounds} the coordinator gives each client a row (`forced`), {forced}",
     "fedavg": (
-        "the first {fedavg_rounds} rounds are FedAvg's (`forced` 0 for everyone); then every row has the layers of "
-        "row 0 but for the last, which is drawn for each"
+        "up to round {fedavg_rounds} it is FedAvg (`forced` 0 for everyone); then every row has the layers of row 0 "
+        "but for the last, which is drawn for each"
     ),
 }
 _MOST_DRAWS = 200
@@ -290,7 +290,7 @@ class IFCA(Choosing):
     def exports(self) -> Exports:
         def values(state: IFCAState) -> dict:
             if state.averaging >= 0:
-                raise ended_within(f"{self._fedavg_rounds} rounds are FedAvg's (fedavg_rounds)")
+                raise ended_within(self._fedavg_rounds, "it is FedAvg (fedavg_rounds)")
             return {"models": state.models}
 
         first = (

@@ -256,7 +256,7 @@ class PartlySharedTraining(ClusteredTraining):
     def exports(self, **more) -> Exports:
         def values(state: ClusteredState) -> dict:
             if self._is_whole(state):
-                raise ended_within(f"{self.whole_rounds} rounds share the whole model (fedavg_rounds)")
+                raise ended_within(self.whole_rounds, "the whole model is shared (fedavg_rounds)")
             return self.broadcast(state)
 
         if self.whole:

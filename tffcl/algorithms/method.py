@@ -16,7 +16,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, index_of
-from tffcl.display import Shown, listed
+from tffcl.display import Shown, counted, listed
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import check_start
@@ -366,10 +366,12 @@ class Method(abc.ABC):
         return state
 
 
-def ended_within(first_rounds: str) -> UserError:
+def ended_within(rounds: int, what: str) -> UserError:
     """Returns the error for the export of a run that ended in first rounds which are not yet the method's own, e.g. a
     warm-up."""
-    return UserError(f"the first {first_rounds}, and the run ended in them; export one that trained longer")
+    return UserError(
+        f"for {counted(rounds, 'round')} {what}, and this run ended in that time; export one that trained longer"
+    )
 
 
 Build = TypeVar("Build", bound=Callable)

@@ -15,6 +15,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, joined_order
 from tffcl.clients.simulation_context import current
 from tffcl.clustering.groupings import fit_mixture, largest_overlap
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
@@ -88,13 +89,14 @@ class RDPCFL(IFCA):
         return self.joining * len(after.client_ids) if before is None else Traffic()
 
     def views(self, state: RDPCFLState) -> Views:
-        note = f"the clusters of updates overlap by {state.overlap:.2g}; drawn for {state.soft_rounds} more rounds"
+        left = counted(state.soft_rounds, "more round")
+        note = f"the clusters of updates overlap by {state.overlap:.2g}; drawn for {left}"
         return dataclasses.replace(Choosing.views(self, state), notes=(note, *self._notes_of_waiting(state)))
 
     def exports(self) -> Exports:
         found = super().exports()
         draws = (
-            f"at first, for {self._how.soft_rounds} rounds at most, the coordinator draws each client's row (`forced`) "
+            f"up to round {self._how.soft_rounds} at the latest the coordinator draws each client's row (`forced`) "
             "by a mixture of Gaussians that it fits to the signatures; then clients choose; clustering/state.npz has "
             "the `probabilities` of this run's clients, and for how many more `soft_rounds` they are drawn; a newcomer "
             "chooses when it joins, and keeps that row as long as others are drawn"
