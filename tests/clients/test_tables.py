@@ -168,11 +168,17 @@ def test_several_inputs_labels_groups_and_a_column_of_tests(small):
     assert population.example_spec["x"] == {"body": tf.TensorSpec([2], tf.float32), "age": tf.TensorSpec([1], tf.int64)}
     assert population.feature_names == {"body": ("pulse", "smokes"), "age": ("age",)}
     assert population.groups.tolist() == [0, 1] and population.sizes.tolist() == [2, 2]
+    assert population.shown_groups.tolist() == ["x", "y"] and read(small).shown_groups is None
+    assert population.restricted([1]).shown_groups.tolist() == ["y"]
     assert population.test(1).x["age"].tolist() == [[70]]
     numbered = read(small.assign(user=[*"abcdef"], town=[2, 10, 1] * 2), group="town")
     assert numbered.groups.tolist() == [1, 2, 0, 1, 2, 0]  # 10 is after 2
     later = small.assign(user="g", town=10.0)  # as pandas has whole numbers beside missing ones
     assert read(later, group="town", known=numbered).groups.tolist() == [2]
+    assert read(later, group="town", known=numbered).shown_groups.tolist() == ["10"]
+    anew = read(small.assign(user=[*"abcdef"], town=[2, 10, 0] * 2), group="town", standardize=False)
+    assert "it has other names of true groups" in why_not_after(numbered, anew)
+    assert not why_not_after(numbered, read(later.assign(town=3), group="town", known=numbered))
     several = read(small, features=["smokes"], label=["age", "pulse"])
     np.testing.assert_array_equal(several.train(0).y, [[20, 60], [40, 80], [60, 70]])
     again = read(small, features=["age", "pulse"], label=None)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tffcl.algorithms.clustered_training import build_clustered_round, round_computations
 from tffcl.algorithms.method import Exports, Method, Views
-from tffcl.clients.population import index_of
+from tffcl.clients.arrays import index_of
 from tffcl.errors import UserError
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic

@@ -25,9 +25,10 @@ from tffcl.choices import GAP, SELF
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrays import index_of
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, index_of, joined_order
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clients.simulation_context import current
 from tffcl.clustering import self_distance
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, renumbered

@@ -13,9 +13,10 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.contract import traits
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrays import index_of
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, index_of
+from tffcl.clients.population import Population
 from tffcl.display import Shown, counted, listed
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel

@@ -199,6 +199,21 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=int if all(map(str.isdecimal, names)) else None)
 
 
+def index_of(known: np.ndarray, client_ids) -> np.ndarray:
+    """Returns the positions of `client_ids` in the ascending `known`; UserError if one is missing."""
+    wanted = np.atleast_1d(np.asarray(client_ids))
+    rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    if not np.array_equal(known[rows], wanted):
+        missing = wanted[known[rows] != wanted][0]
+        raise UserError(f"client {missing} is not known; there are {len(known)} clients, {known[0]} to {known[-1]}")
+    return rows
+
+
+def called(numbers: np.ndarray | None, names: Sequence[str] | None) -> np.ndarray | None:
+    """Returns what each of some numbers is called: its name, or the number itself where there are no names."""
+    return numbers if numbers is None or not names else np.array(names)[numbers]
+
+
 def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):
     """Raises UserError if whole numbers are labels that could be meant as the names of other classes, or bools are
     where classes have other names.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tffcl.clients import client_examples, sources, splits
+from tffcl.clients import arrays, client_examples, sources, splits
 from tffcl.clients.client_examples import ClientExamples, CountedExamples, CountedField, PooledExamples, held, pooled
 from tffcl.clients.folders import read_folders
 from tffcl.clients.simulation_context import current
@@ -39,6 +39,7 @@ class Population(Shown):
       versions: `int32 [N]`, how often each client's training data have changed; default: `later` of `train` counts it.
       label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
+      group_names: What each true group is called, by its number; None where groups have numbers only.
       note: What a reader of results should know of the data; else "".
       names: What each client is called in files and messages, where that is not its ID.
       label_names: What each class is called, where labels were texts or bools; else None.
@@ -55,6 +56,7 @@ class Population(Shown):
     versions: np.ndarray | None = None
     label_counts: np.ndarray | None = CountedField()  # type: ignore[assignment]  # which gives an array or None
     groups: np.ndarray | None = None
+    group_names: tuple[str, ...] | None = None
     note: str = ""
     names: np.ndarray | None = None
     label_names: tuple[str, ...] | None = None
@@ -103,7 +105,7 @@ class Population(Shown):
           UserError: If one is not of this population.
         """
         if self.names is None or not any(isinstance(each, str) for each in np.atleast_1d(client_ids).tolist()):
-            return index_of(self.client_ids, client_ids)
+            return arrays.index_of(self.client_ids, client_ids)
         rows = {name: row for row, name in enumerate(self.names.tolist())}
         try:
             return np.array([rows[name] for name in np.atleast_1d(client_ids).tolist()])
@@ -135,6 +137,11 @@ class Population(Shown):
     def shown_ids(self) -> np.ndarray:
         """What the clients are called: their names, or their IDs."""
         return self.client_ids if self.names is None else self.names
+
+    @property
+    def shown_groups(self) -> np.ndarray | None:
+        """What the true group of each client is called: its name, or its number; None where there are none."""
+        return arrays.called(self.groups, self.group_names)
 
     def _number(self, client: int | str) -> int:
         """The ID of a client that is given by it, or by its name."""
@@ -332,7 +339,7 @@ class Population(Shown):
           validation: The share of each client's other rows that it neither trains nor is tested on.
           seed: Decides which rows these are; who else is in the table does not. A client with more rows than in an
             earlier table is split anew: a column of bools as `test` keeps rows of tests apart over time.
-          group: A column of the true group of each client.
+          group: A column of the true group of each client, which is called so in files and pictures.
           missing: What happens to rows with missing values: "refuse" (default), "drop" leaves them out, "mean" puts the
             column's mean for a number and no category for a category.
           standardize: Which columns of numbers become of mean 0 and deviation 1 on the training examples: True (all,
@@ -456,16 +463,6 @@ class Population(Shown):
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
         fields: dict[str, Any] = {name: None if vars(self)[name] is None else vars(self)[name][rows] for name in by_row}
         return dataclasses.replace(self, **fields)
-
-
-def index_of(known: np.ndarray, client_ids) -> np.ndarray:
-    """Returns the positions of `client_ids` in the ascending `known`; UserError if one is missing."""
-    wanted = np.atleast_1d(np.asarray(client_ids))
-    rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    if not np.array_equal(known[rows], wanted):
-        missing = wanted[known[rows] != wanted][0]
-        raise UserError(f"client {missing} is not known; there are {len(known)} clients, {known[0]} to {known[-1]}")
-    return rows
 
 
 def check_newcomers(state, newcomers: Population):

@@ -311,7 +311,11 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
     # Of newcomers alone nothing was measured.
     measured = known is None or not set(shown).isdisjoint(known.shown_ids.tolist())
     noise = table.rules.measured_noise if table.rules and measured else None
-    return {**found, "groups": groups, "note": table.note, "table": table.rules, "measured_noise": noise}
+    called = table.rules.groups if groups is not None else None
+    return {
+        **found, "groups": groups, "group_names": called, "note": table.note, "table": table.rules,
+        "measured_noise": noise,
+    }  # fmt: skip
 
 
 def _check_pictures(shape: tuple[int, ...], like):

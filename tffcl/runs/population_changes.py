@@ -190,6 +190,8 @@ def why_not_after(before: Population, after: Population, known: Mapping[int, obj
     named = after.label_names not in (None, before.label_names)
     if named and (before.label_names or after.label_names != BOOLS):  # bools are the numbers 0 and 1
         return f"it has other names of labels; {_CURE}"
+    if before.group_names and after.group_names and after.group_names[: len(before.group_names)] != before.group_names:
+        return f"it has other names of true groups; {_CURE}"
     if None not in rules and rules[0] != rules[1]:
         return f"it has other rules of columns; {_CURE}"
     columns = [frame_columns(each) for each in (before, after)]

@@ -13,9 +13,10 @@ import tensorflow as tf
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_mixed_outputs, build_predict, build_probabilities
+from tffcl.clients.arrays import index_of
 from tffcl.clients.client_examples import columns_of
 from tffcl.clients.example_types import as_taken
-from tffcl.clients.population import Population, index_of
+from tffcl.clients.population import Population
 from tffcl.clients.sources import check_columns
 from tffcl.display import Shown, counted, percent
 from tffcl.errors import UserError
@@ -227,7 +228,7 @@ class Result(Shown):
         directory = RunDirectory(out)
         rounds, clients, who = directory.rounds(), read_table(directory / CLIENTS, ["client_id"]), trained.population
         columns: dict = {name: clients.numbers(name) for name in clients.names if name not in _NAMES}
-        columns = {"client_id": who.shown_ids, "true_cluster": who.groups, **columns}
+        columns = {"client_id": who.shown_ids, "true_cluster": who.shown_groups, **columns}
         if "rounds_there" in clients.names:
             columns["rounds_there"] = clients.texts("rounds_there")
         summary = directory.summary() or {}

@@ -314,7 +314,7 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
     labels = population.label_counts
     columns = {
         "client_id": population.shown_ids,
-        "true_cluster": population.groups,
+        "true_cluster": population.shown_groups,
         "cluster": np.asarray(views.clusters),
         **({} if views.mixture is None else {f"weight_{row}": own for row, own in enumerate(views.mixture.T)}),
         "examples": population.sizes,

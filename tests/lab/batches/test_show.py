@@ -152,7 +152,7 @@ def test_sets_of_different_shapes(tmp_path):
     )
     text = show(resolved(path), tmp_path)
     assert "8 clients, 2 true groups of 3 to 5" in text and "images of 32x32x3" in text
-    assert "group 1: 5 clients, 1,500 training examples, labels 10-19" in text
+    assert "group svhn_cropped: 5 clients, 1,500 training examples, labels 10-19" in text
     # How much of a set there is, is said.
     assert ("a part" in text) == ("note:" in text)
 

@@ -73,7 +73,9 @@ def test_a_comparison_on_a_table_has_the_clinics_by_name(compared):
     assert len(rows) == 6 and {row.split(",")[0] for row in rows} < {f"clinic {each}" for each in range(8)}
     summary = tffcl.find_runs(compared)[1].summary
     assert summary["label_names"] == ["benign", "malignant"] and summary["clusters"]["ari"] == 1
+    assert {(row.split(",")[0], row.split(",")[1]) for row in rows} < {(f"clinic {n}", "AB"[n % 2]) for n in range(8)}
     page = (compared / "report.html").read_text()
+    assert re.search(r">A \(\d\)<", page) and re.search(r">B \(\d\)<", page), "the true groups of the two clusters"
     assert "label benign" in page and "features furthest from the mean of all" in page
     described = [name for each in summary["clusters"]["features"].values() for name in each]
     assert len(described) == 6 and set(described) < set(load_breast_cancer().feature_names)
@@ -87,12 +89,14 @@ def test_newcomers_of_a_table_are_told_by_name(compared):
     assert {*names} == {f"clinic {each}" for each in range(8)} - took_part and len(names) == found["newcomers"] == 2
     assert [row["client_id"] for row in rows_of(run / "newcomers.csv")] == names
     assert names[0] in newcomers.describe(found)
+    assert [row["true_cluster"] for row in found["clients"]] == ["AB"[int(name[-1]) % 2] for name in names]
 
 
 @pytest.mark.slow
 def test_show_and_export_take_a_table(table, compared, capsys, monkeypatch):
     assert main(["show", str(table), "--out", str(table.parent / "shown")]) == 0
-    assert "8 clients, 2 true groups" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "8 clients, 2 true groups" in told and "  group A: 4 clients" in told
     run, exported = compared / "fedavg" / "seed-0", table.parent / "exported"
     assert main(["export", str(run), "--to", str(exported)]) == 0
     assert "it takes features, not rows of the table: model.features of manifest.json" in capsys.readouterr().out

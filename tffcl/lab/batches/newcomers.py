@@ -214,13 +214,13 @@ def _metrics(joined: _Joined) -> dict:
 
 def _rows(federated, joined: _Joined) -> list[dict]:
     """A row a newcomer, as newcomers.csv has it."""
-    truth, everyone = federated.true_groups, joined.everyone
+    truth, everyone = federated.shown_groups, joined.everyone
     named = everyone.shown_ids[everyone.index(joined.client_ids)].tolist()
     further = {f"{kind}_{name}": own for name, each in joined.metrics.items() for kind, own in each.items()}
     return [
         {
             "client_id": named[row],
-            "true_cluster": None if truth is None else int(truth[client]),
+            "true_cluster": None if truth is None else truth[client].item(),
             "cluster": int(joined.clusters[row]),
             "founded": bool(joined.founded[row]),
             "examples": len(federated.train_indices[client]),

@@ -2,10 +2,11 @@
 
 import pathlib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tffcl.clients import arrays
 from tffcl.clients.cohort import stream
 from tffcl.display import counted, ranges
 from tffcl.lab.datasets.core import FederatedDataset
@@ -54,7 +55,7 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     drawn = {"sizes.png": lambda: figures.client_sizes_figure(sizes)}
     if counts is not None:
         called = {"client_ids": federated.client_names, "label_names": federated.class_names}
-        drawn = {"labels.png": lambda: figures.label_histograms(counts, federated.true_groups, **called)} | drawn
+        drawn = {"labels.png": lambda: figures.label_histograms(counts, federated.shown_groups, **called)} | drawn
     if _are_drawn(federated):
         drawn["samples.png"] = lambda: figures.sample_pictures(*_samples(federated))
     written = []
@@ -79,12 +80,18 @@ def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], 
 
 def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
     """Training indices by name of the group; of the first clients where there are not two groups."""
-    parts, groups = federated.train_indices, federated.true_groups
-    if groups is None or not np.any(groups != groups[0]):
+    parts, members = federated.train_indices, _members(federated)
+    if len(members) < 2:
         named = federated.client_names or [f"client {client}" for client in range(len(parts))]
         return dict(zip(named[:_MOST_CLIENTS], parts))
-    members = {f"group {group}": np.flatnonzero(groups == group) for group in np.unique(groups)}
     return {name: np.unique(np.concatenate([parts[each] for each in own])) for name, own in members.items()}
+
+
+def _members(federated: FederatedDataset) -> dict[str, np.ndarray]:
+    """The clients of each true group, by what it is called; empty where there are no groups."""
+    numbers, members = np.unique([] if federated.true_groups is None else federated.true_groups, return_inverse=True)
+    named = arrays.called(numbers.astype(int), federated.group_names)
+    return {f"group {name}": np.flatnonzero(members == place) for place, name in enumerate(named)}
 
 
 def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -117,7 +124,7 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     yield f"  skew of sizes: Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
     if counts is not None and not _are_drawn(federated):
         yield from _label_lines(counts, federated.client_names, federated.class_names)
-    yield from _group_lines(sizes, counts, federated.true_groups, federated.transforms)
+    yield from _group_lines(sizes, counts, _members(federated), federated.transforms)
     if federated.note:
         yield f"  note: {federated.note}"
 
@@ -160,19 +167,20 @@ def _groups_in_words(groups: np.ndarray | None) -> str:
 
 
 def _group_lines(
-    sizes: np.ndarray, counts: np.ndarray | None, groups: np.ndarray | None, transforms: Sequence[Transform] | None
+    sizes: np.ndarray,
+    counts: np.ndarray | None,
+    groups: Mapping[str, np.ndarray],
+    transforms: Sequence[Transform] | None,
 ) -> Iterator[str]:
-    names = [] if groups is None else np.unique(groups)
-    for group in names[:_MOST_GROUPS] if len(names) > 1 else []:
-        members = np.flatnonzero(groups == group)
+    for name, members in list(groups.items())[:_MOST_GROUPS] if len(groups) > 1 else []:
         held = "" if counts is None else f", labels {ranges(np.flatnonzero(counts[members].sum(axis=0)))}"
         # Of partitions of one's own a group may have several.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
         change = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
         many = f"{counted(len(members), 'client')}, {counted(sizes[members].sum(), 'training example')}"
-        yield f"  group {group}: {many}{held}{change}"
-    if len(names) > _MOST_GROUPS:
-        yield f"  and {len(names) - _MOST_GROUPS} more groups"
+        yield f"  {name}: {many}{held}{change}"
+    if len(groups) > _MOST_GROUPS:
+        yield f"  and {len(groups) - _MOST_GROUPS} more groups"
 
 
 def _label_lines(

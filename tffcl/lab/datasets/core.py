@@ -31,6 +31,7 @@ class Dataset(Shown):
       attribute_names: Names of the columns of `Images.attributes`; else empty.
       owner_names: What each natural client is called, to which `Images.owner` are indices; empty for numbers.
       owner_groups: int32, the true group of each natural client, or None.
+      group_names: What each true group is called, by its number; None where groups have numbers only.
       measured_noise: As of `clients.population.Population`: None for sets whose constants are public.
       table: What the examples are rows of, see `Images.row`; else None.
     """
@@ -47,6 +48,7 @@ class Dataset(Shown):
     attribute_names: tuple[str, ...] = ()
     owner_names: tuple[str, ...] = ()
     owner_groups: np.ndarray | None = None
+    group_names: tuple[str, ...] | None = None
     measured_noise: float | None = None
     table: Table | None = None
 
@@ -177,6 +179,7 @@ class Partition(Shown):
       groups: int32 [N], the group each client was made in, or None where there are no true groups.
       transforms: What happens to each client's examples, or None for nothing.
       names: What each client is called, all different, or None: they are counted from 0.
+      group_names: What each group is called, by its number, or None.
     """
 
     train: tuple[np.ndarray, ...]
@@ -184,6 +187,7 @@ class Partition(Shown):
     groups: np.ndarray | None = None
     transforms: tuple[Transform, ...] | None = None
     names: tuple[str, ...] | None = None
+    group_names: tuple[str, ...] | None = None
 
     def facts(self):
         """How many clients hold how much."""
@@ -223,6 +227,11 @@ class FederatedDataset(Dataset):
     transforms: tuple[Transform, ...] | None = None
     validation_indices: tuple[np.ndarray, ...] | None = None
     client_names: tuple[str, ...] | None = None
+
+    @property
+    def shown_groups(self) -> np.ndarray | None:
+        """What the true group of each client is called: its name, or its number; None where there are none."""
+        return arrays.called(self.true_groups, self.group_names)
 
     @property
     def num_clients(self) -> int:

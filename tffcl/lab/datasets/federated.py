@@ -200,6 +200,7 @@ def federated(
         std=dataset.std, train_indices=train_indices, test_indices=test_indices, true_groups=groups,
         class_names=dataset.class_names, note=dataset.note, measured_noise=noise,
         server=server and dataset.featured(server), transforms=partition.transforms, client_names=partition.names,
+        group_names=partition.group_names,
         table=None if partition.transforms else dataset.table, validation_indices=validation_indices or None,
     )  # fmt: skip
 

@@ -29,8 +29,8 @@ class Block:
 def ranks(names: Sequence) -> np.ndarray:
     """Returns for each name the place of its group among the groups.
 
-    Numbers are ordered as numbers, also where they are written as text; a missing name ("" or a negative number)
-    comes last.
+    Numbers are ordered as numbers, also where they are written as text; a missing name ("", or a negative number that
+    is no text) comes last.
     """
     distinct, inverse = np.unique(np.asarray(names), return_inverse=True)
     place = np.empty(len(distinct), int)
@@ -80,4 +80,6 @@ def _natural(name) -> tuple[bool, float, str]:
         number = float(text)
     except ValueError:
         return (text == "", np.inf, text)
-    return (number < 0, number, text)
+    if np.isnan(number):  # a text, too
+        return (False, np.inf, text)
+    return (number < 0 and not isinstance(name, str), number, text)

@@ -39,6 +39,7 @@ def build_population(federated: FederatedDataset, clients=None, *, versions: np.
         versions=np.zeros(len(ids), np.int32) if versions is None else versions[ids].astype(np.int32),
         label_counts=None if counts is None else counts[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
+        group_names=federated.group_names,
         note=federated.note,
         measured_noise=federated.measured_noise,
         table=federated.table and federated.table.rules,

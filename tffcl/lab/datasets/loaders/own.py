@@ -101,6 +101,7 @@ def _dataset(name: str, table: Table) -> Dataset:
         owner_names=tuple(map(str, owners)),
         measured_noise=0.0 if are_images else table.rules and table.rules.measured_noise,
         owner_groups=table.groups and np.array([table.groups[owner] for owner in owners], np.int32),
+        group_names=table.rules.groups if table.groups else None,
         table=table if table.rules else None,
     )  # fmt: skip
 

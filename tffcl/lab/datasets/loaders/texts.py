@@ -63,7 +63,7 @@ def load_texts(
     versions = f"Python {platform.python_version()} and TensorFlow {importlib.metadata.version('tensorflow')}"
     return Dataset(
         "texts", train, test, len(_NAMES), 0.0, 1.0, _NAMES, f"texts of {versions}",
-        owner_names=tuple(owners), owner_groups=np.array(groups, np.int32),
+        owner_names=tuple(owners), owner_groups=np.array(groups, np.int32), group_names=tuple(kinds),
     )  # fmt: skip
 
 

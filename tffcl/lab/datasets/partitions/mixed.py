@@ -145,7 +145,7 @@ def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share
     for name, held in zip(dataset.source_names, sources, strict=True):
         enough(clients // len(sources), len(held), f"examples of {name}")
         train += [joined([part]) for part in equal_parts(held, clients // len(sources), rng)]
-    return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=_domains(dataset, groups))
+    return _completed(dataset, train, test, seed, groups)
 
 
 @validated
@@ -202,7 +202,13 @@ def mix4(
         examples = [held[labels == label] for label in np.unique(labels)]
         deal = _draw_each if share else _deal_once
         train += deal(examples, block, per_class, name, rng)
-    return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=_domains(dataset, groups))
+    return _completed(dataset, train, test, seed, groups)
+
+
+def _completed(dataset: Dataset, train: list[np.ndarray], test: str, seed: int, groups: np.ndarray) -> Partition:
+    """The partition whose true groups are the data sets."""
+    partition = with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=_domains(dataset, groups))
+    return dataclasses.replace(partition, group_names=dataset.source_names)
 
 
 def _counts(counts, names) -> list[int]:

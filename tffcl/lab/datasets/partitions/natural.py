@@ -67,8 +67,10 @@ def by_owner(
     groups = None if dataset.owner_groups is None else dataset.owner_groups[chosen]
     names = tuple(dataset.owner_names[owner] for owner in chosen) if dataset.owner_names else None
     if test == "own":
-        return Partition(tuple(held), tuple(joined([own[owner]]) for owner in chosen), groups, names=names)
-    return dataclasses.replace(with_tests(dataset, held, test=test, seed=seed, groups=groups), names=names)
+        partition = Partition(tuple(held), tuple(joined([own[owner]]) for owner in chosen), groups)
+    else:
+        partition = with_tests(dataset, held, test=test, seed=seed, groups=groups)
+    return dataclasses.replace(partition, names=names, group_names=dataset.group_names)
 
 
 @validated
@@ -115,7 +117,8 @@ def by_attribute(
         enough(clients // len(attributes), len(held), f"images with only {dataset.attribute_names[column]}")
         train += [joined([part]) for part in equal_parts(held, clients // len(attributes), rng)]
         tests.append(_only(dataset.test.attributes[:, columns], columns.index(column)))
-    return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))
+    partition = with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))
+    return dataclasses.replace(partition, group_names=tuple(attributes))
 
 
 def _only(chosen: np.ndarray, column: int) -> np.ndarray:

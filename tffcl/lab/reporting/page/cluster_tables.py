@@ -116,7 +116,8 @@ def _features(run: RunFiles, cluster: str) -> Cell:
     """By which features a cluster of a table's rows is apart."""
     own = run.summary["clusters"]["features"].get(cluster)
     names = own if isinstance(own, Mapping) else {}
-    parts = [f"{name} {run.number('clusters', 'features', cluster, name):+.1f}".replace("-", "−") for name in names]
+    values = {name: round(run.number("clusters", "features", cluster, name), 1) + 0.0 for name in names}  # not -0.0
+    parts = [f"{name} {value:+.1f}".replace("-", "−") for name, value in values.items()]
     return Cell(", ".join(parts) or MISSING, words=True)
 
 
