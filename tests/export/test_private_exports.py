@@ -81,7 +81,7 @@ def test_the_script_runs_secure_rounds(exported, worker, capfd):
         runpy.run_path(str(to / "run_one_round.py"))["main"]()
     finally:
         worker.use_local_worker()
-    (moved,) = re.findall(r"clients moved 1 models by (\d+\.\d+)", capfd.readouterr().out)
+    (moved,) = re.findall(r"clients moved 1 model by (\d+\.\d+)", capfd.readouterr().out)
     assert 0 < float(moved) < 1
 
 

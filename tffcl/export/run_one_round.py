@@ -29,11 +29,12 @@ def main():
     state, clients = value(f"check/{name}.input.pb", kind)
     state = value("state/trained.pb", kind[0]) if (HERE / "state" / "trained.pb").is_file() else state
     after, _, *kept = training(state, clients)
-    print(*(f"{len(each)} clients keep values between rounds" for each in kept))
+    told = f"{len(clients)} client{'s' * (len(clients) != 1)}"
+    print(*(f"{told} kept values for their next round\n" for _ in kept), end="")
     if "models" in dir(kind[0].member):
         before, trained = np.asarray(state["models"]), np.asarray(after["models"])
         moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
-        print(f"{len(clients)} clients moved {len(trained)} models{moved}")
+        print(f"{told} moved {len(trained)} model{'s' * (len(trained) != 1)}{moved}")
         if moved and np.array_equal(trained, before):
             print("nothing moved: a private mean leaves a model as it is where the noisy number of clients is small")
 

@@ -274,10 +274,11 @@ def test_the_clusters_of_a_run(runs):
 def test_bars_stand_at_their_labels(runs, comparison_path, classes):
     counts = np.zeros((18, classes), int)
     counts[:, -1], counts[:, 3] = 4, 1
+    counts[runs[2].clients.cluster == 1, 3] = 0
     run = dataclasses.replace(runs[2], clients=dataclasses.replace(runs[2].clients, label_counts=counts))
     page = render([run], [], comparison_path)
     bars = re.findall(r'<svg class="bars".*?</svg>', page, re.DOTALL)
-    assert len(bars) == 3
+    assert len(bars) == 3 and f"1 label, most {classes - 1} (100 %)" in page
     if classes == 10:  # each says its own
         places = [
             (float(x), float(h))

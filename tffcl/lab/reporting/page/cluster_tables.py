@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from PIL import Image
 
+from tffcl.display import counted
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.comparison_table import further_columns
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
@@ -95,20 +96,20 @@ def _least(values: np.ndarray) -> float:
 
 def _groups_in_words(groups: np.ndarray) -> str:
     """The true groups of a cluster, those with most clients first: "2 (9), 0 (1)"."""
-    counted = collections.Counter(groups.tolist()).most_common()
-    named = [f"{ordering.cluster_name(group)} ({count})" for group, count in counted[:_MOST_GROUPS]]
-    return ", ".join(named) + (f" and {len(counted) - _MOST_GROUPS} more" if len(counted) > _MOST_GROUPS else "")
+    found = collections.Counter(groups.tolist()).most_common()
+    named = [f"{ordering.cluster_name(group)} ({count})" for group, count in found[:_MOST_GROUPS]]
+    return ", ".join(named) + (f" and {len(found) - _MOST_GROUPS} more" if len(found) > _MOST_GROUPS else "")
 
 
 def _label_profile(counts: np.ndarray, names: Sequence[str]) -> Cell:
     """The labels of a cluster as bars, as high as their share of the largest; sorted by the most frequent label."""
     total, greatest = max(1, counts.sum()), max(1, counts.max())
     bars = [
-        (count / greatest, f"label {label}: {100 * count / total:.1f} %, {count:,} examples")
+        (count / greatest, f"label {label}: {100 * count / total:.1f} %, {counted(count, 'example')}")
         for label, count in zip(names, counts, strict=True)
     ]
     held = np.flatnonzero(counts)
-    words = f"{len(held)} labels, most {names[counts.argmax()]} ({100 * counts.max() / total:.0f} %)"
+    words = f"{counted(len(held), 'label')}, most {names[counts.argmax()]} ({100 * counts.max() / total:.0f} %)"
     return Cell(words, int(counts.argmax()), bars=bars if len(bars) <= _MOST_BARS else ())
 
 
