@@ -173,6 +173,10 @@ def test_newcomers_and_evaluations_find_the_best_mixture_of_the_models_as_they_a
     np.testing.assert_allclose(chosen.mixture[3], joined.mixture[3], atol=1e-6)
     np.testing.assert_array_equal(mixtures_of(chosen, population), mixtures_of(joined, population))
     assert not np.array_equal(chosen.mixture, state.mixture)
+    # A model is used by who has any weight of it, whichever weighs most.
+    assert not method.views(dataclasses.replace(joined, assignment=joined.assignment * 0)).notes
+    (note,) = method.views(dataclasses.replace(joined, mixture=joined.mixture * [1, 1, 0])).notes
+    assert note.startswith("no client uses 1 of the 3 models")
 
 
 def composed(model, **more):

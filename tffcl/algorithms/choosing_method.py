@@ -133,14 +133,14 @@ def losses_of_few(
     return few, np.where(np.isfinite(losses), losses, np.float32(np.inf))
 
 
-def notes_of_models(model: FlatModel, assignment: np.ndarray, num_clusters: int) -> tuple[str, ...]:
+def notes_of_models(model: FlatModel, used: np.ndarray, num_clusters: int) -> tuple[str, ...]:
     """What a reader should know of K models that start apart: what became of given weights, and which have no client.
 
     Args:
-      assignment: `int32 [N]`, the model of each client.
+      used: `int [n]`, the models of the clients, all that have a weight in their mixtures.
       num_clusters: K.
     """
-    empty, found = num_clusters - len(np.unique(assignment)), []
+    empty, found = num_clusters - len(np.unique(used)), []
     if num_clusters > 1 and model.has_trained_weights:
         found.append(
             f"the weights of {model.name} were trained before: its {num_clusters} models began as these, each with a "

@@ -136,7 +136,7 @@ class SoftMethod(Method):
         return dataclasses.replace(state, **extended(state, newcomers, found.argmax(axis=1), mixture=found))
 
     def views(self, state: SoftState) -> Views:
-        notes = notes_of_models(self.model, state.assignment, self._count)
+        notes = notes_of_models(self.model, np.nonzero(state.mixture)[1], self._count)
         mixture = state.mixture if self._count > 1 else None
         return Views(state.client_ids, state.assignment, mixture=mixture, notes=notes)
 
