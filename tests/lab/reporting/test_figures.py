@@ -12,6 +12,7 @@ from scipy.cluster import hierarchy
 from tffcl.lab.reporting import batch_index, comparison_table, figures, ordering, style
 from tffcl.lab.reporting.figures import rounds
 from tffcl.lab.reporting.figures.rounds import over_seeds
+from tffcl.lab.reporting.page.panels import panels_of
 from tffcl.runs.metrics import rows_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -361,6 +362,9 @@ def test_neither_tensorflow_nor_pyplot_is_imported(comparison_path):
 
 
 def test_names_of_clients_are_no_formulas(recwarn):
-    names = [r"$\frac{$", "$x$", "\x1b[31m", "a\nb"]
-    assert style.to_png(figures.proximity_figure(1 - np.eye(4), client_ids=names, unit="degrees"))
+    names = [r"$\frac{$", "$x$", "\x1b[31m", "a\nb", "東京"]
+    figure = figures.proximity_figure(1 - np.eye(5), client_ids=names, unit="degrees")
+    figure.axes[0].plot([0, 1], label="東京")
+    style.legend_below(figure, 3)
+    assert style.to_png(figure) and style.to_bytes(figure, "pdf") and panels_of("proximity", figure)
     assert not recwarn.list  # of letters that a font has not, which would be printed as they are

@@ -74,6 +74,15 @@ def test_where_there_are_other_metrics_alone_no_accuracy_is_drawn(run):
     of_numbers = dataclasses.replace(run, clients=clients)
     names = {row.name for row in report_figures.OF_RUNS if row.draw([of_numbers]) is not None}
     assert "metrics" in names and not {"accuracy", "traffic", "clients"} & names
+    summary = {name: own for name, own in run.summary["metrics"].items() if name != "accuracy"}
+    of_numbers = dataclasses.replace(of_numbers, summary=run.summary | {"metrics": summary})
+    heads = cluster_tables.clusters_table(of_numbers, compared=False).heads
+    assert "AUC" in heads and not {"cluster %", "worst client %", "local %"} & set(heads)
+    assert not {"cluster %", "local %"} & set(cluster_tables.clients_table(of_numbers).heads)
+    compared = cluster_tables.clients_compared([of_numbers])
+    assert compared.heads[-3:] == ["cluster", "cluster AUC", "local AUC"]
+    assert compared.cells[0][-2].text == f"{run.clients.further['cluster_auc'][0]:.3f}"
+    assert cluster_tables.clients_compared([run]).heads[-2:] == ["cluster %", "local %"]
 
 
 def test_confusions_are_of_the_test_examples_of_each_cluster(run):

@@ -309,7 +309,8 @@ def test_labels_are_drawn_once_for_the_same_clusters(comparison_path):
     ]
     page = render([fedavg, same, pacfl], pictures, comparison_path)
     assert re.findall(r'data-name="labels-(.*?)"', page) == ["fedavg", "pacfl"]
-    assert "The clusters are those of fedavg" in page
+    assert "The clusters are those of fedavg; who holds which labels is shown there." in page
+    assert "The clusters are those of fedavg." in render([fedavg, same, pacfl], [], comparison_path)
 
 
 def test_a_page_of_ten_runs_and_a_hundred_rounds_is_no_burden(runs, comparison_path, tmp_path):

@@ -71,8 +71,8 @@ LEGEND = (
     ),
 )
 CAUTION = (
-    "The three accuracies answer three questions. Compare methods within a column, never the local accuracy of one "
-    "with the global accuracy of another."
+    "“cluster”, “local” and “global” answer three questions. Compare methods within a column, never the local value of "
+    "one with the global value of another."
 )
 
 

@@ -258,8 +258,9 @@ def _cluster_group(
     own = [picture for picture in pictures if picture.number in (number, None)]
     same = [each.method for each in before if cluster_tables.same_clusters(each, run)]
     if same:
-        own = [picture for picture in own if picture.name != f"labels-{run.method}"]
-        note = f"{note} The clusters are those of {same[0]}; who holds which labels is shown there.".lstrip()
+        drawn = [picture for picture in own if picture.name != f"labels-{run.method}"]
+        there = "; who holds which labels is shown there" if len(drawn) < len(own) else ""
+        own, note = drawn, f"{note} The clusters are those of {same[0]}{there}.".lstrip()
     return _Group(f"{run.method}, seed {run.seed}" if several else "", number if several else None, own, table, note)
 
 

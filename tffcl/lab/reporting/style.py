@@ -1,5 +1,6 @@
 """What all figures share: their class, colours, what they say on the page, and small manners of drawing."""
 
+import contextlib
 import dataclasses
 import io
 import pathlib
@@ -172,15 +173,21 @@ def client_name(client: object) -> str:
     return f"client {client}" if str(client).isdigit() else str(client)
 
 
+@contextlib.contextmanager
+def letters_as_boxes():
+    """Lets a letter that the font lacks be a box in a picture, without a warning; tables and the page have it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
+
+
+@letters_as_boxes()
 def to_png(figure: Figure) -> bytes:
     """Returns the picture of a figure."""
     data = io.BytesIO()
     take_literally(figure)
-    with warnings.catch_warnings():
-        # A letter that the font lacks is a box in the picture; tables and the page have it.
-        warnings.filterwarnings("ignore", "Glyph .* missing from")
-        # Without the metadata the same files give the same bytes, whatever matplotlib's version.
-        figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
+    # Without the metadata the same files give the same bytes, whatever matplotlib's version.
+    figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
     return data.getvalue()
 
 
@@ -190,6 +197,7 @@ def take_literally(figure: Figure):
         text.set_parse_math(False)
 
 
+@letters_as_boxes()
 def to_bytes(figure: Figure, format: str) -> bytes:
     """Returns a figure as "svg", whose texts stay texts, or "pdf", the same bytes each time."""
     data, dated = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[format]
@@ -241,6 +249,7 @@ def tick_ratios(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+@letters_as_boxes()
 def legend_below(figure: Figure, most: int, **look) -> None:
     """Writes the legend of a figure under its panels, in as many columns as there is room for, `most` at most."""
     for columns in range(most, 0, -1):

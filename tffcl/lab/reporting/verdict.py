@@ -62,7 +62,7 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
     for run in one:
         for beside in (each for each in other if each.seed == run.seed):
             if np.array_equal(run.clients.client_id, beside.clients.client_id):
-                found = measured.scale * (_of_clients(run, measured) - _of_clients(beside, measured))
+                found = measured.scale * (of_clients(run, measured) - of_clients(beside, measured))
                 known = ~np.isnan(found)
                 sets = np.unique(_test_sets([run, beside])[known], return_inverse=True)[1]
                 apart.append(found[known])
@@ -90,7 +90,7 @@ def _by_chance(differences: np.ndarray) -> float:
     return float(scipy.stats.ttest_1samp(differences, 0).pvalue)
 
 
-def _of_clients(run: RunFiles, measured: Metric) -> np.ndarray:
+def of_clients(run: RunFiles, measured: Metric) -> np.ndarray:
     """The metric of each client, as the file has it; NaN where it is not defined."""
     if measured.column == "cluster_accuracy":
         return run.clients.cluster_accuracy

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from tffcl.display import counted
-from tffcl.lab.reporting import ordering, style
+from tffcl.lab.reporting import ordering, style, verdict
 from tffcl.lab.reporting.comparison_table import further_columns
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
 from tffcl.lab.reporting.page.panels import png_address
@@ -59,7 +59,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
         row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
         row += [_features(run, str(found[each].name))] if described else []
         rows.append(row)
-    return Table.of(heads, rows, stacked=True)
+    return Table.of(heads, rows, stacked=True).without_empty()
 
 
 def _of_cluster(run: RunFiles, name: str, cluster: int) -> Cell:
@@ -118,7 +118,7 @@ def _features(run: RunFiles, cluster: str) -> Cell:
     own = run.summary["clusters"]["features"].get(cluster)
     names = own if isinstance(own, Mapping) else {}
     values = {name: round(run.number("clusters", "features", cluster, name), 1) + 0.0 for name in names}  # not -0.0
-    parts = [f"{name} {value:+.1f}".replace("-", "−") for name, value in values.items()]
+    parts = [f"{name} {f'{value:+.1f}'.replace('-', '−')}" for name, value in values.items()]
     return Cell(", ".join(parts) or MISSING, words=True)
 
 
@@ -150,7 +150,7 @@ def clients_table(run: RunFiles) -> Table:
     further = {find(name, [name]): values for name, values in who.further.items()}
     heads += tuple(f"{each.title}{f' {each.unit}' if each.unit else ''}" for each in further)
     columns += tuple([_shown(metric, value) for value in values] for metric, values in further.items())
-    return Table.of(heads, _first_rows(columns))
+    return Table.of(heads, _first_rows(columns)).without_empty()
 
 
 def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
@@ -159,8 +159,8 @@ def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
 
 
 def clients_compared(runs: Sequence[RunFiles]) -> Table | None:
-    """The clusters and accuracies of the same clients under each method; only runs of one seed have the
-    same clients.
+    """The clusters and accuracies, of numbers the first metric, of the same clients under each method; only runs of
+    one seed have the same clients.
     """
     same = [run for run in runs if run.seed == runs[0].seed]
     names = ("client_id", "examples")
@@ -171,14 +171,17 @@ def clients_compared(runs: Sequence[RunFiles]) -> Table | None:
     first = runs[0].clients
     columns = [first.client_id, *([each or MISSING for each in of] for of in (first.true_cluster, first.examples))]
     heads = [Column("client"), Column("true group"), Column("examples")]
+    measured = verdict.measure_of(same)
+    of_numbers = measured is not None and all(np.isnan(run.clients.cluster_accuracy).all() for run in same)
     for run in same:
-        heads += [Column(name, run.method) for name in ("cluster", "cluster %", "local %")]
-        columns += [
-            _clusters_of(run),
-            map(percent, run.clients.cluster_accuracy),
-            map(percent, run.clients.local_accuracy),
-        ]
-    return Table(heads, _first_rows(columns))
+        heads.append(Column("cluster", run.method))
+        columns.append(_clusters_of(run))
+        for metric in rows_of(measured.source[1])[:2] if of_numbers else ():
+            heads.append(Column(f"{metric.header} {metric.group}", run.method))
+            columns.append([_shown(metric, value) for value in verdict.of_clients(run, metric)])
+        heads += [Column(name, run.method) for name in ("cluster %", "local %")]
+        columns += [map(percent, run.clients.cluster_accuracy), map(percent, run.clients.local_accuracy)]
+    return Table(heads, _first_rows(columns)).without_empty()
 
 
 def _clusters_of(run: RunFiles) -> list[object]:

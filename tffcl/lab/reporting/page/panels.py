@@ -66,6 +66,7 @@ def scale_colors() -> str:
     return "".join(bytes(color[:3]).hex() for color in colormaps["viridis"](range(256), bytes=True))
 
 
+@style.letters_as_boxes()
 def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
     """Returns the panels of a figure, which is changed: other pictures of it are to be made before.
 
