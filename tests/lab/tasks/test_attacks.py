@@ -126,6 +126,11 @@ def test_whom_imitators_imitate_stays_when_others_join(population):
     before = settings.with_imitators(at_first, malicious, 0)
     assert before.signed_as == {3: 1, 4: 2} != settings.with_imitators(everyone, malicious, 0).signed_as
     assert settings.with_imitators(everyone, malicious, 0, before).signed_as == before.signed_as
+    named = dataclasses.replace(at_first, group_names=("MRI", "1"))  # a number is a name, too, and no place
+    assert settings.with_imitators(named, malicious, "MRI").signed_as == before.signed_as
+    assert settings.with_imitators(named, np.array([1, 4], np.int32), 1).signed_as == {1: 3}
+    with pytest.raises(UserError, match="imitates is 0; it must be a group with benign clients, one of 1, MRI"):
+        settings.with_imitators(named, malicious[:1], 0)
 
 
 def run(task, out, label="fedavg", **overrides):

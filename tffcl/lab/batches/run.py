@@ -92,7 +92,7 @@ def run(
     attack, malicious = config.attack, config.attack.malicious(config.participants(federated.num_clients), config.seed)
     if result is not None and len(malicious):
         clients = result.trained.population
-        outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
+        outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.shown_groups)
         note = note_of(outcome, users=is_reference(config.base))
         result.summary.update(attack=outcome, notes=[*result.summary["notes"], note])
         directory.write_summary(result.summary)

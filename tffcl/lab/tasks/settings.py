@@ -13,6 +13,7 @@ import numpy as np
 
 from tffcl.choices import LOCAL_OPTIMIZERS, OPTIMIZER_STATES, PRECISIONS
 from tffcl.client_work.local_training import LearningRateDecay, LocalTraining
+from tffcl.clients.arrays import in_order
 from tffcl.clients.cohort import SAMPLINGS, stream
 from tffcl.display import counted
 from tffcl.errors import UserError
@@ -206,17 +207,18 @@ class AttackSettings(Parameters):
       share: Of the clients that are malicious, drawn by the seed; 0 is none.
       strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5
         standard deviations for "lie", 10 times the update for "model_replacement".
-      imitates: The true group that malicious clients pretend to be of: those of other groups sign the examples of a
-        benign client of it. Not set: they sign their own; of the kind "imitation" 0.
+      imitates: The true group that malicious clients pretend to be of, by its number, or its name where groups have
+        names: those of other groups sign the examples of a benign client of it. Not set: they sign their own; of the
+        kind "imitation" 0.
     """
 
     kind: one_of(ATTACKS) = "sign_flip"
     share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     strength: Positive | None = None
-    imitates: Whole | None = None
+    imitates: Whole | str | None = None
 
     @property
-    def imitated_group(self) -> int | None:
+    def imitated_group(self) -> int | str | None:
         """The group that malicious clients pretend to be of; None where they sign what they hold."""
         return 0 if self.imitates is None and self.kind == "imitation" else self.imitates
 
@@ -247,7 +249,7 @@ def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: 
 
 
 def with_imitators(
-    population: "Population", malicious: np.ndarray, group: int, before: "Population | None" = None
+    population: "Population", malicious: np.ndarray, group: int | str, before: "Population | None" = None
 ) -> "Population":
     """Returns the population in which malicious clients of other groups sign what benign clients of a group hold.
 
@@ -260,18 +262,18 @@ def with_imitators(
     Raises:
       UserError: If there are no true groups, or nobody benign is of this one.
     """
-    if population.groups is None:
+    if population.shown_groups is None:
         raise UserError(
             "attack.imitates needs true groups, which this partition does not have", table="attack", key="imitates"
         )
-    bad = np.isin(population.client_ids, malicious)
-    models = population.client_ids[~bad & (population.groups == group)]
+    bad, groups = np.isin(population.client_ids, malicious), population.shown_groups.astype(str)
+    models = population.client_ids[~bad & (groups == str(group))]
     if not len(models):
-        known = ", ".join(map(str, np.unique(population.groups[~bad])))
+        known = ", ".join(in_order(set(groups[~bad].tolist())))
         raise wrong("imitates", group, f"it must be a group with benign clients, one of {known}")
     if before is not None:
         return dataclasses.replace(population, signed_as=before.signed_as)
-    strangers = population.client_ids[bad & (population.groups != group)]
+    strangers = population.client_ids[bad & (groups != str(group))]
     signed_as = {int(client): int(models[place % len(models)]) for place, client in enumerate(strangers)}
     return dataclasses.replace(population, signed_as=signed_as)
 
@@ -290,7 +292,7 @@ def outcome_of(
       malicious: IDs of the malicious clients.
       clients: The columns of clients.csv.
       ids: The clients' IDs, in the order of these.
-      groups: Their true groups, where there are such.
+      groups: Their true groups, as they are called, where there are such.
 
     Returns:
       `kind`, `share`, `malicious` (what these are called) and `benign_accuracy`: mean of the cluster accuracy over the
@@ -307,7 +309,7 @@ def outcome_of(
         members[str(cluster)] = {"benign": int(np.sum(own & ~bad)), "malicious": int(np.sum(own & bad))}
     mean = float(accuracy[known].mean()) if known.any() else None
     ended = {
-        str(names[row]): {"cluster": int(clusters[row]), **({} if groups is None else {"group": int(groups[row])})}
+        str(names[row]): {"cluster": int(clusters[row]), **({} if groups is None else {"group": groups[row].item()})}
         for row in np.flatnonzero(bad)
     }
     imitated = {} if settings.imitated_group is None else {"imitates": settings.imitated_group}
