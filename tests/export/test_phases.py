@@ -98,7 +98,12 @@ def flt(model, **how):
     [
         (
             lambda model: flt(model, change_flags=3, period=4),
-            "anew when more than 3 .* multiple of 4 .* before the first",
+            "anew when more than 3 .* multiple of 4 .* before the first.* sign when they join: .* nearer than `gamma`",
+        ),
+        (lambda model: flt(model, clusters="disjoint"), r"nearest \(Python, tffcl.clustering.taskonomy\)$"),
+        (
+            lambda model: parts.build_composed(model, TRAINING, parts.ComposedParameters(grouping="soft", threshold=4)),
+            "sign when they join: .*temperature is a tenth of the mean distance .* new one, whose model it uses alone",
         ),
         (lambda model: parts.build_fedgwc(model, TRAINING), "splits a cluster whose `interactions` .* have settled"),
         (

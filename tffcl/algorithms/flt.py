@@ -186,6 +186,14 @@ _ANEW = (
     "that is a multiple of {period} (None: never): all fine-tune the encoder that they keep and send centres again, of "
     "which there is no computation here: `signature` is that of before the first round"
 )
+_NEWCOMERS = (
+    "sign when they join: each is in the cluster to whose members its centres are nearest (Python, "
+    "tffcl.clustering.taskonomy)"
+)
+_RELATED = (
+    "; it is related to all who are nearer than `gamma` (of clustering/state.npz) in the map, and starts from the mean "
+    "of their models, or where there are none from the nearest client's"
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -438,6 +446,7 @@ class FLT(Method):
 
     def exports(self) -> Exports:
         clustering = {"unit": _UNIT, "tree_unit": _TREE_UNIT, "metric": self._parameters.metric, "linkage": "ward"}
+        clustering["newcomers"] = _NEWCOMERS + _RELATED * self._joint
         found = self._rounds.exports(
             build=lambda: {"signature": build_collection(self._signature)}, clustering=clustering, sign=self._sign
         )

@@ -389,8 +389,8 @@ class OneShot(EngineMethod):
 
 
 _NEWCOMERS = (
-    "sign when they join: each is in the nearest cluster or, farther from it than the threshold, where the number of "
-    "clusters is not given, in a new one (Python, tffcl.clustering.newcomers)"
+    "sign when they join: each is in the nearest cluster or, farther from it than the threshold, in a new one, unless "
+    "the number of clusters is given or a rule has found a single one (Python, tffcl.clustering.newcomers)"
 )
 
 

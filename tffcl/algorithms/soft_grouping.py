@@ -36,6 +36,13 @@ _OF_TRAINING = (
     "the coordinator gives each client the weights of its mixture (`weights`), from the distances of signatures, and "
     "by how much the round moves each model (`moves`): the sum of its clients' weights in it, 1 at most"
 )
+_NEWCOMERS = (
+    "sign when they join: the weights of each are softmax(-distance / temperature) of its mean distances to the "
+    "members of the clusters (Python, tffcl.algorithms.soft_grouping), where temperature is {temperature}; one that is "
+    "farther from the nearest cluster than the threshold founds a new one, whose model it uses alone, unless the "
+    "number of clusters is given or a rule has found a single one; the weights of all others stay"
+)
+_TEMPERATURE = "a tenth of the mean distance of two clients that are there"  # where none is given, see `memberships`
 
 
 @built_once
@@ -154,11 +161,12 @@ class SoftGrouping(OneShot):
             first = {"models": self.engine.first_models(len(values["models"]))}
             return {**signature, **round_computations(self._round(len(first["models"])), first)}
 
+        temperature = _TEMPERATURE if self._temperature is None else f"{self._temperature:g}"
         return Exports(
             lambda: build_for({"models": self.engine.first_models(self.clustering.num_clusters or 1)}),
             server_values=lambda state: {"models": state.models},
             summed=summed_form(self._round(1)) and (lambda clusters: summed_form(self._round(clusters))(clusters)),
-            clustering=self.clustering.described(),
+            clustering={**self.clustering.described(), "newcomers": _NEWCOMERS.format(temperature=temperature)},
             build_for=build_for,
             members_needed=lambda: self._round(1).members_needed,
             when={"training": _OF_TRAINING},
