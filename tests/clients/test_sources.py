@@ -128,6 +128,29 @@ def test_inputs_of_all_clients_are_in_one_order():
     assert [list(population.train(client).x) for client in range(2)] == [["age", "words"]] * 2
 
 
+def test_groups_are_held_by_name_and_newcomers_go_on_with_their_numbers():
+    known = Population.from_arrays({client: (X, Y) for client in ("a", "b", "c")})
+    grouped = known.with_groups({"b": "ward 2", "a": "ward 10", "c": "ward 2"})
+    assert known.groups is None and grouped.groups.tolist() == [0, 1, 1]
+    assert grouped.shown_groups.tolist() == ["ward 10", "ward 2", "ward 2"]
+    new = Population.from_arrays({"d": (X, Y), "b": (X, Y)}, known=grouped)
+    joined = new.with_groups({"d": "ward 1", "b": "ward 2"}, known=grouped)
+    assert joined.groups.tolist() == [1, 2] and not why_not_after(grouped, joined)
+    assert "other names of true groups" in why_not_after(grouped, new.with_groups({"d": "ward 1", "b": "ward 2"}))
+    numbered = Population.from_arrays({7: (X, Y), 8: (X, Y)}).with_groups({8: 2, 7: np.int64(10)})
+    assert numbered.shown_groups.tolist() == ["10", "2"] and numbered.groups.tolist() == [1, 0]
+    simulated = dataclasses.replace(numbered, groups=np.array([2, 0], np.int32), group_names=None)
+    assert numbered.with_groups({7: 3, 8: 2}, known=simulated).groups.tolist() == [3, 2]
+    for groups, message in (
+        ({"a": "x"}, "client b has no group in groups, and 1 more have none; each must have one"),
+        ({"a": "x", "z": "y"}, "unknown client 'z'"),
+        ({"a": "x", "b": 1, "c": "x"}, "it must be a mapping of clients to texts, or to whole numbers"),
+        (["x", "y", "z"], "it must be a mapping of clients to texts, or to whole numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            known.with_groups(groups)
+
+
 def test_columns_of_frames_are_in_one_order_or_refused(tmp_path):
     """An array of a frame does not know its columns, so that a dose would be taken for an age."""
     given = pd.DataFrame({"age": X[:, 0], "dose": X[:, 1]})

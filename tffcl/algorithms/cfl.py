@@ -14,7 +14,7 @@ from tffcl.algorithms.method import ClusteredState, Exports, Views, method_build
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clustering.groupings import weighted_means
 from tffcl.clustering.hierarchical import bipartition, nearer_second
 from tffcl.models.flat import FlatModel

@@ -16,7 +16,8 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_choose_and_train
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel

@@ -15,7 +15,8 @@ from tffcl.algorithms.each_round_parameters import CLoVEParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.clustering.groupings import group_by_losses
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic

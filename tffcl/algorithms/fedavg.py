@@ -12,7 +12,8 @@ from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod,
 from tffcl.algorithms.method import ClusteredState, Method, method_builder
 from tffcl.algorithms.training_parameters import FedProxParameters
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
 
 

@@ -12,7 +12,8 @@ from tffcl.algorithms.each_round_parameters import FedDriftParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.clustering.hierarchical import build_dendrogram, cut
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic

@@ -20,7 +20,8 @@ from tffcl.algorithms.each_round_parameters import FedGWCParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
+from tffcl.clients.population import Population
 from tffcl.clustering.groupings import single_thread
 from tffcl.models.flat import FlatModel
 

@@ -14,7 +14,8 @@ from tffcl.algorithms.each_round_parameters import FedSEMParameters
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.clustering.groupings import first_groups, nearest_centres, weighted_means
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel

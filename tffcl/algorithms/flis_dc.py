@@ -23,7 +23,8 @@ from tffcl.client_work.client_work import OPTIMIZER, ClientResult, arrays_type
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, joined_order
+from tffcl.clients.newcomers import joined_order
+from tffcl.clients.population import Population
 from tffcl.clustering import vector_distances as inference
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared

@@ -25,7 +25,8 @@ from tffcl.client_work.client_work import ClientResult, ClientWork, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
+from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering import taskonomy as fcr
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, mean_of_members, renumbered

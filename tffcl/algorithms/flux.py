@@ -17,7 +17,8 @@ from tffcl.algorithms.each_round_parameters import FLUXParameters
 from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
+from tffcl.clients.population import Population
 from tffcl.clustering import groupings, hierarchical
 from tffcl.display import counted
 from tffcl.errors import UserError

@@ -16,7 +16,8 @@ from tffcl.algorithms.method import ClusteredState, Method, Views, method_builde
 from tffcl.algorithms.parameters import TRUE, GivenParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.registry import GIVEN, ORACLE
@@ -79,7 +80,7 @@ class Given(EngineMethod):
             if clients.groups is None:
                 raise UserError(
                     f'groups is "{TRUE}", and these clients have no true groups; give a mapping of clients to groups '
-                    "or a CSV file of the columns client and group, or name their column: from_frame(group=...)",
+                    "or a CSV file of the columns client and group, or name their column: from_frame(group=...), or them: clients.with_groups(...)",
                     key="groups",
                 )
             return np.asarray(clients.groups)

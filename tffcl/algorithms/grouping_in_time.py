@@ -28,7 +28,8 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrays import index_of
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
+from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current
 from tffcl.clustering import self_distance
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, renumbered

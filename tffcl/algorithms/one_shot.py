@@ -15,7 +15,8 @@ import numpy as np
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
 from tffcl.choices import GAP, KNEE, SELF
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.clustering import groupings, hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
 from tffcl.clustering.groupings import Grouping

@@ -12,7 +12,8 @@ from tffcl.algorithms.ifca import IFCA, IFCAState
 from tffcl.algorithms.method import Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, joined_order
+from tffcl.clients.newcomers import joined_order
+from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current
 from tffcl.clustering.groupings import fit_mixture, largest_overlap
 from tffcl.display import counted

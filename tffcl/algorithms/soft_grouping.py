@@ -20,7 +20,8 @@ from tffcl.client_work.mixture import build_train_mixture, model_names
 from tffcl.client_work.training import training_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, joined_order
+from tffcl.clients.newcomers import joined_order
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases

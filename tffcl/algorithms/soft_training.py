@@ -12,7 +12,8 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking

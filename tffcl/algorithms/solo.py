@@ -9,7 +9,8 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import rows_with_own
 from tffcl.rounds.composer import Round, Server, compose

@@ -20,7 +20,8 @@ from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining, client_fields, fields_of
 from tffcl.client_work.training import build_bilevel_work, build_train_and_report
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, check_newcomers, extended, joined_order
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
+from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
 from tffcl.clustering.stochastic import KnownClients
 from tffcl.errors import UserError

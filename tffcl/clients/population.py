@@ -15,7 +15,7 @@ from tffcl.clients.simulation_context import current
 from tffcl.clients.tables import TableRules, read_table
 from tffcl.display import Shown, counted, sizes_of
 from tffcl.errors import VALIDATION, UserError, unknown
-from tffcl.validation import Fraction, check_value
+from tffcl.validation import Fraction, check_value, wrong
 
 _MOST_NAMED = 20  # clients that a message lists
 
@@ -457,41 +457,34 @@ class Population(Shown):
             found["note"] = f"{self.note}; what is measured is of validation examples, too".lstrip("; ")
         return dataclasses.replace(self, **found)
 
+    def with_groups(self, groups: Mapping[int | str, int | str], *, known: "Population | None" = None) -> "Population":
+        """Returns the population with true groups, which found clusters are held against.
+
+        Args:
+          groups: What the group of each client is called, text or a whole number, by the client's name, or its ID.
+          known: All clients so far, where these join them or are all of a later round: groups keep their numbers.
+
+        Raises:
+          UserError: If a client has no group, or one is not of this population.
+        """
+        values = list(groups.values()) if isinstance(groups, Mapping) else [None]
+        if not any(all(isinstance(each, kind) for each in values) for kind in (str, (int, np.integer))):
+            raise wrong("groups", groups, "it must be a mapping of clients to texts, or to whole numbers")
+        of_client = {self.id_of(client): str(group) for client, group in groups.items()}
+        missing = [self.name_of(client) for client in self.client_ids.tolist() if client not in of_client]
+        if missing:
+            more = f", and {len(missing) - 1} more have none" if len(missing) > 1 else ""
+            raise UserError(f"client {missing[0]} has no group in groups{more}; each must have one")
+        before = () if known is None or known.groups is None else known.group_names
+        if before is None:  # they are called by their numbers
+            before = tuple(map(str, range(known.groups.max() + 1)))  # type: ignore[union-attr]
+        names = (*before, *arrays.in_order(set(of_client.values()) - set(before)))
+        numbers = [names.index(of_client[client]) for client in self.client_ids.tolist()]
+        return dataclasses.replace(self, groups=np.array(numbers, np.int32), group_names=names)
+
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
         fields: dict[str, Any] = {name: None if vars(self)[name] is None else vars(self)[name][rows] for name in by_row}
         return dataclasses.replace(self, **fields)
-
-
-def check_newcomers(state, newcomers: Population):
-    """Raises UserError if a newcomer is already known."""
-    both = np.intersect1d(state.client_ids, newcomers.client_ids)
-    if both.size:
-        hint = "" if newcomers.names is None else "; build newcomers with known=, the population of all clients so far"
-        raise UserError(f"client {newcomers.name_of(both[0])} is no newcomer: it has an assignment already{hint}")
-
-
-def joined_order(state, newcomers: Population) -> np.ndarray:
-    """Returns places `int [N + B]` that put rows of the old clients, then of newcomers, in ascending order of ID."""
-    return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
-
-
-def extended(state, newcomers: Population, assignment, **further) -> dict[str, Any]:
-    """Puts old and new clients with their clusters in ascending order of ID.
-
-    Args:
-      state: Before.
-      newcomers: Their IDs.
-      assignment: `int32 [B]`, the newcomers' clusters.
-      **further: `[B, ...]`, theirs of other fields of the state that have a row for each client.
-
-    Returns:
-      `client_ids`, `assignment` and the further fields of the next state.
-    """
-    order = joined_order(state, newcomers)
-    theirs = {"client_ids": newcomers.client_ids, "assignment": assignment}
-    known = {name: np.concatenate([getattr(state, name), own]).astype(np.int32) for name, own in theirs.items()}
-    known |= {name: np.concatenate([getattr(state, name), own]) for name, own in further.items()}
-    return {name: rows[order] for name, rows in known.items()}

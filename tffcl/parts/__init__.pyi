@@ -14,9 +14,9 @@ from tffcl.client_work.local_training import LocalTraining as LocalTraining
 from tffcl.client_work.training import build_update_work as build_update_work
 from tffcl.clients.client_examples import ClientExamples as ClientExamples
 from tffcl.clients.cohort import Cohort as Cohort
-from tffcl.clients.population import check_newcomers as check_newcomers
-from tffcl.clients.population import extended as extended
-from tffcl.clients.population import joined_order as joined_order
+from tffcl.clients.newcomers import check_newcomers as check_newcomers
+from tffcl.clients.newcomers import extended as extended
+from tffcl.clients.newcomers import joined_order as joined_order
 from tffcl.clients.simulation_context import simulating as simulating
 from tffcl.clustering.groupings import Grouping as Grouping
 from tffcl.clustering.hierarchical import Dendrogram as Dendrogram
