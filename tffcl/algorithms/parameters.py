@@ -229,8 +229,8 @@ class GivenParameters(Parameters):
     Attributes:
       groups: A mapping of clients, as they are called in files, to groups, text or whole numbers; the path of a CSV
         file (.csv) with the columns client and group; or "true": the true groups of the partition, the column that
-        `Population.from_frame` was told as `group`, or those of `Population.with_groups`. With those of a partition this is the oracle: no method that has
-        to find them may know them.
+        `Population.from_frame` was told as `group`, or those of `Population.with_groups`. With those of a partition
+        this is the oracle: no method that has to find them may know them.
     """
 
     groups: str | dict[str | int, str | int] = TRUE
