@@ -80,8 +80,8 @@ class Given(EngineMethod):
             if clients.groups is None:
                 raise UserError(
                     f'groups is "{TRUE}", and these clients have no true groups; give a mapping of clients to groups '
-                    "or a CSV file of the columns client and group, or name their column, from_frame(group=...), or the "
-                    "groups, clients.with_groups(...)",
+                    "or a CSV file of the columns client and group, or name their column, from_frame(group=...), or "
+                    "the groups, clients.with_groups(...)",
                     key="groups",
                 )
             return np.asarray(clients.groups)
