@@ -11,6 +11,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import batch, compare
 from tffcl.lab.reporting import batch_index, report
 from tffcl.lab.tasks import resolve as config
+from tffcl.lab.tasks import task_file
 from tffcl.runs.run_directory import RunDirectory
 
 
@@ -138,6 +139,23 @@ def test_a_damaged_run_elsewhere_tells_nothing(tmp_path):
     named = tomli_w.dumps({key: asked[0][key] for key in ("task", "algorithm")})
     (place / "config.toml").write_text(f"{named}train = 3\n")
     assert batch.earlier_runs([tmp_path], asked) == {}
+    (place / "config.toml").write_text(tomli_w.dumps(asked[0]))
+    for seconds in ("2", "NaN", "1e999", "-2", "1" + "0" * 400):
+        (place / "summary.json").write_text(f'{{"rounds": 1, "seconds": {{"total": {seconds}}}}}')
+        assert list(batch.earlier_runs([tmp_path], asked).values()) == ([2] if seconds == "2" else [])
+
+
+@pytest.mark.parametrize(
+    "index", ["{", "[]", '{"cells": 3}', '{"cells": [3]}', "CELL 3}]}", 'CELL "/etc"}]}', 'CELL "a\\u0000b"}]}']
+)
+def test_a_damaged_index_of_a_study_tells_nothing(tmp_path, monkeypatch, index):
+    (asked,) = configs([0], ["solo"])
+    (tmp_path / "league").mkdir()
+    cell = f'{{"cells": [{{"task": "{asked.task}", "method": "solo", "directory": '
+    (tmp_path / "league" / "batch.json").write_text(index.replace("CELL ", cell))
+    monkeypatch.setattr(task_file, "results_directory", lambda: tmp_path)
+    job = batch.Job(asked, pathlib.PurePath("x"), "a run")
+    assert batch.Estimate({job: 3}, batch.earlier_places([job])[:-1]).of() == ""
 
 
 def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(

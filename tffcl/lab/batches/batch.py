@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import sys
 import tomllib
@@ -15,7 +16,7 @@ import tomli_w
 from tffcl import runtime
 from tffcl.display import counted
 from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, tell
-from tffcl.files import parse_toml, read_json, read_text, text_of_file
+from tffcl.files import inside, parse_toml, read_json, read_text, text_of_file
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
 from tffcl.lab.batches.run import ObjectRun, run
 from tffcl.lab.reporting.batch_index import BESIDE, INDEX, KINDS, check_ours, read_index, write_index
@@ -362,14 +363,19 @@ class Estimate:
             self._took += rate * rounds
 
 
+# What is of another version, or damaged, tells nothing; an estimate stops no run.
+_DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
+
+
 def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
     """Where earlier runs of jobs may be, beside their own directory; kept results, of which there are thousands, where
     the index of a study has the task and the method."""
     asked, kept = {(job.config.task, job.config.algorithm) for job in jobs}, {}
     for file in sorted(task_file.results_directory().glob(f"*/{INDEX}")):
-        for cell in read_json(file)["cells"]:
-            if cell["directory"] and (cell["task"], cell["method"]) in asked:
-                kept[file.parent / cell["directory"]] = None
+        with contextlib.suppress(*_DAMAGE):
+            for cell in read_json(file)["cells"]:
+                if cell["directory"] and (cell["task"], cell["method"]) in asked:
+                    kept[file.parent / inside(cell["directory"])] = None
     return [*kept, *(pathlib.Path("runs") / task for task in sorted({task for task, _ in asked}))]
 
 
@@ -405,13 +411,11 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
     found = {}
     for root in roots:
         for file in sorted(root.glob(f"**/seed-*/{SUMMARY}")):
-            try:
+            with contextlib.suppress(*_DAMAGE):
                 text = read_text(file.parent / CONFIG)
                 if not any(task in text and algorithm in text for task, algorithm in named):
                     continue
                 key = settings_key(parse_toml(text))
-                if key in wanted:
-                    found[key] = seconds_a_round(json.loads(read_text(file)))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue  # a run of another version, or a damaged one, tells nothing
+                if key in wanted and 0 <= (rate := seconds_a_round(json.loads(read_text(file)))) < math.inf:
+                    found[key] = rate
     return found
