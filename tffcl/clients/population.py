@@ -470,17 +470,22 @@ class Population(Shown):
         values = list(groups.values()) if isinstance(groups, Mapping) else [None]
         if not any(all(isinstance(each, kind) for each in values) for kind in (str, (int, np.integer))):
             raise wrong("groups", groups, "it must be a mapping of clients to texts, or to whole numbers")
-        of_client = {self.id_of(client): str(group) for client, group in groups.items()}
-        missing = [self.name_of(client) for client in self.client_ids.tolist() if client not in of_client]
+        shown = self.shown_ids.tolist()
+        for client in groups.keys() - set(shown):
+            self.id_of(client)  # which refuses it
+        missing = [client for client in shown if client not in groups]
         if missing:
             more = f", and {len(missing) - 1} more have none" if len(missing) > 1 else ""
             raise UserError(f"client {missing[0]} has no group in groups{more}; each must have one")
         before = () if known is None or known.groups is None else known.group_names
         if before is None:  # they are called by their numbers
             before = tuple(map(str, range(known.groups.max() + 1)))  # type: ignore[union-attr]
-        names = (*before, *arrays.in_order(set(of_client.values()) - set(before)))
-        numbers = [names.index(of_client[client]) for client in self.client_ids.tolist()]
-        return dataclasses.replace(self, groups=np.array(numbers, np.int32), group_names=names)
+        called = [str(groups[client]) for client in shown]
+        names = (*before, *arrays.in_order(set(called) - set(before)))
+        numbers = {name: number for number, name in enumerate(names)}
+        return dataclasses.replace(
+            self, groups=np.array([numbers[name] for name in called], np.int32), group_names=names
+        )
 
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
