@@ -4,6 +4,7 @@ checkpoint names.
 
 import contextlib
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -188,6 +189,13 @@ def damaged_by_more_arrays(path):
     np.savez(path, value(1), value(2))
 
 
+def damaged_by_a_place_past_the_end(path):
+    """Of which zipfile raises an EOFError without a word."""
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\3\4") + 29] = 1  # the last array is 256 bytes further
+    path.write_bytes(data)
+
+
 def damaged_by_objects(path):
     np.savez(path, np.array([print] * 5, object))
 
@@ -200,6 +208,7 @@ def damaged_by_objects(path):
         damaged_by_another_type,
         damaged_by_more_arrays,
         damaged_by_objects,
+        damaged_by_a_place_past_the_end,
         lambda path: path.unlink(),
     ],
     ids=lambda damage: damage.__name__.removeprefix("damaged_by_").strip("<>"),
@@ -215,6 +224,23 @@ def test_a_damaged_file_is_one_line_that_names_it(run, damage):
         with pytest.raises(UserError, match=f"{client}.{version}.npz, what client 3 kept, cannot be read") as raised:
             list(loaded.of([3]))
     assert "\n" not in str(raised.value)
+
+
+def test_files_of_others_are_nobodys_and_a_directory_that_cannot_be_read_has_not_lost_them(run, monkeypatch):
+    with run.process(0) as store:
+        kept = KeptStates(value(0)).updated([3], [value(1)])
+        for name in ("my.own.npz", "3.2.copy.npz"):
+            (run.out / "kept" / name).write_bytes(b"mine")
+        run.save(2, kept, store)
+        assert run.files() == [(3, 1)] and len(list((run.out / "kept").iterdir())) == 3
+
+    def scandir(path):  # also of pathlib
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "listdir", scandir)
+    with pytest.raises(UserError, match="kept cannot be read: Permission denied"):
+        run.files()
 
 
 def test_newcomers_need_no_entry(digits):

@@ -7,6 +7,7 @@ size and on disk beyond it. It never counts as traffic.
 import dataclasses
 import itertools
 import pathlib
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.clients.simulation_context import current
-from tffcl.errors import UserError
-from tffcl.files import opened, replacing
+from tffcl.errors import UserError, one_line
+from tffcl.files import entries, opened, replacing
 
+_NAME = re.compile(r"(\d+)\.(\d+)\.npz")
 _RUN = "run"  # which run a file is of
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
@@ -55,8 +57,9 @@ class KeptStore:
         return self._directory
 
     def files(self) -> list[tuple[int, int]]:
-        """Returns `(client, version)` of every file that is there."""
-        return [tuple(map(int, path.name.split(".")[:2])) for path in self.directory.glob("*.*.npz")]
+        """Returns `(client, version)` of every file that is there; UserError if the directory cannot be read."""
+        names = (_NAME.fullmatch(path.name) for path in entries(self.directory))
+        return [(int(name[1]), int(name[2])) for name in names if name]
 
     def write(self, client: int, value) -> tuple[int, int]:
         """Writes a value; returns its version."""
@@ -89,9 +92,7 @@ class KeptStore:
             tf.nest.map_structure(_check_alike, found, like)
             return found
         except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
-            raise UserError(
-                f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})"
-            ) from None
+            raise UserError(f"{path}, what client {client} kept, cannot be read ({one_line(error)})") from None
 
     def remove_all_but(self, named: Iterable[tuple[int, int]]):
         """Removes the files of versions that are not named."""

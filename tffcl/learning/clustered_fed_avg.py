@@ -21,7 +21,7 @@ from tffcl.client_work import evaluation
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
-from tffcl.errors import UserError
+from tffcl.errors import UserError, one_line
 from tffcl.models.flat import FlatModel, one_array
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.composer import Round, by_examples, compose, uniform
@@ -147,7 +147,7 @@ def _checked(factory, model: FlatModel, num_clusters: int):
         factory.create(update, *map(tff.TensorType, weight))
     except (AttributeError, TypeError) as error:
         raise UserError(
-            f"model_aggregator cannot aggregate {update} ({str(error).splitlines()[0][:100]}); a factory for means is "
+            f"model_aggregator cannot aggregate {update} ({one_line(error)[:100]}); a factory for means is "
             "put inside the clusters by ClusteredMeanFactory(num_clusters, factory)"
         ) from None
     return factory

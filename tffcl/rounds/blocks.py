@@ -24,7 +24,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.clients.client_state import bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import current
-from tffcl.errors import UserError
+from tffcl.errors import UserError, one_line
 from tffcl.rounds import shards
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.server import Replacing
@@ -121,7 +121,7 @@ def _shards(composed: Round, cohort: Cohort, blocks: int) -> int:
     try:
         block_form(composed).sharded_block
     except (TypeError, UserError) as error:
-        current().on_plan(f"the clients of a round are not put into shards: {str(error).splitlines()[0]}")
+        current().on_plan(f"the clients of a round are not put into shards: {one_line(error)}")
         return 0
     return wanted
 
@@ -205,10 +205,9 @@ class BlockForm:
         try:
             return tff.backends.mapreduce.get_map_reduce_form_for_computation(aggregate, shards.AS_IT_IS)
         except (TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
             raise UserError(
                 "the clients of a round do not fit into memory together, and this aggregation can't be taken in parts "
-                f"({reason}); fewer clients_per_round or more memory would do"
+                f"({one_line(error)}); fewer clients_per_round or more memory would do"
             ) from None
 
     @property
