@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+import tffcl
 from tests.lab.cli.test_cli import fails
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
@@ -106,6 +107,8 @@ def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
     assert f"cluster {test:.2f} ±" in text
     # The heading of the validation accuracies, and three test accuracies of the picked one.
     assert text.count(" %") == 4
+    with pytest.raises(UserError, match="is a search, which has no page"):  # with the test accuracies of all points
+        tffcl.write_report(out)
 
 
 def test_resuming_repeats_nothing(found, monkeypatch):

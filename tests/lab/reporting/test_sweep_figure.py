@@ -1,6 +1,7 @@
 """The table, the picture and the page of a sweep, over runs with genuine numbers."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -147,6 +148,19 @@ def test_without_clustering_errors_the_clusters_are_drawn(tmp_path, make_run):
     assert "clustering error" not in sweeps.to_table(sweep).to_text()
     write_report(tmp_path)
     assert next(csv.DictReader(io.StringIO((tmp_path / "sweep.csv").read_text())))["clustering_error"] == ""
+
+
+def test_the_metric_of_numbers_is_drawn_first(tmp_path, make_run):
+    sweep = sweeps.read_sweep(write_sweep(tmp_path, make_run, [(1,), (2,), (3,)]))
+    for place, point in enumerate(sweep.points):
+        (run,) = point.runs
+        summary = run.summary | {"metrics": {"mae": {kind: {"mean": float(place)} for kind in ("cluster", "local")}}}
+        row = sweeps.Row.of(point.row.algorithm, [dataclasses.replace(run, summary=summary)], sweeps.SWEEP_COLUMNS)
+        sweep.points[place] = dataclasses.replace(point, runs=[dataclasses.replace(run, summary=summary)], row=row)
+    cluster, local, accuracy, *_ = figures.sweep_figure(sweep).axes
+    assert cluster.get_title() == "cluster MAE" and local.get_title() == "local MAE"
+    assert cluster.lines[0].get_ydata().tolist() == [0, 1, 2]
+    assert accuracy.get_title() == "cluster accuracy"
 
 
 def test_no_axis_for_an_unknown_rand_index(tmp_path, make_run):

@@ -32,9 +32,12 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
       Where the page is.
 
     Raises:
-      UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
+      UserError: If a file of a run is missing or damaged, or the directory is that of a search, which has no page, or
+        cannot be written to.
     """
     path = RunDirectory(path).path
+    if sweeps.read_search(path) is not None:  # points are compared by validation examples alone
+        raise UserError(f"{path} is a search, which has no page; `tffcl report {path}` prints what it has found")
     if isinstance(formats, str) or not set(formats).issubset(FORMATS):
         raise UserError(f"formats is {formats!r:.80}; it must be a list of some of {', '.join(sorted(FORMATS))}")
     check_no_link(path / FIGURES)  # before anything is drawn

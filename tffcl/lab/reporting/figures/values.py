@@ -13,7 +13,8 @@ from tffcl.lab.reporting.number_format import show_value
 from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.lab.reporting.sweeps import Point, Sweep
-from tffcl.runs.metrics import ACCURACIES, BY_KEY, Metric
+from tffcl.lab.reporting.verdict import measure_of
+from tffcl.runs.metrics import ACCURACIES, BY_KEY, Metric, rows_of
 
 _ACCURACIES = [BY_KEY[f"{kind}_accuracy"] for kind in ACCURACIES]
 _ERROR, _CLUSTERS = [BY_KEY["clustering_error"]], [BY_KEY["clusters"], BY_KEY["ari"]]
@@ -24,7 +25,8 @@ _OPEN = 4.0  # how many times the largest epsilon lie to the left of "no noise"
 
 
 def sweep_figure(sweep: Sweep) -> ReportFigure:
-    """Draws accuracies and clusters of a sweep against the values of its first setting, a panel for each that is known.
+    """Draws accuracies and clusters of a sweep against the values of its first setting, a panel for each that is known,
+    and before them the metric that runs are compared by where that is another one.
 
     Each value of the second setting has a line in its own colour. With several seeds a line goes through their means
     and its band is their standard deviation. Of the clusters the clustering error is drawn, with its deviation over the
@@ -35,11 +37,13 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     several = len(sweep.labels) == 2
     known = []
     has_errors = any(point.row.stats["clustering_error"].count for point in sweep.points)
-    for metric in (*_ACCURACIES, *(_ERROR if has_errors else _CLUSTERS)):
+    measured = measure_of(sweep.runs)
+    first = rows_of(measured.source[1])[:3] if measured is not None and measured not in _ACCURACIES else ()
+    for metric in (*first, *_ACCURACIES, *(_ERROR if has_errors else _CLUSTERS)):
         series = {number: _series(*line, metric) for number, line in enumerate(lines)}
         series = {number: each for number, each in series.items() if len(each[0])}
         # A method may have a global model at one end only, where its clusters are one: that is no line.
-        least = 2 if metric.key == "global_accuracy" and len(values) > 1 else 1
+        least = 2 if metric.column.startswith("global_") and len(values) > 1 else 1
         if any(len(places) >= least for places, _, _ in series.values()):
             known.append((metric, series))
     figure = style.new_panels(max(1, len(known)), 3.2, below=0.5 + 0.25 * ((len(lines) - 1) // 5) if several else 0)
@@ -114,9 +118,8 @@ def _lines(sweep: Sweep, values: Sequence) -> list[tuple[np.ndarray, list[Point]
 
 def _series(places: np.ndarray, points: Sequence[Point], metric: Metric) -> tuple[np.ndarray, ...]:
     """Where the points of a line are that know a metric: places, means and deviations."""
-    known = [
-        (x, point.row.stats) for x, point in zip(places, points, strict=True) if point.row.stats[metric.name].count
-    ]
+    stats = [(x, point.row.stats) for x, point in zip(places, points, strict=True)]
+    known = [(x, own) for x, own in stats if metric.name in own and own[metric.name].count]
     band = _BANDS.get(metric.key)
     rows = [(x, own[metric.name].mean, own[band].mean if band else own[metric.name].std) for x, own in known]
     return tuple(np.array(rows, float).reshape(-1, 3).T)
