@@ -4,11 +4,39 @@ import json
 import subprocess
 import sys
 
+from tests.lab.reporting.conftest import write_run
 from tffcl.lab.cli.main import main
 
 RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
 SWEEP = ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=150,210"]
 MISTAKES = [
+    (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
+    (["list", "task"], "unknown kind 'task'; did you mean 'tasks'"),
+    (["run", "demo_digits"], "the following arguments are required: --algorithm"),
+    (["run", "demo_digits", "--algorithm", "PACFL"], "unknown algorithm 'PACFL'; did you mean 'pacfl'"),
+    (["compare", "demo_digits", "--algorithms", "Fedavg , solo"], "unknown algorithm 'Fedavg'; did you mean 'fedavg'"),
+    (["run", "demo_digits", "--algorithm", "pacfl,fedavg"], "tffcl compare --algorithms pacfl,fedavg runs several"),
+    (["show", "demo_digit"], "unknown task 'demo_digit'; did you mean 'demo_digits'"),
+    (["run", "Demo_Digits ", "--algorithm", "pacfl"], "did you mean 'demo_digits'"),
+    (["run", "demo_digits.toml", "--algorithm", "pacfl"], "no task file demo_digits.toml; did you mean demo_digits,"),
+    (["run", "nowhere/my.toml", "--algorithm", "pacfl"], "there is no task file nowhere/my.toml"),
+    (["study", "x/flt_table_1.toml"], "there is no study file x/flt_table_1.toml; did you mean flt_table_1,"),
+    (["show", "demo_digits", "--set", "partition.clients=3000"], "3000 clients and only 1347 training examples"),
+    (["report", "nowhere"], "nowhere is not a directory"),
+    ([*RUN, "--set", "pacfl.num_clusters=3"], "unknown section 'pacfl'; did you mean algorithms.pacfl.num_clusters?"),
+    ([*RUN, "--set", "trains.rounds=3"], "did you mean 'train'"),
+    ([*RUN, "--set", "train.rounds=3", "train.momentum=0.5"], "has a --set of its own"),
+    ([*RUN, "--set", "algorithms.pacfl=3"], "[algorithms.pacfl] is 3; it must be a table"),
+    ([*RUN, "--set", "train.rounds=3", "--set", "train.rounds.x=1"], "rounds has a value already"),
+    ([*RUN, "--set", "rounds"], "is not SECTION.KEY=VALUE"),
+    ([*RUN, "--rounds", "0"], "on the command line: train.rounds is 0"),
+    ([*RUN, "--seed", "-1"], "seed is -1"),
+    ([*RUN, "--set", "partition.name=rotatd"], "did you mean 'rotated'"),
+    (
+        ["run", "demo_digits", "--algorithm", "fedavg", "--set", "algorithms.fedavg.num_clusters=2"],
+        "no parameters of its own",
+    ),
+    (["compare", "demo_digits", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),
     ([*RUN, "--set", "model.hiden=3"], "did you mean 'hidden'"),
     ([*RUN, "--set", "model.hidden=x"], "model.hidden is 'x'; it must be a whole number from 1"),
     (["run", "texts_next_character", "--algorithm", "ifca", "--set", "model.unit=3"], "did you mean 'units'"),
@@ -21,7 +49,7 @@ MISTAKES = [
     (["run", "nosuch", "--algorithm", "pacfl"], "unknown task 'nosuch' (the nearest of"),
     (["run", "demo_digits", "--algorithm", "nosuch"], "unknown algorithm 'nosuch'"),
     ([*RUN, "--set", "train.roundz=3"], "did you mean 'rounds'"),
-    ([*RUN, "--set", "train.rounds=x"], "train.rounds is 'x'; it must be a whole number from 1"),
+    ([*RUN, "--set", "train.rounds=x"], "on the command line: train.rounds is 'x'; it must be a whole number from 1"),
     ([*RUN, "--set", "train.learning_rate=nan"], "train.learning_rate is nan"),
     ([*RUN, "--set", "train.early_stopping.metric=ari"], "[train.early_stopping] needs 'patience'"),
     ([*RUN, "--set", "train.early_stopping=3"], "it must be a table or EarlyStopping of metric, patience, min_delta"),
@@ -37,7 +65,7 @@ MISTAKES = [
     ),
     ([*RUN, "--set", "partition.clints=3"], "did you mean 'clients'"),
     ([*RUN, "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
-    ([*RUN, "--set", "model.name=mpl"], "did you mean 'mlp'"),
+    ([*RUN, "--set", "model.name=mpl"], "unknown model 'mpl'; did you mean 'mlp'"),
     ([*RUN, "--set", "algorithms.pacfl.num_vector=3"], "did you mean 'num_vectors'"),
     ([*RUN, "--set", "algorithms.pacfl.metric=x"], "smallest_angle"),
     ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3; it must be a number from 0 or gap, self"),
@@ -110,7 +138,12 @@ with contextlib.redirect_stdout(said):
     main("show demo_digits --seed 2 --set partition.clients=8".split())
 assert "demo_digits, seed 2: digits/rotated" in said.getvalue(), said.getvalue()
 assert "8 clients, 4 true groups of 2" in said.getvalue(), said.getvalue()
-assert not {"tensorflow", "tensorflow_federated"} & set(sys.modules)
+
+# So do the figures of runs, which touch no pyplot either.
+from tffcl.lab.reporting import batch_index, comparison_table, figures, report
+runs = batch_index.find_runs("run")
+figures.accuracy_figure(runs)._repr_png_(), figures.labels_figure(runs[0])
+assert not {"tensorflow", "tensorflow_federated", "matplotlib.pyplot"} & set(sys.modules)
 
 # What the registry points to for the keys of a name is imported without TensorFlow.
 from tffcl.lab.cli import listing
@@ -123,14 +156,15 @@ for kind in listing.kinds():
 """
 
 
-def test_light_commands_mistakes_keys_and_show_need_no_tensorflow(tmp_path):
+def test_light_commands_mistakes_keys_and_figures_need_no_tensorflow(tmp_path):
     """`tffcl show` writes below runs."""
+    write_run(tmp_path / "run")
     arguments = json.dumps([each for each, _ in MISTAKES])
     done = subprocess.run([sys.executable, "-c", _ALONE, arguments], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for (asked, message), (code, said, heavy) in zip(MISTAKES, json.loads(done.stdout), strict=True):
         assert (code, heavy, said.count("\n")) == (2, False, 1), (asked, said)
-        assert message in said, (asked, said)
+        assert said.startswith("tffcl: ") and message in said, (asked, said)
     written = sorted(path.name for path in (tmp_path / "runs" / "demo_digits" / "show").iterdir())
     assert written == ["labels.png", "samples.png", "sizes.png"]
 

@@ -1,8 +1,6 @@
 """What the figures draw: orders, lines, means and bands, read back from their axes."""
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -348,17 +346,6 @@ def test_figures_are_saved(tmp_path, population):
     path = style.save(figures.proximity_figure(population.proximity, population.labels), tmp_path / "a" / "b.png")
     assert path.read_bytes().startswith(PNG)
     assert path.stat().st_size > 10_000
-
-
-def test_neither_tensorflow_nor_pyplot_is_imported(comparison_path):
-    script = (
-        "import sys; from tffcl.lab.reporting import batch_index, figures, report, comparison_table;"
-        f"runs = batch_index.find_runs({str(comparison_path)!r});"
-        "figures.accuracy_figure(runs)._repr_png_(); figures.labels_figure(runs[0]);"
-        "assert 'matplotlib' in sys.modules;"
-        "assert not {'tensorflow', 'tensorflow_federated', 'matplotlib.pyplot'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_names_of_clients_are_no_formulas(recwarn):
