@@ -18,6 +18,7 @@ EXECUTED = [
 # What is replaced in a notebook, by what: rounds that its groups do not depend on, seeds, and cases like another one.
 FEWER = (
     ("first_steps", "seeds=range(5)", "seeds=range(2)"),
+    ("own_data", "rounds=10", "rounds=4"),
     ("private", "(0.01, 0.03, 0.1, 0.3, 1.0)", "(0.01, 1.0)"),
     ("texts", "rounds=20", "rounds=5"),
     ("which_method", '"P(X)": ("features", 3), "P(Y)": ("labels", 7), ', ""),
@@ -71,10 +72,7 @@ def executed(tmp_path_factory):
         if path not in done:
             where = tmp_path_factory.mktemp(path.stem)
             notebook = nbformat.read(path, as_version=4)
-            if path.stem == "own_data":  # whose groups are found before the first round
-                (cell,) = [cell for cell in code_cells(notebook) if "rounds=10" in cell.source]
-                cell.source = cell.source.replace("rounds=10", "rounds=4")
-            for _, long, short in [each for each in FEWER if each[0] == path.stem]:
+            for _, long, short in (each for each in FEWER if each[0] == path.stem):
                 (cell,) = [cell for cell in code_cells(notebook) if long in cell.source]
                 cell.source = cell.source.replace(long, short)
             resources = {"metadata": {"path": str(where)}}

@@ -57,7 +57,7 @@ def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_w
         serialized = tff.framework.serialize_computation(silent).SerializeToString()
         assert b"federated_secure_sum_bitwidth" in serialized and b"federated_aggregate" not in serialized
     else:
-        with pytest.raises(Exception):
+        with pytest.raises(ValueError, match="Expected a `tff.FederatedType` to not contain"):
             deployment_forms.build_form("distribute_aggregate", composed.deployed)
 
 

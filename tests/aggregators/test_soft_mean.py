@@ -130,10 +130,16 @@ def test_traffic_and_forms(tff_worker):
 
 
 @pytest.mark.parametrize(
-    "kind", [TYPE["value"], type_of(K + 1, SIZE), type_of(K, SIZE, weights=2), type_of(K, SIZE, dtype=np.int32)]
+    "kind, message",
+    [
+        (TYPE["value"], r"expected <weights=float32\[3\],value=.*>, found float32"),
+        (type_of(K + 1, SIZE), "expected 3 rows in every tensor"),
+        (type_of(K, SIZE, weights=2), r"expected <weights=float32\[3\],.*, found <weights=float32\[2\]"),
+        (type_of(K, SIZE, dtype=np.int32), "a mean needs floating tensors, found int32"),
+    ],
 )
-def test_other_types_are_refused(kind):
-    with pytest.raises(TypeError):
+def test_other_types_are_refused(kind, message):
+    with pytest.raises(TypeError, match=message):
         SoftMeanFactory(K).create(kind, tff.TensorType(np.float32))
 
 

@@ -68,5 +68,5 @@ def test_messages_are_those_of_tff(value, member, placement):
 
 @pytest.mark.parametrize("value", [MANY[:, :9], MANY.astype(np.float64), MANY.astype(str)])
 def test_values_of_other_types_are_refused(value):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="Failed to serialize a value"):
         sent(WorkerExecutor, value, tff.FederatedType(ROWS, tff.SERVER))

@@ -188,8 +188,9 @@ def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, monkeypatch):
     (one,) = configs([0], ["solo"])
     for asked in (one, dataclasses.replace(one, task="my_clinics")):
         *kept, own = batch.earlier_places([batch.Job(asked, pathlib.PurePath("x"), "a run")])
-        assert own == pathlib.Path("runs", asked.task) and bool(kept) == (asked is one)
-        for file in (file for place in kept for file in place.glob("seed-*/config.toml")):
+        files = [file for place in kept for file in place.glob("seed-*/config.toml")]
+        assert own == pathlib.Path("runs", asked.task) and bool(kept) == bool(files) == (asked is one)
+        for file in files:
             assert tomllib.loads(file.read_text())["task"] == one.task and "solo" in file.read_text(), file
     compare.compare_runs(configs([0]), tmp_path)
     (fedavg, _) = configs([1])
