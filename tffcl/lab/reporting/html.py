@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
-from tffcl.display import counted
+from tffcl.display import counted, sizes_of
 from tffcl.errors import printable
 from tffcl.files import digest_of_file
 from tffcl.lab.reporting import (
@@ -225,11 +225,8 @@ def _cluster_sizes(run: RunFiles) -> str:
 
 
 def _span(values) -> str:
-    values = [value for value in values if not math.isnan(value)]
-    if not values:
-        return MISSING
-    ends = dict.fromkeys((min(values), max(values)))
-    return " to ".join(f"{end:,.0f}" for end in ends)
+    known = [int(value) for value in values if not math.isnan(value)]
+    return sizes_of(known) if known else MISSING
 
 
 def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_Section]:

@@ -149,16 +149,13 @@ def cells(row: LeagueRow) -> list[str]:
     local = found["local"] if metric.measure in found else further
     beside = local, found["global" if metric.measure == "cluster" else "cluster"]
 
-    def shown(stat: Stat, digits: int | str) -> str:
-        return show_of_seeds(show_number(stat, digits), stat.count, result.seeds)
-
-    accuracies = [shown(each, metric.digits) for each in (result.here, beside[0])] + [shown(beside[1], 2)]
+    accuracies = [result.shown(each, metric.digits) for each in (result.here, beside[0])] + [result.shown(beside[1], 2)]
     needed = stats["rounds_to_target"]
     rounds = show_reached(show_count(needed), needed.count, result.seeds - needed.count) if target else MISSING
     return [
         result.noted["row"], accuracies[0], _show_difference(row), *accuracies[1:],
-        shown(stats["cluster_worst_decile"], 1), _with_minus(shown(stats["participation_gap"], 1)),
-        _with_minus(shown(result.ari, 2)), show_count(stats["clusters"]), rounds,
+        result.shown(stats["cluster_worst_decile"], 1), _with_minus(result.shown(stats["participation_gap"], 1)),
+        _with_minus(result.shown(result.ari, 2)), show_count(stats["clusters"]), rounds,
         show_bytes(stats["bytes_to_target"]), show_bytes(stats["total_bytes"]), show_seconds(stats["seconds"]),
         str(result.seeds), show_settings(result.noted.get("tuned", {})) or MISSING,
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from tffcl.errors import UserError
 from tffcl.files import inside, telling_damage
 from tffcl.lab.reporting.batch_index import INDEX, Failure, check_seed, read_failure, read_index
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, read_newcomers
-from tffcl.lab.reporting.number_format import Stat, human_time, show_settings
+from tffcl.lab.reporting.number_format import Stat, human_time, show_number, show_of_seeds, show_settings
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, ROUND, find, rows_of
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers
@@ -60,6 +60,10 @@ class Result:
     def seeds(self) -> int:
         """How many have been run."""
         return len(self.runs)
+
+    def shown(self, stat: Stat, digits: int | str) -> str:
+        """Returns a number of the runs as tables have it, which says of how many where some have none."""
+        return show_of_seeds(show_number(stat, digits), stat.count, self.seeds)
 
     @property
     def cut(self) -> bool:

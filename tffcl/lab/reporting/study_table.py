@@ -58,14 +58,11 @@ def _row(result: Result, further: Sequence[str]) -> list[str]:
     noted = result.noted
     compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
 
-    def shown(stat: Stat, digits: int | str) -> str:
-        return show_of_seeds(show_number(stat, digits), stat.count, result.seeds)
-
     here = here if result.missed else show_of_seeds(here, result.here.count, result.seeds)
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
-    accuracies = [shown(result.accuracies[kind], 2) for kind in _KINDS]
-    beside = [shown(result.further.get(key, Stat.of(())), BY_MEASURE[key].digits) for key in further]
-    ari, seeds = shown(result.ari, 3), str(result.seeds)
+    accuracies = [result.shown(result.accuracies[kind], 2) for kind in _KINDS]
+    beside = [result.shown(result.further.get(key, Stat.of(())), BY_MEASURE[key].digits) for key in further]
+    ari, seeds = result.shown(result.ari, 3), str(result.seeds)
     return [noted["row"], compared, here, paper, difference, *accuracies, *beside, ari, seeds, rounds]
 
 

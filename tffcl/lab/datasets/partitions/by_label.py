@@ -45,8 +45,7 @@ def iid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") 
       UserError: If there are more clients than examples.
     """
     enough(clients, len(dataset.train))
-    parts = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))
-    train = [joined([part]) for part in parts]
+    train = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))
     return with_tests(dataset, train, test=test, seed=seed, groups=np.zeros(clients, np.int32))
 
 
@@ -71,8 +70,7 @@ def quantity_skew(
       UserError: If there are too few examples.
     """
     rng = np.random.default_rng(seed)
-    parts = power_parts(np.arange(len(dataset.train)), clients, rng, power=power, min_size=min_size)
-    train = [joined([part]) for part in parts]
+    train = power_parts(np.arange(len(dataset.train)), clients, rng, power=power, min_size=min_size)
     return with_tests(dataset, train, test=test, seed=seed, groups=np.zeros(clients, np.int32))
 
 
@@ -353,6 +351,5 @@ def structured(
         if len(held) < 2 * block:
             raise UserError(f"group {group} has {len(held)} examples for {block} clients; structured needs 2 for each")
         sizes = growing_sizes(len(held), block)
-        parts = np.split(rng.permutation(held), np.cumsum(sizes)[:-1])
-        train += [joined([part]) for part in parts]
+        train += map(np.sort, np.split(rng.permutation(held), np.cumsum(sizes)[:-1]))
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))

@@ -144,7 +144,7 @@ def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share
     train = []
     for name, held in zip(dataset.source_names, sources, strict=True):
         enough(clients // len(sources), len(held), f"examples of {name}")
-        train += [joined([part]) for part in equal_parts(held, clients // len(sources), rng)]
+        train += equal_parts(held, clients // len(sources), rng)
     return _completed(dataset, train, test, seed, groups)
 
 

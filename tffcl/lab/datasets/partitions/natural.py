@@ -115,7 +115,7 @@ def by_attribute(
     for column in columns:
         held = _only(dataset.train.attributes[:, columns], columns.index(column))
         enough(clients // len(attributes), len(held), f"images with only {dataset.attribute_names[column]}")
-        train += [joined([part]) for part in equal_parts(held, clients // len(attributes), rng)]
+        train += equal_parts(held, clients // len(attributes), rng)
         tests.append(_only(dataset.test.attributes[:, columns], columns.index(column)))
     partition = with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))
     return dataclasses.replace(partition, group_names=tuple(attributes))

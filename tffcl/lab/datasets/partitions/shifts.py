@@ -42,7 +42,6 @@ from tffcl.lab.datasets.partitions.splitting import (
     by_class,
     enough,
     equal_parts,
-    joined,
     near_blocks,
     share_classes,
     with_tests,
@@ -274,8 +273,7 @@ def _dealt(dataset: Dataset, chosen: Sequence[Transform], *, seed: int, clients:
     """Shares all examples out, equally many to each client, and gives each block of clients its transform."""
     groups = _blocks(clients, len(chosen))
     enough(clients, len(dataset.train))
-    parts = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))
-    train = [joined([part]) for part in parts]
+    train = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))
     return with_tests(
         dataset, train, test=test, seed=seed, groups=groups, transforms=[chosen[group] for group in groups]
     )

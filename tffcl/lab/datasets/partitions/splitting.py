@@ -18,14 +18,14 @@ from tffcl.validation import check_value, one_of
 
 
 def equal_parts(examples: np.ndarray, parts: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffles `examples` and cuts them in `parts` near-equal parts (sizes differ by one at most)."""
-    return np.array_split(rng.permutation(examples), parts)
+    """Shuffles `examples` and cuts them in near-equal parts (sizes differ by one at most), each ascending."""
+    return list(map(np.sort, np.array_split(rng.permutation(examples), parts)))
 
 
 def power_parts(
     examples: np.ndarray, parts: int, rng: np.random.Generator, *, power: float, min_size: int = 10
 ) -> list[np.ndarray]:
-    """Shuffles `examples` and cuts them in `parts`, whose sizes follow a power law.
+    """Shuffles `examples` and cuts them in `parts`, each ascending, whose sizes follow a power law.
 
     Each has `min_size` first; of the rest the part of rank r (from 1) has a number that falls as r to the -`power`.
     Ranks are dealt at random.
@@ -38,7 +38,7 @@ def power_parts(
     rest = len(examples) - parts * min_size
     bounds = np.round(np.cumsum(rng.permutation(weights)) / weights.sum() * rest).astype(int)
     sizes = min_size + np.diff(bounds, prepend=0)
-    return np.split(rng.permutation(examples), np.cumsum(sizes)[:-1])
+    return list(map(np.sort, np.split(rng.permutation(examples), np.cumsum(sizes)[:-1])))
 
 
 def by_class(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
