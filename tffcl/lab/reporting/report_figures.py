@@ -241,9 +241,9 @@ OF_ONE = (
 OF_SWEEP = (
     Row(
         "sweep", SWEEP, "Results against {0.labels[0]}",
-        "The accuracies of the last evaluation, before them the metric that runs are compared by where it is another, and "
-        "the clustering error, with its standard deviation over the rounds as band, or else the number of clusters and "
-        "their agreement with the true groups, as far as these are known.",
+        "The accuracies of the last evaluation, before them the metric that runs are compared by where it is another, "
+        "and the clustering error, with its standard deviation over the rounds as band, or else the number of clusters "
+        "and their agreement with the true groups, as far as these are known.",
         values.sweep_figure,
         {
             "two": " A colour is a value of {0.labels[1]}.",
