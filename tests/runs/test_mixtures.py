@@ -14,6 +14,7 @@ from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_tr
 from tffcl.algorithms.method import ClusteredState
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
+from tffcl.models.classifiers import build_mlp
 from tffcl.models.model_rows import assigned
 from tffcl.runs import evaluator
 
@@ -155,16 +156,19 @@ def test_a_mixture_that_is_none_is_told_in_one_line(model, population, tmp_path,
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("loss", ["logits", pytest.param("sigmoid", marks=pytest.mark.slow), "numbers"])
+@pytest.mark.parametrize("loss", ["logits", pytest.param("sigmoid", marks=pytest.mark.slow), "numbers", "tffcl's own"])
 def test_mixtures_of_other_outputs(loss, population):
     kinds = {
         "logits": (None, tf.keras.losses.BinaryCrossentropy(from_logits=True), tf.int32),
         "sigmoid": ("sigmoid", tf.keras.losses.BinaryCrossentropy(), tf.int32),
         "numbers": (None, tf.keras.losses.MeanSquaredError(), tf.float32),
     }
-    activation, given, label = kinds[loss]
-    keras = tf.keras.Sequential([tf.keras.layers.Dense(1, activation, input_shape=(30,))])
-    made = tffcl.FlatModel.from_keras(keras, given, (tf.TensorSpec([None, 30]), tf.TensorSpec([None], label)))
+    if loss in kinds:
+        activation, given, label = kinds[loss]
+        keras = tf.keras.Sequential([tf.keras.layers.Dense(1, activation, input_shape=(30,))])
+        made = tffcl.FlatModel.from_keras(keras, given, (tf.TensorSpec([None, 30]), tf.TensorSpec([None], label)))
+    else:
+        activation, made = None, build_mlp((30,), None, hidden=2, normalization=None)
     outputs = np.random.default_rng(1).normal(size=[2, 5, 1]).astype(np.float32)
     outputs = tf.sigmoid(outputs).numpy() if activation else outputs
     means = made.objective.probabilities or (lambda each: each)

@@ -425,10 +425,11 @@ def _objective(num_classes: int | None) -> Objective:
     """The objective of a model of so many classes, or of one number."""
     if num_classes is None:
         label = tf.TensorSpec((), tf.float32)
-        return Objective(NUMBERS, label, (1,), _mean_squared_error, _squared_errors, probabilities=None)
+        return Objective(NUMBERS, label, (1,), _mean_squared_error, _squared_errors)
     classes = int(num_classes)
     label = tf.TensorSpec((), tf.int32)
-    return Objective(CLASSES, label, (classes,), mean_cross_entropy, cross_entropies, num_classes=classes)
+    how = {"probabilities": tf.nn.softmax, "activation": tf.nn.softmax, "num_classes": classes}
+    return Objective(CLASSES, label, (classes,), mean_cross_entropy, cross_entropies, **how)
 
 
 def build_preprocess(normalization: tuple) -> Callable:

@@ -73,8 +73,8 @@ class Objective:
     outputs: tuple[int, ...]
     loss: Callable
     losses: Callable
-    probabilities: Callable | None = tf.nn.softmax
-    activation: Callable | None = tf.nn.softmax
+    probabilities: Callable | None = None
+    activation: Callable | None = None
     num_classes: int | None = None
     ignored: tuple[int, ...] = ()
     weigh: Callable | None = None
