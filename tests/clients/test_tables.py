@@ -1,5 +1,6 @@
 """Tables as populations: which columns become which features, what is measured of whom, and what is refused."""
 
+import gzip
 import re
 
 import numpy as np
@@ -580,6 +581,27 @@ def test_clients_and_groups_of_a_file_are_what_is_written(small, tmp_path):
     # One number may be written in two ways.
     (tmp_path / "table.csv").write_text("user,age,ill\na,1,1.50\na,2,1.5\nb,3,0.5\n")
     assert len(set(read(tmp_path / "table.csv").train(0).y.tolist())) == 1
+
+
+def test_codes_of_a_file_are_no_numbers(tmp_path):
+    """Else 01 and 1 would be one, and 01067 nearer to 10115 than to 99999."""
+    file = tmp_path / "table.csv"
+    for place, code in enumerate(("01067", '"01"', " 00", "0", "0.5", "2024-01-02", "")):
+        text = f"user,place,age,ill\na,{code},20,0\na,1,30,1\na,12,30,1\n"
+        file.write_text(text)
+        given = {"missing": "mean"}
+        if place < 3:
+            with pytest.raises(UserError, match=f"column place of .*table.csv holds {re.sub('[^0-9]', '', code)}, as"):
+                read(file, **given)
+            assert read(file, features=["age"], **given).feature_names == ("age",)
+            assert read(pandas.read_csv(file), **given).feature_names == ("place", "age")
+            assert len(read(pandas.read_csv(file, dtype={"place": str}), **given).feature_names) == 4
+        else:
+            assert read(file, **given).feature_names[-1] == "age"
+    with gzip.open(tmp_path / "table.csv.gz", "wt") as zipped:
+        zipped.write("user,place,ill\na,01067,0\na,1,1\na,12,1\n")
+    with pytest.raises(UserError, match="holds 01067"):
+        read(tmp_path / "table.csv.gz")
 
 
 def test_what_pandas_takes_for_missing_in_a_file_is_text_in_a_frame(small, tmp_path):

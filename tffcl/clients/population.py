@@ -329,7 +329,7 @@ class Population(Shown):
         `standardize` gives, are not measured.
 
         Args:
-          frame: A `pandas.DataFrame`, or the path of a Parquet or a CSV file; in this NA is a missing value.
+          frame: A `pandas.DataFrame`, or the path of a Parquet or a CSV file; in this NA is missing, 007 no number.
           client: The column that says whose a row is, by text or whole numbers.
           label: The column of labels, which become what `clients.arrays` says; a list of columns for several numbers
             an example; None for the features themselves, which an autoencoder gives again.

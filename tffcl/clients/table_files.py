@@ -2,6 +2,7 @@
 
 import functools
 import json
+import mmap
 import pathlib
 import re
 import unicodedata
@@ -18,6 +19,8 @@ _DATE = re.compile(
     rf"(\d{{4}}([-/.]){_MONTH}\2\d{{1,2}}|\d{{1,2}}([-/. ]){_MONTH}\5(\d{{4}}|\d{{2}}))([T ].*)?", re.IGNORECASE
 )
 _CODE = re.compile(r"0\d+")
+_ZERO_FIRST = re.compile(rb"[,\r\n]\s*\"?\s*0\d")  # in a file
+_PARQUET = (".parquet", ".pq")
 _COMMAS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _POINTS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+")
 
@@ -32,7 +35,7 @@ def read_table_file(path: pathlib.Path, client: str, group: str | None = None, l
     import pandas
 
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
+        if path.suffix.lower() in _PARQUET:
             return pandas.read_parquet(path, dtype_backend="numpy_nullable")
         # Types of columns may not depend on how long a file is, as those of parts do.
         # Blanks after a comma would make a text of a number that is missing.
@@ -69,6 +72,37 @@ def read_table_file(path: pathlib.Path, client: str, group: str | None = None, l
         raise UserError(f"{path} is not in UTF-8 ({error.reason}): {cure}") from None
     except Exception as error:  # pandas', the parsers' and the file system's errors are of a dozen types
         raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())[:300]}") from None
+
+
+def check_codes(given, frame, columns: Iterable[str]):
+    """Raises UserError if one of these columns of a CSV file, which pandas has read as whole numbers, has zeros before
+    some of them, as postal codes: 01 and 1 would be one number, and how far codes are apart says nothing.
+
+    Args:
+      given: The path of the file; of a DataFrame nothing is checked, whose types somebody has chosen.
+      frame: What was read of it.
+      columns: The features.
+    """
+    import pandas
+
+    whole = [name for name in columns if frame[name].dtype.kind in "iu"]
+    if not whole or not isinstance(given, (str, pathlib.Path)):
+        return
+    path = pathlib.Path(given).expanduser()
+    if path.suffix.lower() in _PARQUET:
+        return
+    if path.suffix.lower() == ".csv":  # which is not compressed: texts of all cells take long, and few files need them
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+            if not _ZERO_FIRST.search(contents):
+                return
+    written = pandas.read_csv(path, skipinitialspace=True, dtype=str, usecols=whole)
+    for name in whole:
+        for code in filter(_CODE.fullmatch, written[name].dropna().str.strip().unique()):
+            raise UserError(
+                f"column {name} of {path} holds {code}, as codes are written: "
+                f"pandas.read_csv(path, dtype={{{name!r}: str}}) {_GIVE_IT}, in which they are categories; "
+                "pandas.read_csv(path) one in which they are numbers"
+            )
 
 
 def _separator(names, client: str) -> str | None:

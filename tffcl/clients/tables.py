@@ -14,6 +14,7 @@ from tffcl.clients.noised_means import deviation, noised_means, pair_of
 from tffcl.clients.splits import split
 from tffcl.clients.table_files import (
     FEW,
+    check_codes,
     check_form,
     check_there,
     is_bool,
@@ -219,11 +220,11 @@ def read_table(
     check_kind("client", client, str, "the name of a column")
     check_kind("label", label, (str, list, tuple, type(None)), "the name of a column, or a list of several")
     outputs = [] if label is None else [label] if isinstance(label, str) else list(label)
-    frame = _as_frame(frame, client, group, outputs)
+    given, frame = frame, _as_frame(frame, client, group, outputs)
     if known is not None and any(each is not None for each in (features, missing, standardize, bounds)):
         raise UserError("features, missing, standardize and bounds are those of the known clients; leave them out")
     noised = noised_means(bounds, noise_multiplier, seed)
-    check_value("missing", missing or MISSING[0], one_of(MISSING))
+    rule = known.missing if known else check_value("missing", missing or MISSING[0], one_of(MISSING))
     check_value("validation", validation, Fraction)
     roles = [client, *outputs, *([group] if group else []), *([test] if isinstance(test, str) else [])]
     _check_named_once([name for name in roles if name != group], "the client, the labels and the test")
@@ -233,9 +234,9 @@ def read_table(
         if name not in frame.columns:
             raise unknown("column", name, map(str, frame.columns))
     check_there(frame, columns)
+    check_codes(given, frame, columns)
     frame, notes = tidied(frame, dict.fromkeys([*roles, *columns]))
     ids = _client_ids(frame[client], client)
-    rule = known.missing if known else missing or MISSING[0]
     kept = _without_missing(frame, ids, columns, outputs, rule)
     gone, ids, frame = np.setdiff1d(ids, ids[kept]), ids[kept], frame[kept]
     if lost := len(kept) - len(frame):
