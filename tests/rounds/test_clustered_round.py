@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_serialization
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs
 from tffcl.algorithms.clustered_training import build_clustered_round, build_clustered_training
@@ -44,14 +43,9 @@ def test_clients_receive_and_move_the_row_of_their_key(tff_worker, composed, mod
 
 
 def test_of_a_round_with_another_training_only_the_clients_part_is_traced(model, composed, monkeypatch):
-    serialize, traced = tensorflow_serialization.serialize_py_fn_as_tf_computation, []
-    monkeypatch.setattr(
-        tensorflow_serialization,
-        "serialize_py_fn_as_tf_computation",
-        lambda function, *given: traced.append(function) or serialize(function, *given),
-    )
+    trace, traced = tff.tensorflow.computation, []
     assert composed.simulated and composed.transfer
-    traced.clear()
+    monkeypatch.setattr(tff.tensorflow, "computation", lambda *given: traced.append(given) or trace(*given))
     other = build_clustered_round(model, dataclasses.replace(TRAINING, epochs=3))
     assert other.simulated is not composed.simulated and other.transfer == composed.transfer
     assert len(traced) == 1
