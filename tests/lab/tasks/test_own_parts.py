@@ -136,11 +136,6 @@ def test_its_own_mean_is_what_a_method_takes_by_default(task):
             "dataset my_parts:build_inner gave MeanFactory; it must give",
         ),
         ("fedavg", {"dataset": {"normalization": "unit"}}, "the examples of cancer are no images"),
-        (
-            "fedavg",
-            {"model": {"name": "lenet5", "builder": resolve.task_file.UNSET, "hidden": resolve.task_file.UNSET}},
-            "lenet5 needs images of height x width x channels, not 30",
-        ),
     ],
 )
 def test_what_is_wrong_is_one_line(task, label, overrides, message):
