@@ -2,7 +2,6 @@
 
 import functools
 import json
-import mmap
 import pathlib
 import re
 import unicodedata
@@ -19,7 +18,6 @@ _DATE = re.compile(
     rf"(\d{{4}}([-/.]){_MONTH}\2\d{{1,2}}|\d{{1,2}}([-/. ]){_MONTH}\5(\d{{4}}|\d{{2}}))([T ].*)?", re.IGNORECASE
 )
 _CODE = re.compile(r"0\d+")
-_ZERO_FIRST = re.compile(rb"[,\r\n]\s*\"?\s*0\d")  # in a file
 _PARQUET = (".parquet", ".pq")
 _COMMAS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _POINTS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+")
@@ -91,17 +89,13 @@ def check_codes(given, frame, columns: Iterable[str]):
     path = pathlib.Path(given).expanduser()
     if path.suffix.lower() in _PARQUET:
         return
-    if path.suffix.lower() == ".csv":  # which is not compressed: texts of all cells take long, and few files need them
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-            if not _ZERO_FIRST.search(contents):
-                return
     written = pandas.read_csv(path, skipinitialspace=True, dtype=str, usecols=whole)
     for name in whole:
-        for code in filter(_CODE.fullmatch, written[name].dropna().str.strip().unique()):
+        for code in filter(_CODE.fullmatch, map(str.strip, written[name].dropna().unique())):
             raise UserError(
                 f"column {name} of {path} holds {code}, as codes are written: "
                 f"pandas.read_csv(path, dtype={{{name!r}: str}}) {_GIVE_IT}, in which they are categories; "
-                "pandas.read_csv(path) one in which they are numbers"
+                "pandas.read_csv(path) one in which they are numbers; a task takes it as Parquet, .to_parquet(...)"
             )
 
 
