@@ -61,23 +61,6 @@ def test_what_has_rates_of_its_own_is_refused(model):
         build_fednova(model, decaying, FedNovaParameters(proximal_weight=0.1))
 
 
-@pytest.mark.slow  # FedNova's and StoCFL's are below
-def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population):
-    method = build_fedavg(model, PLAIN, aggregation=UniformClusteredMeanFactory())
-    clients = [1, 4]  # of 40 and 12 examples
-    cohort = cohort_of(population, clients, 1)
-    state, _ = method.next(method.initialize(population), cohort)
-    trained = []
-    for client in clients:
-        data = next(iter(population.train(client).dataset.batch(1000)))
-        trained.append(
-            build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0]
-        )
-    assert_close(state.models[0], np.mean(trained, axis=0))
-    weighted = np.average(trained, axis=0, weights=[40, 12])
-    assert np.abs(weighted - state.models[0]).max() > 1e-3
-
-
 def two_clients(model, population):
     """A cohort of clients of 40 and 12 examples, what they have trained and by which weights these count in a
     plain mean.
@@ -107,11 +90,13 @@ def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population
     assert np.abs((shares @ steps - steps.mean()) * directions.mean(axis=0)).max() > 1e-3
 
 
-def test_stocfls_global_model_counts_clients_as_its_clusters_do(tff_worker, model, population):
-    method = build_stocfl(model, PLAIN, aggregation=UniformClusteredMeanFactory())
+@pytest.mark.parametrize("build", [build_stocfl, pytest.param(build_fedavg, marks=pytest.mark.slow)])
+def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population, build):
+    """In StoCFL's global model, which is its row 0, as in its clusters'."""
+    method = build(model, PLAIN, aggregation=UniformClusteredMeanFactory())
     cohort, trained, shares = two_clients(model, population)
     state, _ = method.next(method.initialize(population), cohort)
-    assert_close(state.models[0], trained.mean(axis=0))  # row 0 is the global model
+    assert_close(state.models[0], trained.mean(axis=0))
     assert np.abs(shares @ trained - trained.mean(axis=0)).max() > 1e-3
 
 
