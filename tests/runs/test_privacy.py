@@ -249,7 +249,8 @@ def test_a_round_of_a_fixed_cohort_is_one_release(model, population, tmp_path):
 
 
 def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, tmp_path, capsys):
-    """Stopped and resumed it is the run that had the larger budget from the beginning."""
+    """Stopped and resumed it is the run that had the larger budget from the beginning; interrupted where the budget
+    ends, and resumed, the one that came there at once."""
 
     def run(out, epsilon, **more):
         return tffcl.train(
@@ -268,6 +269,12 @@ def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, 
     assert "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
     (first, last), mean = rows_of(tmp_path / "run" / "rounds.csv"), stopped.summary["accuracy"]["cluster"]["mean"]
     assert not first["cluster_accuracy"] and float(last["cluster_accuracy"]) == pytest.approx(mean)
+    assert run("cut", costs[1] * 1.01, until=2) is None and not (tmp_path / "cut" / "summary.json").exists()
+    finished = run("cut", costs[1] * 1.01, resume=True)
+    assert all(finished.summary[name] == stopped.summary[name] for name in ("privacy", "notes", "accuracy", "traffic"))
+    assert finished.summary["privacy"]["stopped"].startswith("stopped after round 2")
+    np.testing.assert_array_equal(finished.model_of(0), stopped.model_of(0))
+    capsys.readouterr()
     again = run("run", costs[1] * 1.02, resume=True)
     assert again.summary["rounds"] == 2 and "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
     with pytest.raises(UserError, match="privacy.epsilon is .* is spent, and a round would make it"):
@@ -278,34 +285,19 @@ def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, 
     np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
 
 
-def test_a_run_that_was_interrupted_where_its_budget_ends_is_finished(model, population, tmp_path):
-    """It is the run that came there at once."""
-    cost = ledger_of(2 * [Release("a round", 4.0, 3, len(population))]).epsilon
-
-    def run(out, **more):
-        return tffcl.train(
-            private(model, 1), population, rounds=4, clients_per_round=3, out=tmp_path / out,
-            privacy=PrivacySettings(epsilon=cost * 1.01, delta=DELTA), show_progress=False, **more,
-        )  # fmt: skip
-
-    assert run("run", until=2) is None and not (tmp_path / "run" / "summary.json").exists()
-    resumed, whole = run("run", resume=True), run("whole")
-    assert resumed.summary["rounds"] == 2 and resumed.summary["privacy"]["stopped"].startswith("stopped after round 2")
-    for name in ("privacy", "notes", "accuracy", "traffic"):
-        assert resumed.summary[name] == whole.summary[name]
-    np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
-
-
-def test_what_else_ends_a_run_is_not_told_of_its_privacy(model, population, tmp_path):
+def test_what_else_ends_a_run_is_not_told_of_its_privacy_and_a_large_delta_is_warned_of(
+    model, population, tmp_path, capsys
+):
     class Enough(tffcl.Callback):
         def after_round(self, run):
             return "that will do"
 
     summary = tffcl.train(
         private(model, 1), population, rounds=2, clients_per_round=3, out=tmp_path / "run", callbacks=[Enough()],
-        privacy=PrivacySettings(epsilon=1e6, delta=DELTA), show_progress=False,
+        privacy=PrivacySettings(epsilon=1e6, delta=1 / len(population)), show_progress=False,
     ).summary  # fmt: skip
     assert summary["stopped"] == "stopped after round 1: that will do" and "stopped" not in summary["privacy"]
+    assert f"privacy.delta is 0.2; with {len(population)} clients it should be below" in capsys.readouterr().err
 
 
 def test_clients_in_a_run_that_the_budget_ended_have_their_local_accuracy(model, population, tmp_path):
@@ -366,19 +358,6 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
                 show_progress=False,
                 overwrite=True,
             )
-
-
-def test_a_large_delta_is_warned_of(model, population, tmp_path, capsys):
-    tffcl.train(
-        private(model, 1),
-        population,
-        rounds=1,
-        clients_per_round=2,
-        out=tmp_path / "run",
-        privacy=PrivacySettings(delta=1 / len(population)),
-        show_progress=False,
-    )
-    assert f"privacy.delta is 0.2; with {len(population)} clients it should be below" in capsys.readouterr().err
 
 
 def test_delta_is_of_all_clients_newcomers_included(model, population, tmp_path, capsys):
