@@ -173,13 +173,17 @@ def stops_at(values, patience, min_delta=0.0, sign=1):
 
 def test_a_value_that_is_as_good_as_the_best_is_no_better():
     """As accuracies on few examples often are; a round without a value counts for nothing."""
-    stopping, reasons = EarlyStopping("train_loss", 2), []
+    stopping, reasons, soon = EarlyStopping("train_loss", 2), [], EarlyStopping("train_loss", 1)
     run = types.SimpleNamespace(callback_states={}, evaluation=None, stage=types.SimpleNamespace(validator=None))
     for run.round_number, value in enumerate([0.5, 0.5, 0.4, 0.4, None, 0.4], 1):
         run.metrics = {"train_loss": value}
         reasons.append(stopping.after_round(run))
     assert reasons[:5] == [None] * 5
     assert "train_loss has not become better than its 0.4 of round 3 in 2 values since" in reasons[5]
+    run.callback_states = {}
+    assert soon.after_round(run) is None
+    run.round_number = 7
+    assert "of round 6 in 1 value since" in soon.after_round(run)
 
 
 @pytest.mark.parametrize(

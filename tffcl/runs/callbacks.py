@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from tffcl.display import counted
 from tffcl.errors import VALIDATION, UserError, tell, unknown
 from tffcl.runs.metrics import ACCURACIES, DOWN, OF_ROUNDS, measured, of_column
 from tffcl.validation import Count, NonNegative, Parameters
@@ -183,8 +184,8 @@ class EarlyStopping(Parameters, Callback):
         metric = of_column(column)
         best = f"{metric.scale * known['best']:.4g}{f' {metric.unit}' if metric.unit else ''}"
         return (
-            f"{column} has not become better than its {best} of round {known['round']} in {known['since']} values "
-            "since; the result is the model of the last round"
+            f"{column} has not become better than its {best} of round {known['round']} in "
+            f"{counted(known['since'], 'value')} since; the result is the model of the last round"
         )
 
 
