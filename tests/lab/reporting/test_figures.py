@@ -332,6 +332,8 @@ def test_few_and_many_clients(count):
 def test_groups_are_ordered_as_numbers_and_the_missing_last():
     assert ordering.by_group(["10", "", "9", "a", "9"]).tolist() == [2, 4, 0, 3, 1]
     assert ordering.by_group([-1, 3, 2]).tolist() == [2, 1, 0]
+    assert ordering.by_group(["nan", "-1", "b", "", "10"]).tolist() == [1, 4, 2, 0, 3]  # as groups may be called
+    assert (ordering.cluster_name("-1"), ordering.cluster_name(-1), ordering.cluster_name("")) == ("-1", "none", "none")
 
 
 def test_labels_on_an_axis_keep_their_distance():
