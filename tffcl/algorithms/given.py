@@ -15,6 +15,7 @@ from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod,
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
 from tffcl.algorithms.parameters import TRUE, GivenParameters
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrays import check_grouped
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
@@ -86,10 +87,7 @@ class Given(EngineMethod):
                 )
             return np.asarray(clients.groups)
         names = list(map(str, clients.shown_ids.tolist()))
-        missing = [name for name in names if name not in self._groups]
-        if missing:
-            more = f", and {len(missing) - 1} more have none" if len(missing) > 1 else ""
-            raise UserError(f"client {missing[0]} has no group in groups{more}; each must have one", key="groups")
+        check_grouped(names, self._groups)
         return np.array([self._groups[name] for name in names])
 
     def views(self, state: GivenState) -> Views:

@@ -15,7 +15,7 @@ clients:
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -207,6 +207,21 @@ def index_of(known: np.ndarray, client_ids) -> np.ndarray:
         missing = wanted[known[rows] != wanted][0]
         raise UserError(f"client {missing} is not known; there are {len(known)} clients, {known[0]} to {known[-1]}")
     return rows
+
+
+def numbered(called: Sequence[str], known: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns the number of each of some names, int32, and all names by number: known ones first, new ones in order."""
+    names = (*known, *in_order(set(called) - set(known)))
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[name] for name in called], np.int32), names
+
+
+def check_grouped(clients: Iterable, groups: Mapping):
+    """Raises UserError if one of the clients has no group."""
+    missing = [client for client in clients if client not in groups]
+    if missing:
+        more = f", and {len(missing) - 1} more have none" if len(missing) > 1 else ""
+        raise UserError(f"client {missing[0]} has no group in groups{more}; each must have one", key="groups")
 
 
 def called(numbers: np.ndarray | None, names: Sequence[str] | None) -> np.ndarray | None:

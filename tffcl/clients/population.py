@@ -473,19 +473,12 @@ class Population(Shown):
         shown = self.shown_ids.tolist()
         for client in groups.keys() - set(shown):
             self.id_of(client)  # which refuses it
-        missing = [client for client in shown if client not in groups]
-        if missing:
-            more = f", and {len(missing) - 1} more have none" if len(missing) > 1 else ""
-            raise UserError(f"client {missing[0]} has no group in groups{more}; each must have one")
+        arrays.check_grouped(shown, groups)
         before = () if known is None or known.groups is None else known.group_names
         if before is None:  # they are called by their numbers
             before = tuple(map(str, range(known.groups.max() + 1)))  # type: ignore[union-attr]
-        called = [str(groups[client]) for client in shown]
-        names = (*before, *arrays.in_order(set(called) - set(before)))
-        numbers = {name: number for number, name in enumerate(names)}
-        return dataclasses.replace(
-            self, groups=np.array([numbers[name] for name in called], np.int32), group_names=names
-        )
+        numbers, names = arrays.numbered([str(groups[client]) for client in shown], before)
+        return dataclasses.replace(self, groups=numbers, group_names=names)
 
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""

@@ -259,9 +259,9 @@ def read_table(
         notes = [*_notes(frame, rules), *([] if names else label_notes(outputs, y)), *notes]
     groups = group and _groups(frame[group], ids, group)
     if groups:
-        new = arrays.in_order(set(groups.values()) - set(rules.groups))
-        rules = dataclasses.replace(rules, groups=(*rules.groups, *new))
-        groups = {each: rules.groups.index(name) for each, name in groups.items()}
+        numbers, names_of_groups = arrays.numbered(list(groups.values()), rules.groups)
+        rules = dataclasses.replace(rules, groups=names_of_groups)
+        groups = dict(zip(groups, numbers.tolist(), strict=True))
     return Table(x, y, parts, groups, rules, names, "; ".join(notes), values, None if known else measure)
 
 

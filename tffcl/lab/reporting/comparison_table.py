@@ -71,8 +71,8 @@ LEGEND = (
     ),
 )
 CAUTION = (
-    "“cluster”, “local” and “global” answer three questions. Compare methods within a column, never the local value of "
-    "one with the global value of another."
+    "“cluster”, “local” and “global” answer three questions. Compare methods within a column, never the local "
+    "value of one with the global value of another."
 )
 
 
