@@ -5,14 +5,13 @@
 A change of what a run or a study writes adds a step below. Steps find nothing to do where they have been done.
 """
 
-import csv
 import pathlib
 import sys
 import tomllib
 
 import tomli_w
 
-from tffcl.files import csv_text, nine_digits, read_json, write_small_json
+from tffcl.files import read_json, read_table, write_small_json, write_small_numbers
 from tffcl.lab.tasks.resolve import load_run_config
 
 
@@ -31,20 +30,13 @@ def small_json(results: pathlib.Path):
             write_small_json(file, read_json(file))
 
 
-def milliseconds(results: pathlib.Path):
-    """The seconds of a round are whole milliseconds."""
+def small_rounds(results: pathlib.Path):
+    """A kept run's rounds have six digits of a fraction."""
     for file in sorted(results.rglob("rounds.csv")):
-        names, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
-        if "seconds" in names:
-            place = names.index("seconds")
-            rows = [
-                [*row[:place], row[place] and nine_digits(round(float(row[place]), 3)), *row[place + 1 :]]
-                for row in rows
-            ]
-            file.write_bytes(csv_text([names, *rows]).encode())
+        write_small_numbers(file, read_table(file, ["round"]))
 
 
-STEPS = (all_settings, small_json, milliseconds)
+STEPS = (all_settings, small_json, small_rounds)
 
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "results"

@@ -314,6 +314,17 @@ def write_small_json(path: pathlib.Path, contents: Mapping):
     write_text(path, json.dumps(rounded) + "\n")
 
 
+def write_small_numbers(path: pathlib.Path, table: Table):
+    """Writes a table of numbers that is kept by the hundred: fractions with six digits, whole numbers with all.
+
+    Raises:
+      UserError: If a cell is no number.
+    """
+    pairs = [zip(table.texts(name), table.floats(name), strict=True) for name in table.names]
+    columns = [[cell if re.fullmatch(r"-?\d*", cell) else f"{number:.6g}" for cell, number in pair] for pair in pairs]
+    write_text(path, csv_text([table.names, *zip(*columns, strict=True)]))
+
+
 def finite(number: float) -> float | None:
     """Returns a number as JSON has it: None for NaN and infinity."""
     return float(number) if math.isfinite(number) else None
