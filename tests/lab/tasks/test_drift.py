@@ -11,6 +11,8 @@ from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.populations import drifted_in, drifting, drifting_clients, exchanged, next_groups, passed_on
 from tffcl.lab.tasks.settings import DriftSettings
 
+EVERYONE = np.arange(12)
+
 
 @pytest.fixture(scope="module")
 def rotated():
@@ -24,7 +26,7 @@ def rotated():
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 12])
 @pytest.mark.parametrize("seed", range(3))
 def test_everyone_moves_to_another_group_and_no_data_is_lost(rotated, count, seed):
-    chosen = drifting_clients(rotated, count, seed=seed)
+    chosen = drifting_clients(rotated, count, EVERYONE, seed=seed)
     assert len(set(chosen.tolist())) == count
     after = exchanged(rotated, passed_on(rotated, chosen))
     moved = after.true_groups != rotated.true_groups
@@ -38,7 +40,7 @@ def test_everyone_moves_to_another_group_and_no_data_is_lost(rotated, count, see
 
 
 def test_train_test_and_group_move_together(rotated):
-    chosen = drifting_clients(rotated, 5, seed=1)
+    chosen = drifting_clients(rotated, 5, EVERYONE, seed=1)
     after = exchanged(rotated, passed_on(rotated, chosen))
     for client in chosen:
         (source,) = [k for k in range(12) if rotated.train_indices[k] is after.train_indices[client]]
@@ -49,7 +51,7 @@ def test_train_test_and_group_move_together(rotated):
 
 def test_without_groups_everyone_still_gets_others_data():
     data = load_federated({"name": "digits"}, {"name": "label_skew", "clients": 6, "classes_per_client": 2}, seed=0)
-    chosen = drifting_clients(data, 6, seed=2)
+    chosen = drifting_clients(data, 6, EVERYONE[:6], seed=2)
     after = exchanged(data, passed_on(data, chosen))
     assert after.true_groups is None
     assert not any(np.array_equal(a, b) for a, b in zip(after.train_indices, data.train_indices, strict=True))
@@ -69,7 +71,7 @@ def test_groups_swap_their_data(rotated):
 
 
 def test_a_part_of_the_examples_is_exchanged(rotated):
-    chosen = drifting_clients(rotated, 4, seed=0)
+    chosen = drifting_clients(rotated, 4, EVERYONE, seed=0)
     source = passed_on(rotated, chosen)
     for share, moved in ((0.25, False), (0.5, True)):
         after = exchanged(rotated, source, share)
@@ -124,5 +126,21 @@ def test_swapped_groups_take_no_number_of_clients():
 
 @pytest.mark.parametrize("count", [1, 13])
 def test_impossible_numbers(rotated, count):
-    with pytest.raises(UserError, match=f"drift.clients is {count}; it must be from 2 to the number of clients, 12"):
-        drifting_clients(rotated, count, seed=0)
+    wrong = f"drift.clients is {count}; it must be from 2 to the number of clients that take part before, 12"
+    with pytest.raises(UserError, match=wrong):
+        drifting_clients(rotated, count, EVERYONE, seed=0)
+
+
+@pytest.mark.parametrize("joined, among", [(0, 8), (5, 8), (9, 8), (4, 12)])
+def test_those_change_who_take_part_before(rotated, joined, among):
+    """A client that is held out then has no data that could change; it also gives nobody its own."""
+    newcomers = {"clients": 4, "round": joined}
+    changes = {"drift": {"clients": among, "round": 5}, "newcomers": newcomers, "train": {"rounds": 20}}
+    config = resolve.resolve("demo_digits", "fedavg", overrides=changes)
+    expected = EVERYONE if among == 12 else config.participants(12)
+    np.testing.assert_array_equal(np.sort(drifting(config, rotated)), expected)
+    too_many = resolve.resolve(
+        "demo_digits", "fedavg", overrides={**changes, "drift": {"clients": among + 1, "round": 5}}
+    )
+    with pytest.raises(UserError, match=f"that take part before, {among}"):
+        drifting(too_many, rotated)

@@ -64,16 +64,22 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
 def population_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> Population:
     """Makes the population that holds in a round of a run, with what malicious clients pretend; 0 is before the
     first."""
-    clients, attack, joined = config.participants(federated.num_clients), config.attack, config.newcomers.round
-    malicious = attack.malicious(clients, config.seed)
+    attack = config.attack
+    malicious = attack.malicious(config.participants(federated.num_clients), config.seed)
     held, versions = drifted_in(config, federated, round_number)
-    found = build_population(held, None if 0 < joined <= round_number else clients, versions=versions)
+    found = build_population(held, _there_in(config, federated, round_number), versions=versions)
     if attack.kind in OF_DATA and len(malicious):
         found = with_wrong_labels(found, malicious, held.classes_for(f"attack {attack.kind}"))
     if attack.imitated_group is not None and len(malicious):
         first = population_in(config, federated, 0) if round_number else None
         found = with_imitators(found, malicious, attack.imitated_group, first)
     return found
+
+
+def _there_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> np.ndarray:
+    """Returns who takes part in a round of a run, `int [n]`."""
+    everyone = 0 < config.newcomers.round <= round_number
+    return np.arange(federated.num_clients) if everyone else config.participants(federated.num_clients)
 
 
 def drifted_in(
@@ -96,15 +102,17 @@ def drifted_in(
 
 
 def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:
-    """Returns the clients whose data change in the middle of a run, `int [n]`."""
-    return drifting_clients(federated, config.drift.clients, seed=cohort.stream(config.seed, "drift"))
+    """Returns the clients whose data change in the middle of a run, `int [n]`: of those that took part before."""
+    there = _there_in(config, federated, config.drift.round - 1)
+    return drifting_clients(federated, config.drift.clients, there, seed=cohort.stream(config.seed, "drift"))
 
 
-def drifting_clients(federated: FederatedDataset, count: int, *, seed: int) -> np.ndarray:
+def drifting_clients(federated: FederatedDataset, count: int, there: np.ndarray, *, seed: int) -> np.ndarray:
     """Draws the clients whose data change, evenly over the true groups where there are any.
 
     Args:
       federated: Who holds what before.
+      there: The clients of whom they are drawn: newcomers have no data that could change before they join.
       seed: Decides which.
 
     Returns:
@@ -113,16 +121,17 @@ def drifting_clients(federated: FederatedDataset, count: int, *, seed: int) -> n
     Raises:
       UserError: If there are fewer clients, or only one: it has nobody to exchange data with.
     """
-    clients = federated.num_clients
-    if not 2 <= count <= clients:
-        raise UserError(f"drift.clients is {count}; it must be from 2 to the number of clients, {clients}")
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(clients)
+    if not 2 <= count <= len(there):
+        raise UserError(
+            f"drift.clients is {count}; it must be from 2 to the number of clients that take part before, {len(there)}"
+        )
+    order = np.random.default_rng(seed).permutation(federated.num_clients)
+    order = order[np.isin(order, there)]
     if federated.true_groups is None:
         return order[:count]
     groups = federated.true_groups[order]
     # The first of every group before the second of any, and so on.
-    turn = np.empty(clients, np.int64)
+    turn = np.empty(len(order), np.int64)
     for group in np.unique(groups):
         turn[groups == group] = np.arange((groups == group).sum())
     chosen = order[np.argsort(turn, kind="stable")[:count]]

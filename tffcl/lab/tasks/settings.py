@@ -159,7 +159,8 @@ class DriftSettings(Parameters):
     """Whose data change in the middle of a run, how and when (see `lab.tasks.populations`).
 
     Attributes:
-      clients: How many clients exchange their data, with those of other groups where there are groups; 0 is none.
+      clients: How many clients exchange their data, with those of other groups where there are groups, of those that
+        take part before `round`; 0 is none.
       round: From this round on they hold the other data.
       pattern: "sudden": all at once; "incremental": in `steps`, of which each replaces a further part of a client's
         examples; "recurrent": they have their own data back after `every` rounds, the others after as many more, and so
