@@ -10,7 +10,7 @@ import pytest
 import tffcl
 from tffcl import registry
 from tffcl.algorithms.method import ClusteredState, Views
-from tffcl.display import table
+from tffcl.display import counted, sizes_of, table
 from tffcl.runs.result import Result, Trained
 
 LONGEST = 200
@@ -61,6 +61,15 @@ def test_lines_say_what_one_looks_for(objects, config):
     ):
         assert words in said, words
     assert "not set" in config.train._repr_html_() and "momentum" in config.train._repr_html_()
+
+
+def test_one_is_no_plural(config):
+    assert (counted(1, "row"), sizes_of([1, 1], "row"), sizes_of([1, 2], "row")) == ("1 row", "1 row", "1 to 2 rows")
+    alone = tffcl.Population.from_arrays({"bonn": (np.zeros([1, 2], np.float32), np.zeros(1, np.int32))})
+    alone = dataclasses.replace(alone, groups=np.zeros(1, np.int32))
+    assert repr(alone) == "Population(1 client, 1 training example, 1 true group)"
+    one = dataclasses.replace(config, train=dataclasses.replace(config.train, clients_per_round=1))
+    assert one.facts()["rounds"] == "30 of 1 client"
 
 
 def test_parameters_are_the_call_that_makes_them():

@@ -64,7 +64,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def sizes_of(lengths) -> str:
-    """Returns how many there are of several: "30 to 40", or "30" where all are the same."""
+def sizes_of(lengths, noun: str = "") -> str:
+    """Returns how many there are of several: "30 to 40", or "30" where all are the same; with a noun, "1 row"."""
     low, high = min(lengths), max(lengths)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    most = counted(high, noun) if noun else f"{high:,}"
+    return most if low == high else f"{low:,} to {most}"

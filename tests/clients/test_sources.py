@@ -652,7 +652,7 @@ def test_a_function_of_ones_own_changes_all_examples(named):
     assert fewer.sizes.tolist() == [2, 2, 2] and fewer.example_spec["x"].shape == fewer.test(0).x.shape[1:] == (4,)
     with pytest.raises(UserError, match="the training examples of client bo are NoneType; they must be a pair"):
         named.map(lambda x, y: None)
-    with pytest.raises(UserError, match="client bo has training examples .* and 1 labels"):
+    with pytest.raises(UserError, match="client bo has training examples .* and 1 label;"):
         named.map(lambda x, y: (x, y[:1]))
 
 

@@ -490,8 +490,8 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
         (with_models(lambda models, rows: (models, rows[:-1])), r"rows int32 \[5\]; they must be integers \[6\], one "
                                                                 r"a client"),
         (with_models(lambda models, rows: (models, rows / 1)), r"models_for gives rows float64 \[6\]"),
-        (with_models(lambda models, rows: (models, rows + 1)), "models_for gives rows 1 to 2 of 2 models"),
-        (with_models(lambda models, rows: (models, rows - 1)), "models_for gives rows -1 to 0 of 2 models"),
+        (with_models(lambda models, rows: (models, rows + 1)), "models_for gives rows 1 to 2, not 0 to 1"),
+        (with_models(lambda models, rows: (models, rows - 1)), "models_for gives rows -1 to 0, not 0 to 1"),
         (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or features on a "
                                 "smaller scale"),
         (changed(views=lambda self, state: {}), "views must return tffcl.algorithms.Views, not dict"),

@@ -22,6 +22,7 @@ from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering.reclustering import mean_of_members
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
@@ -136,8 +137,7 @@ class ClusteredTraining:
 
     def _check_room(self, count: int):
         """Raises UserError if so many models do not fit into memory."""
-        size = self.initial.size
-        memory.check_room(count * self.initial.nbytes, f"the models of {count:,} clusters × {size:,} parameters")
+        memory.check_room(count * self.initial.nbytes, f"{counted(count, 'model')} × {self.initial.size:,} parameters")
 
     def grown(self, state: ClusteredState, count: int) -> dict:
         """Returns the fields `models`, `server` and `aggregators` with so many more clusters, at their start.

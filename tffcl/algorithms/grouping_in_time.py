@@ -233,9 +233,9 @@ class GroupedInTime(Method):
         how = self._inner.clustering
         if state.met is None and how.num_clusters is None and self._too_few(len(fresh)):
             raise UserError(
-                f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which nothing tells "
-                f"clusters apart; it needs {_FEWEST[how.threshold]} clients or more, a number as threshold, or "
-                f"num_clusters"
+                f"when is 'as_they_join' and the first round has {counted(len(fresh), 'client')}, among which "
+                f"nothing tells clusters apart; it needs {_FEWEST[how.threshold]} clients or more, a number as "
+                f"threshold, or num_clusters"
             )
         arrivals = population.restricted(fresh)
         if state.met is None:

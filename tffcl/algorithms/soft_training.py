@@ -14,6 +14,7 @@ from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
+from tffcl.display import counted
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
@@ -73,7 +74,7 @@ class SoftMethod(Method):
 
     def initialize(self, population: Population) -> SoftState:
         size = self._first["models"].nbytes
-        memory.check_room(size, f"{self._count:,} models of {self.model.size:,} parameters")
+        memory.check_room(size, f"{counted(self._count, 'model')} of {self.model.size:,} parameters")
         everyone, values = len(population), dict(self._first)
         return SoftState(
             population.client_ids, np.zeros(everyone, np.int32), values.pop("models"), self._round.initial_aggregators,

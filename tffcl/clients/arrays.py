@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 
 
@@ -90,7 +91,7 @@ def check_finite(x: np.ndarray, what: str, given=None):
     where = f"row {first[0]}"
     if x.ndim == 2:
         where += f", column {getattr(given, 'columns', range(x.shape[1]))[first[1]]}"
-    raise UserError(f"{what} have NaN or infinite entries in {rows} of {len(x)} rows, first in {where}")
+    raise UserError(f"{what} have NaN or infinite entries in {rows} of {counted(len(x), 'row')}, first in {where}")
 
 
 WHOLE_IN_FLOAT32 = 2**24  # up to here float32 holds every whole number

@@ -40,7 +40,7 @@ def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.nd
       UserError: If nobody would take part.
     """
     if count >= num_clients:
-        raise UserError(f"newcomers.clients is {count}; there are {num_clients} clients, and at least 1 must take part")
+        raise UserError(f"newcomers.clients is {count}; of {counted(num_clients, 'client')} at least 1 must take part")
     rng = np.random.default_rng(stream(seed, "newcomers"))
     newcomers = np.sort(rng.choice(num_clients, count, replace=False))
     return np.setdiff1d(np.arange(num_clients), newcomers), newcomers

@@ -94,8 +94,8 @@ class Population(Shown):
         return {"clients": len(self), "training examples": total, "each": sizes_of(self.sizes), **groups}
 
     def __repr__(self) -> str:
-        groups = "" if self.groups is None else f", {len(np.unique(self.groups))} true groups"
-        total = "" if self.sizes is None else f", {int(np.sum(self.sizes)):,} training examples"
+        groups = "" if self.groups is None else f", {counted(len(np.unique(self.groups)), 'true group')}"
+        total = "" if self.sizes is None else f", {counted(int(np.sum(self.sizes)), 'training example')}"
         return f"Population({counted(len(self), 'client')}{total}{groups})"
 
     def index(self, client_ids) -> np.ndarray:

@@ -20,6 +20,7 @@ from tffcl.clients.client_examples import (
     mapped,
     too_many,
 )  # fmt: skip
+from tffcl.display import counted
 from tffcl.errors import UserError, unknown
 
 if TYPE_CHECKING:  # which makes one of what is read here
@@ -416,7 +417,7 @@ def checked(client, given, kind: str) -> ClientExamples:
     for leaf in tf.nest.flatten(x):
         if len(leaf) != len(y):
             raise UserError(
-                f"client {client} has {kind} examples {leaf.dtype} {list(leaf.shape)} and {len(y)} labels; "
+                f"client {client} has {kind} examples {leaf.dtype} {list(leaf.shape)} and {counted(len(y), 'label')}; "
                 "they do not fit"
             )
     return ClientExamples(x, y, columns=columns)

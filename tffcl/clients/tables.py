@@ -129,7 +129,7 @@ class TableRules:
         for name in self.columns:
             none = frame[name].isna().to_numpy()
             if none.any() and self.missing != "mean":
-                where = f"{none.sum()} of {len(frame)} rows, first in row {none.argmax()}"
+                where = f"{none.sum()} of {counted(len(frame), 'row')}, first in row {none.argmax()}"
                 raise UserError(f"column {name} has no value in {where}")
             values[name] = _values(frame[name], None)
         return self.features(self.of_kinds(values))

@@ -21,6 +21,7 @@ from tffcl.client_work import evaluation
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
+from tffcl.display import counted
 from tffcl.errors import UserError, one_line
 from tffcl.models.flat import FlatModel, one_array
 from tffcl.models.layer_parts import require_shared
@@ -287,7 +288,7 @@ class _WeightsSetter(tff.framework.ConcreteComputation):
         clusters = len(self.type_signature.parameter[1])
         given = len(weights) if isinstance(weights, (list, tuple)) else None
         if given not in (None, clusters):
-            raise UserError(f"weights of {given} models were given; it must be {clusters}, num_clusters, in a tuple")
+            raise UserError(f"weights has {counted(given, 'model')}; it must have {clusters}, num_clusters, in a tuple")
         return super().__call__(state, weights)
 
 

@@ -17,6 +17,7 @@ from tffcl.client_work.local_sgd import kept_state
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients import cohort
 from tffcl.clients.population import Population
+from tffcl.display import counted
 from tffcl.errors import Diverged, UserError, short_path, unknown
 from tffcl.files import nearest_existing
 from tffcl.models.flat import FlatModel
@@ -86,7 +87,7 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     _check_saved(method, state)
     told, of = getattr(state, "assignment", None), getattr(state, "client_ids", client_ids)
     if told is not None and len(told) != len(of):
-        raise UserError(f"{method.name}: its state has {len(told)} clusters in assignment for {len(of)} clients")
+        raise UserError(f"{method.name}: its state has assignment [{len(told)}]; it must be [{len(of)}], one a client")
     check_views(method.name, method.views(state), client_ids, size)
     check_models(method.name, *method.models_for(state, client_ids), len(client_ids), size)
 
@@ -151,7 +152,7 @@ def check_models(name: str, models, rows, clients: int, size: int):
             f"weights float32 [{clients}, {len(models)}]"
         )
     elif clients and not 0 <= rows.min() <= rows.max() < len(models):
-        raise UserError(f"{name}: models_for gives rows {rows.min()} to {rows.max()} of {len(models)} models")
+        raise UserError(f"{name}: models_for gives rows {rows.min()} to {rows.max()}, not 0 to {len(models) - 1}")
     used = np.unique(rows) if rows.ndim == 1 else np.flatnonzero((rows > 0).any(axis=0))
     bad = [row for row in used if not np.isfinite(models[row]).all()]
     if bad:
@@ -300,7 +301,7 @@ def check_models_fit(method, state, client_ids: np.ndarray):
     held = method.models_held(state, client_ids)
     memory.check_room(
         4 * held * method.model.size,
-        f"{held:,} models × {_parameters(method.model.size)} parameters that the server holds",
+        f"{counted(held, 'model')} × {_parameters(method.model.size)} parameters that the server holds",
     )
 
 

@@ -374,7 +374,7 @@ def test_a_search_goes_by_any_metric_of_the_model_in_its_own_direction(rates, he
         ({"select": "cluster_log_los"}, "'cluster_log_los'; did you mean 'cluster_log_loss'"),
         ({"over": {"learning_rate": "0.1..1"}}, "'0.1..1'; it must be a list of values"),
         ({"over": {"learning_rate": "0.1,1"}, "samples": 3}, 'must be a list of values, or a range, "0.001..0.1"'),
-        ({"over": {"learning_rate": [0.1, 1]}, "samples": 3}, "there are only 2 different points"),
+        ({"over": {"learning_rate": [0.1, 1]}, "samples": 3}, "over gives only 2 different points"),
         ({"halving": 1}, "^halving 1 must be 2 or more"),
     ],
 )

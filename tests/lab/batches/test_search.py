@@ -138,7 +138,7 @@ def test_random_points():
     # Even in the logarithm: the middle is near 0.03.
     assert 0.001 <= rates[0] and rates[-1] <= 1 and 0.003 < rates[10] < 0.3
     assert {type(epochs) for _, epochs in points} == {int} and {epochs for _, epochs in points} <= {1, 2, 3, 4, 5}
-    with pytest.raises(UserError, match="there are only 5 different points"):
+    with pytest.raises(UserError, match="over gives only 5 different points"):
         search.random_axes(texts[1:], "fedavg", 6, seed=0)
     listed, found = search.random_axes([("--over", "momentum=0,0.5,0.9")], "fedavg", 3, seed=0)
     assert sorted(found) == [(0,), (0.5,), (0.9,)] and set(listed[0].values) == {0, 0.5, 0.9}

@@ -18,7 +18,7 @@ from tffcl.lab.datasets.images import Images, Transform
         (np.zeros((2, 3, 3), np.int64), np.zeros(2, np.int32), "examples are int64 of rank 3"),
         (np.zeros((2, 3, 3, 1), np.float64), np.zeros(2, np.int32), "examples are float64 of rank 4"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(2, np.int64), "labels are int64"),
-        (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(3, np.int32), "2 images have 3 labels"),
+        (np.zeros((1, 3, 3, 1), np.uint8), np.zeros(3, np.int32), "there are 1 image and 3 labels"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.array([0, -1], np.int32), "label -1 of image 1"),
         (np.array([0.0, np.nan]).reshape(2, 1, 1, 1), np.zeros(2, np.int32), "image 1 has a pixel that is not"),
     ],

@@ -57,7 +57,7 @@ def test_share_leaves_out_test_images_of_classes_that_nobody_has():
 
 def test_share_refuses_a_client_without_test_images():
     data = labelled(balanced(100), [0, 1])
-    with pytest.raises(UserError, match="without a test image: 50 clients share 2 test images"):
+    with pytest.raises(UserError, match="without a test image: 50 clients for 2 test images"):
         iid(data, seed=0, clients=50, test="share")
 
 

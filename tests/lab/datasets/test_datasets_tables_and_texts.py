@@ -84,7 +84,7 @@ CANCER, DIABETES, TEXTS = ({"name": name} for name in ("breast_cancer", "diabete
     "dataset, partition, message",
     [
         ({"name": "digits"}, DEVICES, r"devices needs numbers that are measured, .* uint8 of shape \[1347, 8, 8, 1\]"),
-        (CANCER, {**DEVICES, "clients": 10}, "10 clients do not divide into 3 devices"),
+        (CANCER, {**DEVICES, "clients": 10}, "clients is 10; it must be a multiple of 3, the number of devices"),
         (CANCER, {"name": "rotated", "clients": 4}, "are no images, which could be turned"),
         (DIABETES, {"name": "shifted", "clients": 4}, "shifted needs one class for each example; diabetes has numbers"),
         (DIABETES, {"name": "label_skew", "clients": 4, "classes_per_client": 1}, "label_skew needs one class"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import Option, UserError, argument
 from tffcl.files import finite
 from tffcl.lab.batches import sweep
@@ -113,7 +114,8 @@ def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> t
         if len(points) == samples:
             break
     else:
-        raise UserError(f"{argument('samples')} {samples}: there are only {len(points)} different points")
+        there = f"{argument('over')} gives only {counted(len(points), 'different point')}"
+        raise UserError(f"{argument('samples')} {samples}: {there}")
     axes = [Axis(key, tuple(dict.fromkeys(point[n] for point in points))) for n, (key, _) in enumerate(choices)]
     return axes, points
 
@@ -330,7 +332,7 @@ def _check_scores(found: Sequence[float], planned: Plan, select: str):
         )
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)
-        raise UserError(f"all {len(found)} points diverged; give other values of {keys}")
+        raise UserError(f"training diverged at each of {counted(len(found), 'point')}; give other values of {keys}")
 
 
 def _fresh(planned: Plan, point: Point, options: SearchOptions) -> "list[Job]":

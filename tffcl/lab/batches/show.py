@@ -180,7 +180,7 @@ def _group_lines(
         many = f"{counted(len(members), 'client')}, {counted(sizes[members].sum(), 'training example')}"
         yield f"  {name}: {many}{held}{change}"
     if len(groups) > _MOST_GROUPS:
-        yield f"  and {len(groups) - _MOST_GROUPS} more groups"
+        yield f"  and {counted(len(groups) - _MOST_GROUPS, 'more group')}"
 
 
 def _label_lines(

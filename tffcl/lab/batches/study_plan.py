@@ -11,6 +11,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.files import finite
 from tffcl.lab.batches import search, sweep
@@ -309,7 +310,7 @@ def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
     able, metric = _able(tried), on_validation(cell.tuning.select)
     if not able:
         return dataclasses.replace(
-            cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged"
+            cell, tune={}, missing=f"failed or diverged with each of {counted(len(tried), 'setting')}"
         )
     best = min(able, key=lambda point: search.worst_last(point["validation"], metric))
     return dataclasses.replace(

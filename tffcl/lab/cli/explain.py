@@ -11,6 +11,7 @@ import docstring_parser
 from tffcl import registry
 from tffcl.algorithms.parameters import ComposedParameters, metrics_of, why_not
 from tffcl.choices import GROUPINGS, SOFT, TREE
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.batches import study_file
 from tffcl.lab.datasets import federated
@@ -145,7 +146,7 @@ def _encoder(name: str) -> Iterator[str]:
         names = [facts["dataset"].get("name")] if "name" in facts["dataset"] else facts["dataset"]["names"]
         classes = facts.get("classes") or [[]] * len(names)
         if training_sets(name) == [(each, tuple(own)) for each, own in zip(names, classes)]:
-            size = f"{facts['examples']:,} images, {facts['epochs']} epochs, codes of {facts['latent']}"
+            size = f"{facts['examples']:,} images, {counted(facts['epochs'], 'epoch')}, codes of {facts['latent']}"
             yield f"kept: {path} ({size}, loss {facts['loss']:.4f})"
 
 

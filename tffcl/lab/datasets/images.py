@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.display import Shown
+from tffcl.display import Shown, counted
 from tffcl.errors import UserError
 
 _SHOWN = 10  # changes of labels that are told of a transform
@@ -50,7 +50,8 @@ class Images(Shown):
         if self.y.dtype not in (np.int32, np.float32) or not self.y.ndim:
             raise UserError(f"labels are {self.y.dtype} of rank {self.y.ndim}; they must be int32 or float32 [n, ...]")
         if len(self.x) != len(self.y):
-            raise UserError(f"{len(self.x)} images have {len(self.y)} labels; there must be as many of both")
+            there = f"{counted(len(self.x), 'image')} and {counted(len(self.y), 'label')}"
+            raise UserError(f"there are {there}; there must be as many of both")
         if self.y.dtype == np.int32 and self.y.size and self.y.min() < 0:
             image = int(self.y.argmin()) * len(self.y) // self.y.size
             raise UserError(f"label {self.y.min()} of image {image} is negative; labels count from 0")

@@ -221,7 +221,7 @@ def _cluster_sizes(run: RunFiles) -> str:
     labels = run.clients.cluster
     _, sizes = np.unique(labels[labels != NO_CLUSTER], return_counts=True)
     largest = ", ".join(map(str, sorted(sizes.tolist(), reverse=True)[:_MOST_SIZES])) or MISSING
-    return largest + (f" and {len(sizes) - _MOST_SIZES:,} smaller ones" if len(sizes) > _MOST_SIZES else "")
+    return largest + (f" and {counted(len(sizes) - _MOST_SIZES, 'smaller one')}" if len(sizes) > _MOST_SIZES else "")
 
 
 def _span(values) -> str:
@@ -251,7 +251,7 @@ def _cluster_group(
     """What the page shows of the clusters of one run; labels only where no run before has the same clusters."""
     table = cluster_tables.clusters_table(run, compared=several)
     left = cluster_tables.clusters_left_out(run) if table else 0
-    note = f"The {left} smallest clusters are left out; the table of all clients has them." if left else ""
+    note = f"Left out: the {counted(left, 'smallest cluster')}; the table of all clients has all." if left else ""
     own = [picture for picture in pictures if picture.number in (number, None)]
     same = [each.method for each in before if cluster_tables.same_clusters(each, run)]
     if same:

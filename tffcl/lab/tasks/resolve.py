@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tffcl.clients import cohort
-from tffcl.display import Shown
+from tffcl.display import Shown, counted
 from tffcl.errors import OVERRIDES, Option, UserError, unknown
 from tffcl.files import text_of_file
 from tffcl.lab.datasets.federated import check_settings
@@ -92,12 +92,13 @@ class RunConfig(Shown):
         """What is run, in short; `as_dict` has every value."""
         train = self.train
         names = [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)]
-        share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
+        each = train.participation
+        clients = counted(train.clients_per_round, "client") if each is None else f"{100 * each:g} % of the clients"
         return {
             "task": self.task,
             "algorithm": self.algorithm,
             "seed": self.seed,
-            "rounds": f"{train.rounds} of {share} clients",
+            "rounds": f"{train.rounds} of {clients}",
             **dict(zip(("dataset", "partition", "model"), names)),
         }
 

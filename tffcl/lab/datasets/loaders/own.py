@@ -9,6 +9,7 @@ import numpy as np
 from tffcl.clients.arrays import checked_labels, coded_labels, names_of_labels
 from tffcl.clients.folders import read_folders
 from tffcl.clients.tables import MISSING, Table, read_table
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, class_count, labels_of, numbers_of, owners_of
 from tffcl.lab.datasets.images import Images, measured
@@ -158,7 +159,8 @@ def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images
         x = to_uint8(arrays[f"x_{split}"], f"{where}: x_{split}")
         y = labels_of(arrays[f"y_{split}"], f"{where}: y_{split}")
         if len(x) != len(y):
-            raise UserError(f"{where}: x_{split} has {len(x)} images and y_{split} {len(y)} labels")
+            images, labels = counted(len(x), "image"), counted(len(y), "label")
+            raise UserError(f"{where}: x_{split} has {images} and y_{split} {labels}")
         splits.append(Images(x, y))
     return splits[0], splits[1]
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
@@ -108,8 +109,10 @@ def label_skew(
     for client, index in enumerate(train):
         if not len(index):
             held = [label for label in range(classes) if client in owners[label]]
-            counts = ", ".join(f"class {label}: {len(examples[label])} for {len(owners[label])}" for label in held)
-            raise UserError(f"label_skew leaves client {client} without examples ({counts} clients); use fewer clients")
+            counts = ", ".join(
+                f"class {label}: {len(examples[label])} for {counted(len(owners[label]), 'client')}" for label in held
+            )
+            raise UserError(f"label_skew leaves client {client} without examples ({counts}); use fewer clients")
     return with_tests(dataset, train, test=test, seed=seed)
 
 
@@ -341,7 +344,7 @@ def structured(
     check_value("classes_per_group", classes_per_group, Annotated[int, msgspec.Meta(ge=1, le=classes)])
     group_of_class = np.arange(classes) // classes_per_group
     number = int(group_of_class[-1]) + 1
-    groups = block_groups(clients, number, f"groups of {classes_per_group} classes")
+    groups = block_groups(clients, number, "groups of classes")
     rng = np.random.default_rng(seed)
     tests = [np.flatnonzero(group_of_class[dataset.test.y] == group) for group in range(number)]
     train = []
@@ -349,7 +352,9 @@ def structured(
         held = np.flatnonzero(group_of_class[dataset.train.y] == group)
         block = clients // number
         if len(held) < 2 * block:
-            raise UserError(f"group {group} has {len(held)} examples for {block} clients; structured needs 2 for each")
+            raise UserError(
+                f"group {group} has {counted(len(held), 'example')}; structured needs {2 * block}, two for each client"
+            )
         sizes = growing_sizes(len(held), block)
         train += map(np.sort, np.split(rng.permutation(held), np.cumsum(sizes)[:-1]))
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))

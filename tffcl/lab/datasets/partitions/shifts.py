@@ -33,6 +33,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import COLOUR_TONES, GREY_TONES, Transform
@@ -168,7 +169,7 @@ def shift_concept(
     _at_most(
         groups,
         ways,
-        f"{swapped} of {classes} labels are swapped in {ways - 1} ways, beside the group of unchanged ones",
+        f"{swapped} of {classes} labels are swapped in {counted(ways - 1, 'way')}, beside the group of unchanged ones",
     )
     maps = _label_maps(classes, swapped, groups, np.random.default_rng([seed, _DRAWN]))
     return _dealt(dataset, [Transform(labels=each) for each in maps], seed=seed, clients=clients, test=test)

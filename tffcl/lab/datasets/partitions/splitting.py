@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.images import Transform
@@ -83,7 +84,7 @@ def block_groups(clients: int, groups: int, what: str) -> np.ndarray:
       UserError: If the clients do not divide into the groups; `what` names these, e.g. "rotations".
     """
     if clients % groups:
-        raise UserError(f"{clients} clients do not divide into {groups} {what}; clients must be a multiple of {groups}")
+        raise UserError(f"clients is {clients}; it must be a multiple of {groups}, the number of {what}")
     return np.repeat(np.arange(groups, dtype=np.int32), clients // groups)
 
 
@@ -177,8 +178,8 @@ def _share(dataset, train, domains, rng):
         for client, piece in zip(clients, pieces, strict=True):
             if not len(piece):
                 raise UserError(
-                    f"test = 'share' leaves client {client} without a test image: {len(clients)} clients "
-                    f"share {len(candidates)} test images; use fewer clients or test = 'classes'"
+                    f"test = 'share' leaves client {client} without a test image: {counted(len(clients), 'client')} "
+                    f"for {counted(len(candidates), 'test image')}; use fewer clients or test = 'classes'"
                 )
             result[client] = candidates[piece]
     return result

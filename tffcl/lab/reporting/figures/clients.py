@@ -60,16 +60,16 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     edges, logarithmic = _size_bins(examples)
     counts, _, bars = axes.hist(examples, bins=edges, color=style.COLORS[0], edgecolor="white", linewidth=0.6)
     for count, start, stop, bar in zip(counts.astype(int), np.ceil(edges), np.ceil(edges[1:]), bars, strict=False):
-        held = sizes_of([int(start), int(max(start, stop - 1))])
-        style.say(bar, f"{counted(count, 'client')} with {held} examples")
+        held = sizes_of([int(start), int(max(start, stop - 1))], "example")
+        style.say(bar, f"{counted(count, 'client')} with {held}")
     if logarithmic:
         style.tick_ratios(axes.xaxis, edges[0], edges[-1])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     median = float(np.median(examples))
     rule = axes.axvline(median, color=style.COLORS[1], linestyle="--", linewidth=1.5)
-    style.say(rule, f"median: {median:,.0f} examples")
-    title = f"{counted(len(examples), 'client')}, {sizes_of(examples.astype(int))} examples"
+    style.say(rule, f"median: {counted(round(median), 'example')}")
+    title = f"{counted(len(examples), 'client')}, {sizes_of(examples.astype(int), 'example')}"
     axes.set_title(f"{title}, median {median:,.0f}", fontsize=10)
     axes.set(xlabel="training examples of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))

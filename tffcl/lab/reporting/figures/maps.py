@@ -171,7 +171,7 @@ def _panels(
     if truth is not None:
         names = np.array([f"true group {ordering.cluster_name(each)}" for each in truth])
         _draw_points(figure.panels[0], found.points, groups[found.places], names[found.places], ids[found.places])
-        figure.panels[0].set_title(f"{len(np.unique(truth))} true groups", fontsize=10)
+        figure.panels[0].set_title(counted(len(np.unique(truth)), "true group"), fontsize=10)
     for axes, (title, own, labels) in zip(figure.panels[count - len(panels) :], panels, strict=True):
         together = crowded(labels)
         names = np.array([f"cluster {ordering.cluster_name(each)}" for each in labels])

@@ -109,7 +109,7 @@ def relatedness_figure(
     _name_clusters(flat, stretches, count)
     off = ~np.eye(count, dtype=bool)
     clusters = len(np.unique(labels))
-    raw.set_xlabel(f"(a) as they came: {count:,} clients,\n{_share(related, off)} of all pairs related")
+    raw.set_xlabel(f"(a) as they came: {counted(count, 'client')},\n{_share(related, off)} of all pairs related")
     ordered.set_xlabel("(b) ordered by the tree of Ward's method\non the rows")
     flat.set_xlabel(
         f"(c) flattened to {counted(clusters, 'cluster')}: {_share(~sorted_related, together & off)} of "
@@ -311,7 +311,7 @@ def _named(stretches: Sequence[ordering.Block], count: int) -> list[int]:
 
 
 def _proximity_title(measure: str, clients: int, clusters: int | None) -> str:
-    between = f"{measure[:1].upper()}{measure[1:]} between {clients:,} clients".replace("_", " ")
+    between = f"{measure[:1].upper()}{measure[1:]} between {counted(clients, 'client')}".replace("_", " ")
     found = "" if clusters is None else f", {counted(clusters, 'cluster')}"
     return textwrap.fill(between + found, 54)
 

@@ -76,7 +76,7 @@ def dendrogram_figure(
     axes.set_xlim(*_height_range(merges, shown, threshold))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     heights = " ".join(filter(None, [linkage, "linkage: height of the merge", f"({unit})" if unit else ""]))
-    note = f"{count:,} clients" + (f"; (n) stands for n, the upper {shown} branches are shown" if shown < count else "")
+    note = counted(count, "client") + f"; (n) stands for n, the upper {shown} branches are shown" * (shown < count)
     axes.set_xlabel("\n".join(textwrap.fill(each, 50) for each in (heights, note)))
     style.tidy(axes, grid=None)
     axes.spines["left"].set_visible(False)
