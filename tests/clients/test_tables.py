@@ -604,13 +604,19 @@ def test_codes_of_a_file_are_no_numbers(tmp_path):
         read(tmp_path / "table.csv.gz")
 
 
-def test_what_pandas_takes_for_missing_in_a_file_is_text_in_a_frame(small, tmp_path):
-    given = small.assign(sex=["NA", "f"] * 3)
-    given.to_csv(tmp_path / "table.csv", index=False)
-    assert read(given).feature_names[2:4] == ("sex=NA", "sex=f")
-    for frame in (tmp_path / "table.csv", pandas.read_csv(tmp_path / "table.csv")):
-        with pytest.raises(UserError, match="column sex has no value in 3 of 6 rows"):
-            read(frame)
+@pytest.mark.parametrize("column", ["user", "sex", "ill", "town"])
+def test_what_pandas_takes_for_missing_in_a_file_is_text_in_a_frame(small, tmp_path, column):
+    file = tmp_path / "table.csv"
+    given = small.assign(**{"town": "x", column: ["nan", "f"] * 3})
+    given.to_csv(file, index=False)
+    for frame in (file, pandas.read_csv(file)):
+        with pytest.raises(UserError, match=rf"column {column} .* of a CSV file (.*\)) reads NA, .* texts") as refused:
+            read(frame, group="town")
+    cured = eval(re.search(r"of a CSV file (.*) reads", str(refused.value))[1], {"pandas": pandas, "path": file})
+    np.testing.assert_array_equal(read(cured, group="town").train(0).x, read(given, group="town").train(0).x)
+    file.write_text(file.read_text().replace("nan", ""))
+    with pytest.raises(UserError, match=f"column {column} "):  # what is left blank is missing
+        read(pandas.read_csv(file, keep_default_na=False, na_values=[""]), group="town")
 
 
 def test_labels_of_later_clients_mean_what_those_of_the_known_do(small):

@@ -99,6 +99,12 @@ def check_codes(given, frame, columns: Iterable[str]):
             )
 
 
+def kept_as_texts(column) -> str:
+    """Says what reads texts that pandas takes for missing ones, as a part of a sentence; "" of a column of numbers."""
+    cure = "pandas.read_csv(path, keep_default_na=False, na_values=['']) reads NA, nan and null as texts"
+    return f"; of a CSV file {cure}" if column.dtype.kind == "O" else ""
+
+
 def _separator(names, client: str) -> str | None:
     """What separates the columns of a file in whose header commas do not, as the column of clients tells."""
     header = ",".join(map(str, names))

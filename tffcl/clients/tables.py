@@ -19,6 +19,7 @@ from tffcl.clients.table_files import (
     check_there,
     is_bool,
     is_categorical,
+    kept_as_texts,
     label_notes,
     numbers_in_texts,
     read_table_file,
@@ -323,6 +324,7 @@ def _client_ids(column, name: str) -> np.ndarray:
         raise UserError(
             f"column {name} names no client in {none.sum()} of {len(column)} rows, first in row {none.argmax()}; "
             f"frame.replace(r'^\\s*$', pandas.NA, regex=True).dropna(subset=[{name!r}]) leaves them out"
+            f"{kept_as_texts(column)}"
         )
     ids = np.array(column.tolist(), object)
     if all(isinstance(each, str) for each in ids):
@@ -350,7 +352,7 @@ def _without_missing(frame, ids: np.ndarray, columns, outputs, rule: str) -> np.
             fills = "" if name in outputs else 'missing="mean" fills them by the mean of training examples, '
             raise UserError(
                 f"column {name} has no value in {none.sum()} of {len(frame)} rows, first of client {ids[row]} in row "
-                f"{row}; {fills}{cure}"
+                f"{row}; {fills}{cure}{kept_as_texts(frame[name])}"
             )
     if not kept.any():
         raise UserError("every row of the table has a missing value; features= can leave columns out")
@@ -485,7 +487,8 @@ def _groups(column, ids: np.ndarray, name: str) -> dict:
     """What the true group of each client is called."""
     missing = column.isna().to_numpy()
     if missing.any():
-        raise UserError(f"column {name} has no value of client {ids[missing][0]}; every client is of one group")
+        of = f"{ids[missing][0]}; every client is of one group{kept_as_texts(column)}"
+        raise UserError(f"column {name} has no value of client {of}")
     _names_of(column, column.unique(), "groups")
     found = column.groupby(ids).unique().to_dict()
     for client, groups in found.items():
