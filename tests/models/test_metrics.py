@@ -134,7 +134,7 @@ def test_the_direction_of_a_users_metric_follows_from_its_name():
     def brier_loss(y, p):
         return float(np.mean((p[:, 1] - y) ** 2))
 
-    (own,) = chosen((brier_loss,), "classes", "net")
+    (own,) = chosen((brier_loss,), "classes")
     given = answers(TWO)
     assert (own.name, own.better) == ("brier_loss", "down") and better_of("brier") == "up"
     assert {better_of(f"mean_poisson_{end}") for end in ("deviance", "error", "loss", "distance")} == {"down"}
@@ -170,7 +170,7 @@ def spoils(y, p):
 def test_a_users_metric_may_change_what_it_is_given():
     given = answers(TWO)
     before = [each.copy() for each in (given.labels, given.outputs)]
-    assert compute(chosen((spoils,), "classes", "net")[0], given) == 0.5
+    assert compute(chosen((spoils,), "classes")[0], given) == 0.5
     np.testing.assert_array_equal(given.labels, before[0])
     np.testing.assert_array_equal(given.outputs, before[1])
 
@@ -179,8 +179,9 @@ def test_a_users_metric_may_change_what_it_is_given():
     "metrics, kind, message",
     [
         (("aucc",), "classes", "unknown metric 'aucc'; did you mean 'auc'"),
-        (("mse",), "classes", "metric mse is not defined for the labels of net; these are: accuracy, "),
-        (("auc",), "numbers", "metric auc is not defined for the labels of net; these are: mae, mse, r2"),
+        (("mse",), "classes", "metric mse is not defined for labels that are classes; allowed are: accuracy, "),
+        (("auc",), "numbers", "metric auc is not defined for labels that are numbers; allowed are: mae, mse, r2"),
+        (("mae",), "labels", "metric mae is not defined for labels that are several, each 0 or 1; allowed are: "),
         (("f1", "f1"), "classes", "metrics have f1 twice"),
         ((lambda y, p: 0,), "classes", "it must have a name"),
         ((fails,), "classes", "the metric fails failed: ZeroDivisionError: nothing"),
@@ -192,4 +193,4 @@ def test_a_users_metric_may_change_what_it_is_given():
 )
 def test_a_wrong_metric_is_told_in_one_line(metrics, kind, message):
     with pytest.raises(UserError, match=message):
-        compute(chosen(metrics, kind, "net")[0], answers(TWO))
+        compute(chosen(metrics, kind)[0], answers(TWO))

@@ -194,7 +194,7 @@ class FlatModel(FlatWeights, Shown):
     def with_metrics(self, metrics: Sequence[str | Callable]) -> "FlatModel":
         """Returns the same model with other metrics, names or functions as of `from_keras`; UserError if one is not for
         its labels."""
-        found = chosen(metrics, self.objective.label_kind, self.name)
+        found = chosen(metrics, self.objective.label_kind)
         own = self.own and dataclasses.replace(self.own, whole=self.own.whole.with_metrics(metrics))
         changed = dataclasses.replace(self, metrics=found, own=own)
         if self.key is None or not changed.metrics_of_outputs:

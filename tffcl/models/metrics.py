@@ -189,14 +189,13 @@ def better_of(name: str) -> str:
     return DOWN if name.endswith(("error", "loss", "deviance", "distance")) else UP
 
 
-def chosen(metrics: Sequence[str | Callable], kind: str, whose: str) -> tuple[AnswerMetric, ...]:
+def chosen(metrics: Sequence[str | Callable], kind: str) -> tuple[AnswerMetric, ...]:
     """Returns the metrics that a user asks for.
 
     Args:
       metrics: Names, or functions `(labels, outputs) -> float` of whole sets, see `Answers`; such a function is called
         by its own name.
       kind: What labels are: "classes", "labels" or "numbers".
-      whose: Names the model in messages.
 
     Raises:
       UserError: If a name is unknown, is twice, or is of a metric for other labels.
@@ -213,7 +212,8 @@ def chosen(metrics: Sequence[str | Callable], kind: str, whose: str) -> tuple[An
             raise UserError(f"metrics have {each.name} twice; give a function another name")
         if kind not in each.of:
             others = ", ".join(name for name, metric in METRICS.items() if kind in metric.of)
-            raise UserError(f"metric {each.name} is not defined for the labels of {whose}; these are: {others}")
+            own = "several, each 0 or 1" if kind == "labels" else kind
+            raise UserError(f"metric {each.name} is not defined for labels that are {own}; allowed are: {others}")
         found[each.name] = each
     return tuple(found.values())
 

@@ -197,7 +197,7 @@ def build_descriptors(model: FlatModel, *, by_class: bool = True) -> Signature:
     objective = model.objective
     if model.label_shape and objective.num_classes is not None:
         raise UserError(
-            f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}"
+            f"descriptors are of examples with one label each, and those of this model have {model.label_shape[0]}"
         )
     classes = objective.classes_for("the signature descriptors by class") if by_class else 0
     width, infer = int(np.prod(objective.outputs)), evaluation.build_outputs(model)
