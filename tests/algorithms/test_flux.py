@@ -110,7 +110,8 @@ def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
 
 
-def test_a_run_that_ended_in_its_warm_up_is_not_exported(flux, population):
+def test_a_run_that_ended_in_its_warm_up_says_so_and_is_not_exported(flux, population):
+    assert flux.views(flux.initialize(population)).notes[0].startswith("for 2 rounds one model is trained")
     with pytest.raises(
         UserError, match="rounds? one model is trained .warm_up_rounds., and this run ended in that time"
     ):

@@ -106,6 +106,7 @@ def test_clients_are_grouped_after_rounds_of_fedavg_with_its_model(tff_worker, m
     state, averaged = (train(each, clients, cohorts) for each in (method, fedavg))
     np.testing.assert_array_equal(models_of(method, state, clients), models_of(fedavg, averaged, clients))
     assert method.joined_traffic(None, state).up == 0 and not method.views(state).clusters.any()
+    assert method.views(state).notes == ("for 2 rounds one model is trained (when), and this run ended in that time",)
     with pytest.raises(UserError, match="for 2 rounds one model is trained .when."):
         method.exports().server_values(state)
     state, metrics = method.next(state, cohort_of(clients, [0, 1], 3))

@@ -260,6 +260,8 @@ def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
         (state, metrics), (one, same) = method.next(state, cohort), plain.next(one, cohort)
         np.testing.assert_array_equal(state.models, np.repeat(one.models, 2, axis=0))
         assert metrics.traffic == same.traffic
+    told = ("for 2 rounds it is FedAvg (fedavg_rounds), and this run ended in that time",)
+    assert method.views(state).notes == told
     *_, last = model.layer_slices().values()
     drawn = draw_models(model, how, 5)
     starts = np.concatenate([np.repeat(one.models[:, : last.start], 2, axis=0), drawn[:, last.start :]], axis=1)
@@ -269,6 +271,7 @@ def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
     cohort = Cohort(population, np.arange(4), (7, 3))
     (after, _), (expected, _) = method.next(state, cohort), independent.next(given, cohort)
     np.testing.assert_array_equal(after.models, expected.models)
+    assert told[0] not in method.views(after).notes
     with pytest.raises(UserError, match="start 'fedavg' takes no aggregation"):
         build_ifca(model, TRAINING, how, aggregation=tff.aggregators.MeanFactory())
 

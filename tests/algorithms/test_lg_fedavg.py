@@ -119,9 +119,10 @@ def test_a_warm_start_is_fedavg_first_and_everyone_goes_on_from_there(tff_worker
     assert first.models.shape == (1, model.size)
     with pytest.raises(UserError, match="for 2 rounds the whole model is shared"):
         method.exports().server_values(first)
+    assert method.views(first).notes[0].startswith("for 2 rounds the whole model is shared (fedavg_rounds)")
     warm, averaged = train(method, population, COHORTS[:2]), reference("fedavg", COHORTS[:2])[1]
     assert_close(models_of(method, warm, population), averaged)
-    assert warm.models.shape == cold.initialize(population).models.shape
+    assert warm.models.shape == cold.initialize(population).models.shape and not method.views(warm).notes
     cohort = cohort_of(population, COHORTS[2], 3)
     after, metrics = method.next(warm, cohort)
     # The same as a method whose initial model is FedAvg's.

@@ -14,7 +14,16 @@ from scipy.spatial import distance
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.each_round_parameters import FLUXParameters
-from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within, method_builder
+from tffcl.algorithms.method import (
+    ClusteredState,
+    Exports,
+    Method,
+    MetricView,
+    Views,
+    ended_within,
+    in_first_rounds,
+    method_builder,
+)
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
@@ -28,6 +37,8 @@ from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.predictions import build_descriptors
+
+_ALONE = "one model is trained (warm_up_rounds)"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,7 +117,8 @@ class FLUX(EngineMethod):
 
     def views(self, state: FLUXState) -> Views:
         if state.descriptors is None:
-            return super().views(state)
+            note = in_first_rounds(self._how.warm_up_rounds, _ALONE)
+            return dataclasses.replace(super().views(state), notes=(note,))
         of, metric = self._shown
         if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
             apart = distance.squareform(distance.pdist(groupings.scaled(state.descriptors, state.spans)[0])).astype(
@@ -135,7 +147,7 @@ class FLUX(EngineMethod):
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:
-                raise ended_within(self._how.warm_up_rounds, "one model is trained (warm_up_rounds)")
+                raise ended_within(self._how.warm_up_rounds, _ALONE)
             return found.server_values(state)
 
         return dataclasses.replace(found, server_values=values)

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, ended_within
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, ended_within, in_first_rounds
 from tffcl.algorithms.one_shot import MOST_COMPARED, OneShot, OneShotClustering, OneShotState, Signed
 from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
 from tffcl.choices import GAP, SELF
@@ -43,6 +43,7 @@ from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.trace_cache import built_once
 
 _FEWEST = {GAP: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
+_ALONE = "one model is trained (when)"  # in the first rounds, where `when` is a number of them
 _FLAG = Traffic(up=4)  # what a client sends that tells whether its data have changed, int32
 
 
@@ -303,7 +304,7 @@ class GroupedInTime(Method):
 
     def views(self, state: GroupedState) -> Views:
         if state.warm is not None:
-            return Views(state.client_ids, state.warm.assignment)
+            return Views(state.client_ids, state.warm.assignment, notes=(in_first_rounds(self._how.when, _ALONE),))
         known = self._known(state, state.client_ids)
         clusters, shown = np.arange(len(known), dtype=np.int32), {}
         if state.met is not None:
@@ -324,7 +325,7 @@ class GroupedInTime(Method):
 
         def values(state: GroupedState) -> dict:
             if state.warm is not None:
-                raise ended_within(how.when, "one model is trained (when)")
+                raise ended_within(how.when, _ALONE)
             if state.met is None:
                 raise UserError(
                     "nobody has taken part in this run, so that it has no clusters; export one that trained longer"

@@ -16,7 +16,15 @@ from tffcl.algorithms import clustered_training
 from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.each_round_parameters import IFCAParameters
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within, method_builder
+from tffcl.algorithms.method import (
+    ClusteredState,
+    Exports,
+    Method,
+    Views,
+    ended_within,
+    in_first_rounds,
+    method_builder,
+)
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, training_work
@@ -42,6 +50,7 @@ _BEGINS = {
         "but for the last, which is drawn for each"
     ),
 }
+_AVERAGED = "it is FedAvg (fedavg_rounds)"
 _MOST_DRAWS = 200
 _TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
 
@@ -269,7 +278,8 @@ class IFCA(Choosing):
     def views(self, state: IFCAState) -> Views:
         found = super().views(state)
         if state.averaging >= 0:
-            return found
+            note = in_first_rounds(self._fedavg_rounds, _AVERAGED)
+            return dataclasses.replace(found, notes=(*found.notes, note))
         notes = notes_of_models(self.model, state.assignment, self._parameters.num_clusters)
         return dataclasses.replace(found, notes=(*found.notes, *notes, *self._notes_of_waiting(state)))
 
@@ -290,7 +300,7 @@ class IFCA(Choosing):
     def exports(self) -> Exports:
         def values(state: IFCAState) -> dict:
             if state.averaging >= 0:
-                raise ended_within(self._fedavg_rounds, "it is FedAvg (fedavg_rounds)")
+                raise ended_within(self._fedavg_rounds, _AVERAGED)
             return {"models": state.models}
 
         first = (

@@ -12,8 +12,8 @@ from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.per_cluster import rearranged_rows
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
-from tffcl.algorithms.fedavg import one_model
-from tffcl.algorithms.method import ClusteredState, Exports, ended_within
+from tffcl.algorithms.fedavg import OneModel, one_model
+from tffcl.algorithms.method import ClusteredState, Exports, Views, ended_within, in_first_rounds
 from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, LGFedAvgParameters
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
@@ -124,7 +124,20 @@ def build_partly_shared_training(
     )  # fmt: skip
 
 
-build_lg_fedavg = one_model("lg_fedavg", build_partly_shared_training)
+_WHOLE = "the whole model is shared (fedavg_rounds)"
+
+
+class LGFedAvg(OneModel):
+    """LG-FedAvg, see `build_lg_fedavg`."""
+
+    def views(self, state: ClusteredState) -> Views:
+        rounds, found = self.engine.whole_rounds, super().views(state)
+        if not rounds or "local" in state.server:
+            return found
+        return dataclasses.replace(found, notes=(in_first_rounds(rounds, _WHOLE),))
+
+
+build_lg_fedavg = one_model("lg_fedavg", build_partly_shared_training, LGFedAvg)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -256,7 +269,7 @@ class PartlySharedTraining(ClusteredTraining):
     def exports(self, **more) -> Exports:
         def values(state: ClusteredState) -> dict:
             if self._is_whole(state):
-                raise ended_within(self.whole_rounds, "the whole model is shared (fedavg_rounds)")
+                raise ended_within(self.whole_rounds, _WHOLE)
             return self.broadcast(state)
 
         if self.whole:

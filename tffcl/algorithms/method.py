@@ -367,12 +367,14 @@ class Method(abc.ABC):
         return state
 
 
+def in_first_rounds(rounds: int, what: str) -> str:
+    """Says of a run that it ended in first rounds which are not yet the method's own, e.g. a warm-up."""
+    return f"for {counted(rounds, 'round')} {what}, and this run ended in that time"
+
+
 def ended_within(rounds: int, what: str) -> UserError:
-    """Returns the error for the export of a run that ended in first rounds which are not yet the method's own, e.g. a
-    warm-up."""
-    return UserError(
-        f"for {counted(rounds, 'round')} {what}, and this run ended in that time; export one that trained longer"
-    )
+    """Returns the error for the export of such a run."""
+    return UserError(f"{in_first_rounds(rounds, what)}; export one that trained longer")
 
 
 Build = TypeVar("Build", bound=Callable)

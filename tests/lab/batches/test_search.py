@@ -177,6 +177,20 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
     assert search.validation(tmp_path, "cluster", 8) == -math.inf
 
 
+@pytest.mark.parametrize(
+    ("select", "cure"),
+    [
+        ("global", "--select cluster is there for every method"),
+        ("global_mae", "--select cluster_mae is there for every method"),
+        ("cluster", "where labels are numbers to predict there is a metric's, e.g. --select cluster_mae"),
+        ("cluster_auc", "it is defined for no client's"),
+    ],
+)
+def test_a_metric_that_is_not_there_is_told_with_one_that_is(select, cure):
+    with pytest.raises(UserError, match=rf"pacfl has no {select}(_accuracy)? on validation examples; {cure}"):
+        search._check_scores([math.nan, 0.5], types.SimpleNamespace(algorithm="pacfl"), select)
+
+
 def test_a_search_over_lists_shows_its_points():
     points = [{"values": [[0, 3]], "rounds": 2, "score": 0.5}, {"values": [[0, 6]], "rounds": 2, "score": None}]
     index = {"keys": ["partition.shifts"], "select": "cluster", "rungs": [{"points": points}]}

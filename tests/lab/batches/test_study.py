@@ -506,6 +506,14 @@ def test_with_a_share_of_the_rounds_in_which_data_never_change_a_cell_is_not_run
     assert [cell.column for cell, place in zip(half.cells, half.places) if place is None].count("unseen") == 1
 
 
+@pytest.mark.parametrize("happens", ["drift = {clients = 12, round = 20}", "newcomers = {clients = 8, round = 20}"])
+def test_trials_that_end_before_data_change_or_clients_join_are_refused(tmp_path, happens):
+    """What they chose would be for other data than the run's."""
+    text = TUNED.replace("[set.dataset]", f"[tuning]\nrounds = 0.5\n[set]\n{happens}\n[set.dataset]")
+    with pytest.raises(UserError, match="digits/FedAvg is tuned .* 0.5 of .tuning.: .*round is 20, and the run has 15"):
+        study.run_study(tuned(tmp_path, text), tmp_path / "out")
+
+
 def test_of_the_sizes_of_a_cohort_the_one_that_is_said_last_holds(mine, tmp_path):
     mine.write_text(
         MINE.replace("[columns.unseen]", "set.train.participation = 0.25\n[columns.unseen]", 1).replace(
@@ -738,7 +746,7 @@ def test_what_is_set_later_wins_over_a_methods_own_of_before(tmp_path, quick):
     assert job.config.train.learning_rate == 0.6
 
 
-def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick):
+def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick, capsys):
     by_loss = TUNED.replace("[set.dataset]", '[tuning]\nselect = "cluster_log_loss"\n[set.dataset]')
     with pytest.raises(UserError, match=r"select of \[tuning\], in digits/FedAvg, needs the metric: --set 'evaluation"):
         study.run_study(tuned(tmp_path, by_loss), tmp_path / "out")
@@ -749,6 +757,9 @@ def test_a_study_is_tuned_by_any_metric_in_its_own_direction(tmp_path, quick):
     planned = tuned(tmp_path, of_column.replace("[tuning]", "[tuning]\nseed = 7"))
     assert planned.cells[0].tuning == study_file.Tuning(seed=7, select="cluster")
     assert study.run_study(planned, tmp_path / "other") == 0 and quick[3:] == [0.1, 0.2, 0.2]
+    undefined = measured.replace("log_loss", "auc")  # as one of which nobody has the examples
+    assert study.run_study(tuned(tmp_path, undefined), tmp_path / "undefined") == 0
+    assert "failed, diverged or had no validation_cluster_auc with" in capsys.readouterr().err
     with pytest.raises(UserError, match="unknown select of .*, .tuning.: 'local'"):
         tuned(tmp_path, TUNED.replace("[set.dataset]", '[tuning]\nselect = "local"\n[set.dataset]'))
 

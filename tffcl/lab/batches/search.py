@@ -326,10 +326,13 @@ def worst_last(score: float, metric: Metric) -> float:
 
 def _check_scores(found: Sequence[float], planned: Plan, select: str):
     if any(map(math.isnan, found)):
-        raise UserError(
-            f"{planned.algorithm} has no {on_validation(select).column.removeprefix('validation_')} on validation "
-            f"examples; {argument('select')} cluster is there for every method"
-        )
+        column = on_validation(select).column.removeprefix("validation_")  # type: ignore[union-attr]
+        cure = f"{argument('select')} {select.replace('global', 'cluster', 1)} is there for every method"
+        if select == "cluster":
+            cure = f"where labels are numbers to predict there is a metric's, e.g. {argument('select')} cluster_mae"
+        elif select.startswith("cluster"):
+            cure = "it is defined for no client's"
+        raise UserError(f"{planned.algorithm} has no {column} on validation examples; {cure}")
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)
         raise UserError(f"training diverged at each of {counted(len(found), 'point')}; give other values of {keys}")

@@ -195,7 +195,8 @@ def tuned(
       so is one of which a trial failed otherwise, until the same command has made it.
 
     Raises:
-      UserError: If a cell's runs hold no validation examples out, or a value is wrong.
+      UserError: If a cell's runs hold no validation examples out, trials have too few rounds for what happens in one,
+        or a value is wrong.
     """
     cells = [cell for cell in planned.cells if cell.tune and not cell.missing]
     jobs = {
@@ -297,6 +298,8 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     rounds = max(1, math.ceil(config.train.rounds * tuning.rounds - 1e-9))
     every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
+    if error := configs.never_happens(config):
+        raise UserError(f"{cell.name} is tuned with a share of its rounds, {tuning.rounds:g} of [tuning]: {error}")
     title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in values.items())}"
     place = pathlib.PurePath(RUNS, _TRIALS, slug(cell.column), slug(cell.row), str(number), f"seed-{tuning.seed}")
     return Job(config, place, title)
@@ -309,9 +312,8 @@ def _nested(values: Mapping) -> Mapping:
 def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
     able, metric = _able(tried), on_validation(cell.tuning.select)
     if not able:
-        return dataclasses.replace(
-            cell, tune={}, missing=f"failed or diverged with each of {counted(len(tried), 'setting')}"
-        )
+        lacking = f"failed, diverged or had no {metric.column} with each of {counted(len(tried), 'setting')}"
+        return dataclasses.replace(cell, tune={}, missing=lacking)
     best = min(able, key=lambda point: search.worst_last(point["validation"], metric))
     return dataclasses.replace(
         cell, tune={}, tuned=best["values"], overrides=task_file.overridden(cell.overrides, _nested(best["values"]))
