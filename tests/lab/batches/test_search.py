@@ -180,10 +180,10 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
 @pytest.mark.parametrize(
     ("select", "cure"),
     [
-        ("global", "--select cluster is there for every method"),
-        ("global_mae", "--select cluster_mae is there for every method"),
-        ("cluster", "where labels are numbers to predict there is a metric's, e.g. --select cluster_mae"),
-        ("cluster_auc", "it is defined for no client's"),
+        ("global", "(--)?select cluster is there for every method"),
+        ("global_mae", "(--)?select cluster_mae is there for every method"),
+        ("cluster", "where labels are numbers to predict there is a metric's, e.g. (--)?select cluster_mae"),
+        ("cluster_auc", "it is defined for no client"),
     ],
 )
 def test_a_metric_that_is_not_there_is_told_with_one_that_is(select, cure):

@@ -331,7 +331,7 @@ def _check_scores(found: Sequence[float], planned: Plan, select: str):
         if select == "cluster":
             cure = f"where labels are numbers to predict there is a metric's, e.g. {argument('select')} cluster_mae"
         elif select.startswith("cluster"):
-            cure = "it is defined for no client's"
+            cure = "it is defined for no client"
         raise UserError(f"{planned.algorithm} has no {column} on validation examples; {cure}")
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)
