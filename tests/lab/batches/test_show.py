@@ -1,5 +1,6 @@
 """Who holds what of a task: the text, the pictures, and that they are of what a run trains on."""
 
+import dataclasses
 import io
 import os
 import pathlib
@@ -11,7 +12,7 @@ import pytest
 from tffcl.clients.cohort import stream
 from tffcl.display import ranges
 from tffcl.errors import UserError
-from tffcl.lab.batches.show import _label_lines, _over_classes, _samples, gini, label_distances, show
+from tffcl.lab.batches.show import _label_lines, _lines, _over_classes, _samples, gini, label_distances, show
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import resolve
 
@@ -68,7 +69,7 @@ def test_a_table_has_no_pictures(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    "shape, more", [((10, 12), ""), ((11, 12), "and 1 more clients"), ((12, 15), "and 2 more clients, 3 more labels")]
+    "shape, more", [((10, 12), ""), ((11, 12), "and 1 more client"), ((12, 15), "and 2 more clients, 3 more labels")]
 )
 def test_a_table_of_labels_says_what_it_leaves_out(shape, more):
     counts = np.arange(shape[0] * shape[1]).reshape(shape)
@@ -122,6 +123,16 @@ def test_ranges():
     assert ranges(np.array([4])) == "4"
 
 
+def test_classes_have_their_names_and_an_example_may_have_several_labels():
+    config = resolved("demo_digits")
+    data = load_federated(config.dataset, config.partition, seed=0)
+    named = "\n".join(_lines(config, dataclasses.replace(data, class_names=tuple("abcdefghij"))))
+    assert "group 3: 10 clients, 330 training examples, labels a, b, c, d, e, f, g, h, i, j" in named
+    both = [dataclasses.replace(each, y=np.stack([each.y % 2, each.y // 5], 1)) for each in (data.train, data.test)]
+    several = dataclasses.replace(data, train=both[0], test=both[1], num_classes=2)
+    assert "classes of a client: 2; 2 in all, of each of 2 labels\n" in "\n".join(_lines(config, several))
+
+
 def test_errors_are_those_of_the_data(tmp_path):
     with pytest.raises(UserError, match="did you mean 'rotations'"):
         show(resolved("demo_digits", 0, "partition.rotation=2"), tmp_path)
@@ -152,7 +163,7 @@ def test_sets_of_different_shapes(tmp_path):
     )
     text = show(resolved(path), tmp_path)
     assert "8 clients, 2 true groups of 3 to 5" in text and "images of 32x32x3" in text
-    assert "group svhn_cropped: 5 clients, 1,500 training examples, labels 10-19" in text
+    assert "group svhn_cropped: 5 clients, 1,500 training examples, labels svhn_cropped 0, svhn_cropped 1, " in text
     # How much of a set there is, is said.
     assert ("a part" in text) == ("note:" in text)
 

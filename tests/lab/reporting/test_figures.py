@@ -235,6 +235,8 @@ def test_progress_shows_loss_clusters_and_agreement(runs):
 def test_labels_are_drawn_by_cluster_with_true_groups(runs):
     run = runs[2]
     figure = figures.labels_figure(run)
+    (bar,) = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    assert bar.get_xlabel() == "share of the client's examples; empty: 0"
     main = next(axes for axes in figure.axes if axes.get_xlabel() == "label")
     image = main.images[0].get_array()
     assert image.shape == (18, 10)

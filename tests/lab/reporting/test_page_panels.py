@@ -245,6 +245,14 @@ def test_nothing_of_a_figure_has_the_colours_of_paper_or_a_name_of_another(runs)
     assert len(names) == len(set(names)) and set(re.findall(r"url\(#(.*?)\)", contents)) <= set(names)
 
 
+def test_the_page_says_how_many_labels_an_example_has(runs, comparison_path):
+    """Of several labels, each 0 or 1, "classes 2" alone would be read as the number of labels."""
+    clients = dataclasses.replace(runs[2].clients, label_counts=np.outer(runs[2].clients.examples, [2, 3]))
+    page = render([dataclasses.replace(runs[2], clients=clients)], [], comparison_path)
+    assert "classes</dt><dd>2</dd>" in page and "labels of an example</dt><dd>5</dd>" in page
+    assert "labels of an example" not in render(runs[2:3], [], comparison_path)
+
+
 def test_the_clusters_of_a_run(runs):
     run = runs[2]
     images = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)

@@ -2,16 +2,15 @@
 
 import pathlib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tffcl.clients import arrays
 from tffcl.clients.cohort import stream
-from tffcl.display import counted, ranges
+from tffcl.display import counted, listed, ranges
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.datasets.images import Transform
 from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.runs.callbacks import waiting
@@ -116,7 +115,8 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     if counts is None:
         yield f"  labels: numbers from {federated.train.y.min():g} to {federated.train.y.max():g}"
     else:
-        yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
+        several = "".join(f", of each of {count} labels" for count in federated.train.y.shape[1:])
+        yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all{several}"
         low, middle, high = np.percentile(label_distances(counts), [0, 50, 100])
         apart = f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f}"
         yield f"  skew of labels: {apart} (0: the same, 1: disjoint)"
@@ -124,7 +124,7 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     yield f"  skew of sizes: Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
     if counts is not None and not _are_drawn(federated):
         yield from _label_lines(counts, federated.client_names, federated.class_names)
-    yield from _group_lines(sizes, counts, _members(federated), federated.transforms)
+    yield from _group_lines(federated, sizes, counts)
     if federated.note:
         yield f"  note: {federated.note}"
 
@@ -166,14 +166,12 @@ def _groups_in_words(groups: np.ndarray | None) -> str:
     return f"{len(sizes)} true groups of {_spread(sizes)} clients" if len(sizes) > 1 else "one true group"
 
 
-def _group_lines(
-    sizes: np.ndarray,
-    counts: np.ndarray | None,
-    groups: Mapping[str, np.ndarray],
-    transforms: Sequence[Transform] | None,
-) -> Iterator[str]:
+def _group_lines(federated: FederatedDataset, sizes: np.ndarray, counts: np.ndarray | None) -> Iterator[str]:
+    groups, transforms, names = _members(federated), federated.transforms, federated.class_names or ()
+    named = not all(map(str.isdecimal, names))
     for name, members in list(groups.items())[:_MOST_GROUPS] if len(groups) > 1 else []:
-        held = "" if counts is None else f", labels {ranges(np.flatnonzero(counts[members].sum(axis=0)))}"
+        classes = [] if counts is None else np.flatnonzero(counts[members].sum(axis=0)).tolist()
+        held = f", labels {listed([names[each] for each in classes]) if named else ranges(classes)}" if classes else ""
         # Of partitions of one's own a group may have several.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
         change = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
@@ -192,7 +190,7 @@ def _label_lines(
     rows = [[client, *(f"{count:,}" for count in row)] for client, row in zip(clients, shown)]
     yield "  training examples by client and label:"
     yield textwrap.indent(Table.of(["client", *map(str, labels[: shown.shape[1]])], rows).to_text(left=0), "    ")
-    sizes = zip(counts.shape, shown.shape, ("clients", "labels"))
-    more = [f"{size - most} more {what}" for size, most, what in sizes if size > most]
+    sizes = zip(counts.shape, shown.shape, ("client", "label"))
+    more = [counted(size - most, f"more {what}") for size, most, what in sizes if size > most]
     if more:
         yield f"    and {', '.join(more)}"

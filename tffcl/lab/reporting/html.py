@@ -212,6 +212,10 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
         ("training examples", _span(run.clients.examples.sum() or math.nan for run in runs)),
         ("classes", _span(run.clients.label_counts.shape[1] or math.nan for run in runs)),
     ]
+    # Of several labels, each 0 or 1, classes are the two values of each.
+    several = [run.clients.label_counts.sum() / max(run.clients.examples.sum(), 1) for run in runs]
+    if max(several, default=0) > 1:
+        facts.append(("labels of an example", _span(several)))
     if len(runs) == 1:
         facts.append(("clients per cluster", _cluster_sizes(runs[0])))
     return facts + [("note", note) for note in notes_of(runs)]

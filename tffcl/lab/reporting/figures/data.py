@@ -86,7 +86,7 @@ def label_map(
     figure.matrices[image] = style.Matrix(_row_names(order, client_ids, groups, group_title), columns, " %")
     figure.colorbar(
         image, ax=list(panels.values()), location="bottom", shrink=0.7, aspect=30, format=PercentFormatter(decimals=0),
-        label=share_of,
+        label=share_of + "; empty: 0" * bool((counts == 0).any()),
     )  # fmt: skip
     if right is not None:
         _draw_totals(panels["above"], right, counts[order])
