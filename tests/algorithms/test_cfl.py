@@ -85,7 +85,11 @@ def test_two_groups_are_found_and_their_models_part(tff_worker, model, turned):
     np.testing.assert_array_equal(state.models[0], state.models[1])  # both go on from the cluster's model
     # What newcomers train is the model that the members' updates were of, before the round that split it.
     np.testing.assert_array_equal(state.tree[0][0], train(method, turned, 2).models[0])
-    later = train(build_cfl(model, TRAINING, dataclasses.replace(EAGER, first_rounds=99)), turned, 1, state, 4)
+    waiting = build_cfl(model, TRAINING, dataclasses.replace(EAGER, first_rounds=99))
+    told = waiting.views(waiting.initialize(turned)).notes[0]
+    assert told.startswith("no cluster has split: one does after 99 rounds (first_rounds)")
+    assert not waiting.views(state).notes
+    later = train(waiting, turned, 1, state, 4)
     assert np.abs(later.models[0] - later.models[1]).max() > 0.01
 
 

@@ -17,6 +17,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clustering.groupings import weighted_means
 from tffcl.clustering.hierarchical import bipartition, nearer_second
+from tffcl.display import counted
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
 
@@ -125,7 +126,14 @@ class CFL(CollectedTraining):
         return dataclasses.replace(found, when={"training": note})
 
     def views(self, state: CFLState) -> Views:
-        return Views(state.client_ids, state.assignment, splits=state.splits)
+        how, notes = self.parameters, ()
+        if not len(state.splits):
+            notes = (
+                f"no cluster has split: one does after {counted(how.first_rounds, 'round')} (first_rounds), when its "
+                f"mean update is shorter than {how.stationary_norm:g} (stationary_norm), a member's longer than "
+                f"{how.progress_norm:g} (progress_norm), and more than two take part",
+            )
+        return Views(state.client_ids, state.assignment, splits=state.splits, notes=notes)
 
 
 @method_builder

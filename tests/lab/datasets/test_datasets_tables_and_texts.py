@@ -108,6 +108,8 @@ def test_numbers_are_drawn_for_a_subset_the_server_and_validation():
     held = np.concatenate([*found.train_indices, *found.validation_indices])
     assert len(np.unique(held)) == len(held) == 180 and len(found.server) == 20 and len(found.test) == 100
     assert found.label_counts() is None and same(found.train, again.train)
+    with pytest.raises(UserError, match="validation is 0.001, which is no example of any client; give a larger share"):
+        load_federated({**asked, "validation": 0.001}, DEVICES, seed=3)
 
 
 def test_labels_of_a_text_are_its_characters_one_later():

@@ -214,6 +214,8 @@ def test_malicious_clients_are_told_by_name():
 def test_what_cannot_be_is_said(task, tmp_path):
     with pytest.raises(UserError, match="attack.share is 1; it must be a number from 0 to below 1"):
         resolve.resolve(task, "fedavg", overrides={"attack": {"share": 1}})
+    with pytest.raises(UserError, match="attack.share is 0.02, which is none of 12 clients; give a larger one, or 0"):
+        settings.AttackSettings(share=0.02).malicious(np.arange(12), seed=0)
     with pytest.raises(UserError, match="unknown attack.kind 'flip'"):
         resolve.resolve(task, "fedavg", overrides={"attack": {"kind": "flip"}})
     imitation = {"attack": {"kind": "imitation"}}

@@ -186,6 +186,8 @@ def test_who_joins_later_may_be_said_as_a_share_and_written_down(tmp_path):
     share = resolve.parse_overrides(["newcomers.share=0.3"])
     found = resolve.resolve(path, "pacfl", overrides=share)
     assert (found.newcomers.count(10), found.as_dict()["newcomers"]["share"]) == (3, 0.3)
+    with pytest.raises(UserError, match="newcomers.share is 0.3, which is none of 1 client; give a larger one, or 0"):
+        found.newcomers.count(1)
     assert resolve.resolve(path, "pacfl").newcomers.count(10) == 2
     with pytest.raises(UserError, match="newcomers.share is 1.5; it must be"):
         resolve.resolve(path, "pacfl", overrides=resolve.parse_overrides(["newcomers.share=1.5"]))

@@ -173,10 +173,18 @@ def hold_out_validation(
 
     Returns:
       The same of each client for training and for validation; of nobody for validation where it holds none out.
+
+    Raises:
+      UserError: If the share is no example of any client.
     """
     if not validation:
         return tuple(train), ()
     parts = [_parted(index, validation, [seed, 0xA11D, client]) for client, index in enumerate(train)]
+    if not any(len(held) for _, held in parts):
+        raise UserError(
+            f"validation is {validation:g}, which is no example of any client; give a larger share, or 0",
+            table="dataset", key="validation",
+        )  # fmt: skip
     return tuple(zip(*parts, strict=True))
 
 

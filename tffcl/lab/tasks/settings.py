@@ -147,8 +147,18 @@ class NewcomerSettings(Parameters):
         return bool(self.clients if self.share is None else self.share)
 
     def count(self, population: int) -> int:
-        """How many of so many clients are held out."""
-        return self.clients if self.share is None else round(self.share * population)
+        """How many of so many clients are held out; UserError for a share that is nobody."""
+        return self.clients if self.share is None else _number_of("newcomers", self.share, population)
+
+
+def _number_of(table: str, share: float, clients: int) -> int:
+    """How many of so many clients the share of a table is; UserError for one above 0 that is nobody: the run would be
+    as without it."""
+    count = round(share * clients)
+    if share and not count:
+        rule = f"which is none of {counted(clients, 'client')}; give a larger one, or 0"
+        raise UserError(f"{table}.share is {share:g}, {rule}", table=table, key="share")
+    return count
 
 
 DRIFTS = ("sudden", "incremental", "recurrent", "swapped")
@@ -224,9 +234,10 @@ class AttackSettings(Parameters):
         return 0 if self.imitates is None and self.kind == "imitation" else self.imitates
 
     def malicious(self, client_ids: np.ndarray, seed: int) -> np.ndarray:
-        """Returns the IDs of the malicious ones of those clients that take part from the beginning, ascending."""
-        rng = np.random.default_rng(stream(seed, "attack"))
-        return np.sort(rng.choice(client_ids, round(self.share * len(client_ids)), replace=False)).astype(np.int32)
+        """Returns the IDs of the malicious ones of those clients that take part from the beginning, ascending;
+        UserError for a share that is nobody."""
+        rng, count = np.random.default_rng(stream(seed, "attack")), _number_of("attack", self.share, len(client_ids))
+        return np.sort(rng.choice(client_ids, count, replace=False)).astype(np.int32)
 
 
 def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: int) -> "Population":
