@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+import tffcl
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, train
 from tffcl import registry
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
@@ -122,6 +124,17 @@ def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, popul
         state = dataclasses.replace(method.initialize(population), models=trained)
         moves.append(method.next(state, cohort_of(population, [0, 1, 2, 3, 4], 99))[0].models - trained)
     assert np.linalg.norm(moves[1] - moves[0]) < 1e-3 * np.linalg.norm(moves[0])
+
+
+def test_who_waits_trains_no_personal_model_either(tff_worker, model, population):
+    """Nobody is sent a model that the traffic has not, and nobody counts as trained that was not asked."""
+    method = build_ditto(model, ONCE, aggregation=tffcl.aggregation("secure_sum"))
+    start = method.initialize(population)
+    state, metrics = method.next(start, cohort_of(population, [2], 1))
+    assert not len(metrics.client_ids) and metrics.traffic.down == 0 and not state.kept.has([2]).any()
+    np.testing.assert_array_equal(state.models, start.models)
+    state, metrics = method.next(state, cohort_of(population, [1, 2], 2))
+    assert metrics.client_ids.tolist() == [1, 2] and state.kept.has([1, 2]).all() and metrics.traffic.down > 0
 
 
 def test_private_control_variates_are_another_release(model):

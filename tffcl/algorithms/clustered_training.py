@@ -205,7 +205,7 @@ class ClusteredTraining:
         Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, and do not stand in the metrics.
         """
         composed = self.round_for(len(state.models))
-        cohort = _of_large_clusters(composed, state, cohort)
+        cohort = of_large_clusters(composed, state, cohort)
         clusters = state.clusters(cohort.client_ids)
         _check_clusters(clusters, len(state.models))
         if not len(clusters) and not all_noised(composed.uploads):
@@ -330,7 +330,7 @@ def round_computations(
     return found
 
 
-def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -> Cohort:
+def of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -> Cohort:
     """The clients of a cohort whose cluster has as many of them as each upload of the round needs."""
     needed = composed.members_needed
     _, place, members = np.unique(state.clusters(cohort.client_ids), return_inverse=True, return_counts=True)

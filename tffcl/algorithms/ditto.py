@@ -7,7 +7,12 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_round, build_engine
+from tffcl.algorithms.clustered_training import (
+    ClusteredTraining,
+    build_clustered_round,
+    build_engine,
+    of_large_clusters,
+)
 from tffcl.algorithms.fedavg import OneModel, one_model
 from tffcl.algorithms.method import ClusteredState, Exports, Views
 from tffcl.algorithms.training_parameters import DittoParameters
@@ -44,7 +49,9 @@ class PersonalTraining(ClusteredTraining):
     personal: Round | None = None
 
     def next(self, state: ClusteredState, cohort: Cohort):
-        """One round: the personal models first, towards the clusters' as they were, then the clusters' by FedAvg."""
+        """One round: the personal models first, towards the clusters' as they were, then the clusters' by FedAvg. Who
+        is not asked trains neither."""
+        cohort = of_large_clusters(self.round_for(len(state.models)), state, cohort)
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True)
         models, own = {"models": state.models[rows]}, state.optimizers or {}
