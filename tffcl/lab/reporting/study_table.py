@@ -78,6 +78,9 @@ def _tables(study: StudyResults):
         further = list(dict.fromkeys(key for result in own for key in result.further))
         heads = (*HEADS, *(BY_MEASURE[key].compared for key in further), *_LAST_HEADS)
         lines = [_row(result, further) for result in own if not result.noted["missing"]]
+        # Where labels are numbers to predict there are no accuracies; without lines nothing says which columns matter.
+        there = [place for place, cells in enumerate(zip(*lines)) if place < 3 or set(cells) != {MISSING}]
+        heads, lines = [heads[each] for each in there] or heads, [[line[each] for each in there] for line in lines]
         yield (f"{column} ({tasks})" if tasks else column), Table.of(heads, lines, notes=study.notes(column))
 
 
