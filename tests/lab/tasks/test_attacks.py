@@ -194,7 +194,7 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
     for client, where in told["ended"].items():
         assert where == {"cluster": clusters[int(client)], "group": groups[int(client)]}
     assert any(
-        "who pretend to be of group 1; accuracy" in note and "malicious members by cluster" in note
+        " to be of group 1; accuracy" in note and "malicious members by cluster" in note
         for note in result.summary["notes"]
     )
     for client in range(10):  # what they train on is their own
@@ -206,9 +206,11 @@ def test_malicious_clients_are_told_by_name():
     told = settings.outcome_of(settings.AttackSettings(share=0.5), np.array([1]), columns, np.arange(2), None)
     assert told["malicious"] == ["b"] and told["ended"] == {"b": {"cluster": 0}}
     told["imitates"] = 2
-    assert "1 client, who pretend to be of group 2; accuracy" in settings.note_of(told)
+    assert "1 client, who pretends to be of group 2; accuracy" in settings.note_of(told)
     imitated = settings.note_of(told, users=True)  # of a method that nobody here knows
     assert "of group 2 where tffcl.parts.build_signing asks them for a signature, and nowhere else; acc" in imitated
+    told["ended"]["b"]["group"] = 2  # who is of that group itself signs its own
+    assert "1 client, of whom none pretend to be of group 2; accuracy" in settings.note_of(told)
 
 
 def test_what_cannot_be_is_said(task, tmp_path):

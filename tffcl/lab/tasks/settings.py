@@ -347,10 +347,14 @@ def note_of(outcome: Mapping, *, users: bool = False) -> str:
     where = ", ".join(
         f"{cluster}: {each['malicious']} of {sum(each.values())}" for cluster, each in outcome["members"].items()
     )
-    pretending = f", who pretend to be of group {outcome['imitates']}" if "imitates" in outcome else ""
+    pretending, bad = "", len(outcome["malicious"])
+    if "imitates" in outcome:
+        others = sum(str(each.get("group")) != str(outcome["imitates"]) for each in outcome["ended"].values())
+        who = "who" if others == bad else f"of whom {others or 'none'}"  # the others are of that group themselves
+        pretending = f", {who} pretend{'s' if others == 1 else ''} to be of group {outcome['imitates']}"
     if pretending and users:  # what else it asks or reads, nobody here knows
         pretending += " where tffcl.parts.build_signing asks them for a signature, and nowhere else"
     return (
-        f"attack {outcome['kind']} by {counted(len(outcome['malicious']), 'client')}{pretending}; accuracy of the "
+        f"attack {outcome['kind']} by {counted(bad, 'client')}{pretending}; accuracy of the "
         f"others {mean} (by cluster {own}); malicious members by cluster {where}"
     )
