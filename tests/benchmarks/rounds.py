@@ -103,7 +103,7 @@ def peers(setting, options):
 def evaluation(setting, state, method):
     models, rows = method.models_for(state, setting.population.client_ids)
     # A new one each time: an evaluator knows what it has answered.
-    return lambda: Evaluator(setting.model, setting.population, slots=CORES).cluster_accuracy(models, rows)
+    return lambda: Evaluator(setting.model, setting.population).cluster_accuracy(models, rows)
 
 
 def clustering_times(counts):

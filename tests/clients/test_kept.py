@@ -276,3 +276,12 @@ def test_a_file_of_another_run_is_refused(tmp_path):
     others.updated([3], [value(2)])
     with pytest.raises(UserError, match="3.1.npz, what client 3 kept, .* of another run, which was written"):
         list(mine.of([3]))
+
+
+def test_a_file_of_another_client_is_refused(tmp_path):
+    """As after files were exchanged or copied by hand."""
+    kept = KeptStates(value(0), store=KeptStore(tmp_path, 0)).updated([3, 4], [value(1), value(2)])
+    assert numbers(kept, [3, 4]) == [1, 2]
+    (tmp_path / "4.2.npz").replace(tmp_path / "3.1.npz")
+    with pytest.raises(UserError, match=r"3.1.npz, what client 3 kept, cannot be read \(it is of client 4\)"):
+        list(kept.of([3]))

@@ -250,7 +250,7 @@ def test_pooled_evaluation_is_every_client_on_its_own(tff_worker, monkeypatch, h
     population = build_population(federated)
     models = np.stack([model.initial, build.build_model(resolved(seed=5), federated).initial])
     keys = np.arange(40) % 2
-    evaluator = Evaluator(model, population, slots=3)
+    evaluator = Evaluator(model, population)
     found = evaluator.cluster_accuracy(models, keys)
     for client in range(40):
         test = next(iter(population.test(client).dataset.batch(1000)))

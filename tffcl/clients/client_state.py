@@ -21,6 +21,7 @@ from tffcl.files import entries, opened, replacing
 
 _NAME = re.compile(r"(\d+)\.(\d+)\.npz")
 _RUN = "run"  # which run a file is of
+_CLIENT = "client"  # and which client
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
 
@@ -66,7 +67,7 @@ class KeptStore:
         version = next(self._versions)
         self.directory.mkdir(parents=True, exist_ok=True)
         leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
-        write_arrays(self._path(client, version), {_RUN: np.array(self._run), **leaves})
+        write_arrays(self._path(client, version), {_RUN: np.array(self._run), _CLIENT: np.array(client), **leaves})
         return version
 
     def read(self, client: int, version: int, like):
@@ -84,9 +85,11 @@ class KeptStore:
         try:
             with opened(path) as file, np.load(file, allow_pickle=False) as saved:
                 arrays = dict(saved)
-            run = str(arrays.pop(_RUN, self._run))  # earlier versions wrote none
+            run, owner = str(arrays.pop(_RUN, self._run)), int(arrays.pop(_CLIENT, client))  # earlier: none
             if self._run and run != self._run:
                 raise ValueError("it is of another run, which was written there since; a directory for each keeps both")
+            if owner != client:
+                raise ValueError(f"it is of client {owner}")
             leaves = [arrays[f"arr_{place}"] for place in range(len(arrays))]
             found = tf.nest.pack_sequence_as(like, leaves)
             tf.nest.map_structure(_check_alike, found, like)

@@ -178,20 +178,17 @@ class Evaluator:
     The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
     """
 
-    def __init__(
-        self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledExamples | None = None
-    ):
+    def __init__(self, model: FlatModel, population: Population, *, tests: PooledExamples | None = None):
         """Prepares the evaluation.
 
         Args:
           model: The architecture.
           population: The clients whose test examples count; row i of all results is its i-th.
-          slots: How many inferences run at a time; default as many as this machine has cores.
           tests: What is answered instead of the test examples, e.g. validation examples.
         """
         self._pool, self._answered = tests, {}
         self.model, self._population = model, population
-        self._slots = slots or runtime.WorkerSettings().cores
+        self._slots = runtime.WorkerSettings().cores  # how many inferences run at a time
         self._whole = bool(model.metrics_of_outputs)
 
     @property

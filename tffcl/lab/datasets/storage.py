@@ -17,6 +17,7 @@ import numpy as np
 from tffcl.errors import UserError
 
 _CACHE_FORMAT = "1"  # a change of what loaders store must change this
+_SECONDS = 8.0  # in which a server must answer
 
 
 def resolve(data_dir: str | os.PathLike | None) -> pathlib.Path:
@@ -55,8 +56,8 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}"[:200]
 
 
-def reachable(url: str, seconds: float = 8.0) -> bool:
-    """Says if a server answers, whatever it answers, within `seconds`; through the environment's proxies.
+def reachable(url: str) -> bool:
+    """Says if a server answers soon, whatever it answers; through the environment's proxies.
 
     TFDS and scikit-learn retry a host that cannot be resolved for minutes, so it is asked for first.
     """
@@ -64,7 +65,7 @@ def reachable(url: str, seconds: float = 8.0) -> bool:
 
     def ask():
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_SECONDS):
                 answered.set()
         except urllib.error.HTTPError:
             answered.set()  # an answer all the same
@@ -77,7 +78,7 @@ def reachable(url: str, seconds: float = 8.0) -> bool:
     # In a thread, as resolving a name knows no timeout.
     asking = threading.Thread(target=ask, name="tffcl-reachable", daemon=True)
     asking.start()
-    asking.join(seconds)
+    asking.join(_SECONDS)
     return answered.is_set()
 
 
