@@ -19,8 +19,9 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
 
 _WHEN = (
-    "in a round that is checked, before training, of its clients and with all models, here as many as were exported; "
-    "the coordinator opens and merges models (Python, tffcl.algorithms.feddrift); the row of a client's is its key"
+    "in a round that is checked, before training, of its clients and with all models; it takes as many as were "
+    "exported: where there are more by now, run it several times, the last time with some of them twice; the "
+    "coordinator opens and merges models (Python, tffcl.algorithms.feddrift); the row of a client's is its key"
 )
 
 

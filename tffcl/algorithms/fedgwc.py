@@ -25,6 +25,11 @@ from tffcl.clients.population import Population
 from tffcl.clustering.groupings import single_thread
 from tffcl.models.flat import FlatModel
 
+_WHEN = (
+    "when clients join, with all models; it takes as many as were exported: where there are more after a split, run it "
+    "several times, the last time with some of them twice; a newcomer takes the model of its least loss"
+)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedGWCState(ClusteredState):
@@ -44,7 +49,7 @@ class FedGWC(TryingMethod):
     pair_bytes = 8  # of the interactions
 
     def __init__(self, engine: ClusteredTraining, parameters: FedGWCParameters, seed: int):
-        super().__init__("fedgwc", engine, when="when clients join: a newcomer takes the model of its least loss")
+        super().__init__("fedgwc", engine, when=_WHEN)
         self._how, self._seed = parameters, seed
 
     def initialize(self, population: Population) -> FedGWCState:

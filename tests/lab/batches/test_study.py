@@ -928,4 +928,6 @@ def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, caps
         said = capsys.readouterr().out
         assert f"{100 * points:+.2f}" in said and verdict in said
     shutil.rmtree(place)
-    assert "has no results of these cells and seeds" in fails(capsys, "study", "privacy_signatures", *HISTOGRAM)
+    assert "has no results of these cells and seeds to compare with: OUT/results is copied there" in fails(
+        capsys, "study", "privacy_signatures", *HISTOGRAM
+    )

@@ -70,7 +70,7 @@ def run_study(
     """
     known = task_file.results_directory() / planned.study.name
     if all_here and not any(RunDirectory(known / job.place).ended for job in planned.jobs):
-        raise UserError(f"{known} has no results of these cells and seeds to compare with")
+        raise UserError(f"{known} has no results of these cells and seeds to compare with: OUT/results is copied there")
     options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
     batch = Batch("study", out, options, index=RESULTS)
     if batch.index and batch.index["study"] != planned.study.name:
