@@ -221,6 +221,7 @@ def test_compare_goes_on_where_it_stopped(capsys, tmp_path):
     assert (tmp_path / "table.csv").is_file() and (tmp_path / "report.html").is_file()
 
 
+@pytest.mark.filterwarnings("error:Setuptools is replacing distutils")
 def test_doctor_finds_the_worker(capsys):
     assert main(["doctor", "--check"]) == 0
     said = capsys.readouterr().out

@@ -90,7 +90,8 @@ def test_fix_installs_the_list_without_looking_at_what_packages_ask_for(bare, mo
     monkeypatch.setattr(
         subprocess, "run", lambda command, **_: asked.append(command) or subprocess.CompletedProcess(command, 3)
     )
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "pip" else version(name))
     monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/uv")
     assert main(["doctor", "--fix"]) == 3
     file = str(doctor.requirements_file())

@@ -1,7 +1,6 @@
 """Facts of an installation that one asks for when something does not work."""
 
 import importlib.metadata
-import importlib.util
 import os
 import pathlib
 import platform
@@ -142,7 +141,7 @@ def _overridden_otherwise() -> Iterator[str]:
 
 def _installer() -> list[str]:
     """The beginning of a command that installs into this Python."""
-    if importlib.util.find_spec("pip"):
+    if _version("pip"):  # not find_spec, which setuptools answers with a warning once TensorFlow is imported
         return [sys.executable, "-m", "pip", "install"]
     return [shutil.which("uv") or "uv", "pip", "install", "--python", sys.executable]
 
@@ -154,7 +153,7 @@ def fix_command() -> list[str]:
       UserError: If there is neither pip nor uv to install with.
     """
     what = ["--no-deps", "-r", str(requirements_file())]
-    if not importlib.util.find_spec("pip") and not shutil.which("uv"):
+    if not _version("pip") and not shutil.which("uv"):
         raise UserError(
             f"this Python has no pip, and there is no uv; install uv, then: uv pip install {' '.join(what)}"
         )
