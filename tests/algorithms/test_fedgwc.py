@@ -96,7 +96,7 @@ def test_a_cluster_that_has_settled_is_split_and_newcomers_take_the_better_model
     assert joined.clusters([6, 7]).tolist() == [apart.assignment[0], apart.assignment[3]]
     np.testing.assert_array_equal(joined.interactions[:6, :6], apart.interactions)
     assert (joined.interactions[6:] == 1 / 64).all()
-    assert "as many as were exported; of more, after a split, with so many" in method.exports().when["losses"]
+    assert "as many as were exported: where there are more after a split, run it" in method.exports().when["losses"]
 
 
 def test_into_how_many_parts_a_cluster_is_split_follows_the_parameters(tff_worker, model, grouped):
