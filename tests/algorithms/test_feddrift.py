@@ -133,7 +133,7 @@ def test_bad_parameters(tff_worker, model, population, monkeypatch):
     state = train(method, population)
     state = dataclasses.replace(state, losses=np.full(5, -1, np.float32))  # everyone's loss has risen
     monkeypatch.setattr("tffcl.runtime.memory.free_bytes", lambda: 5 * model.initial.nbytes)
-    with pytest.raises(UserError, match="the models of 6 clusters × 1,210 parameters need .* of memory; .* are free"):
+    with pytest.raises(UserError, match="^6 models × 1,210 parameters need .* of memory; .* are free"):
         method.next(state, cohort_of(population, range(5), 4))
 
 
