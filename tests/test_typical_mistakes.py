@@ -151,7 +151,7 @@ MISTAKES = [
     (lambda here: tffcl.FlatModel.from_keras(CROSS_ENTROPY, net(), here.clients.example_spec), "a tf.keras.Model"),
     (lambda here: tffcl.FlatModel.from_keras(net(), CROSS_ENTROPY, (4,)), r"must be two tf.TensorSpec, \(x, y\)"),
     (keras(metrics=["accurracy"]), "did you mean 'accuracy'"),
-    (keras(metrics=["mse"]), "metric mse is not defined for the labels"),
+    (keras(metrics=["mse"]), "metric mse is not defined for labels that are classes"),
     (keras(metrics=[tf.keras.metrics.AUC()]), r"AUC adds up what it is given.* a function \(labels, outputs\)"),
     (keras(statistics="fedBN"), "did you mean 'fedbn'"),
     # Results

@@ -89,6 +89,8 @@ def test_two_groups_are_found_and_their_models_part(tff_worker, model, turned):
     told = waiting.views(waiting.initialize(turned)).notes[0]
     assert told.startswith("no cluster has split: one does after 99 rounds (first_rounds)")
     assert not waiting.views(state).notes
+    shares = build_cfl(model, TRAINING, dataclasses.replace(EAGER, relative=True))
+    assert "both times the longest update of the first round, and" in shares.views(shares.initialize(turned)).notes[0]
     later = train(waiting, turned, 1, state, 4)
     assert np.abs(later.models[0] - later.models[1]).max() > 0.01
 

@@ -156,7 +156,7 @@ class TestState:
 
     @pytest.mark.parametrize("given", [1, 3])
     def test_weights_of_fewer_or_more_models_are_refused(self, process, given):
-        with pytest.raises(UserError, match=f"weights of {given} models were given; it must be 2, num_clusters"):
+        with pytest.raises(UserError, match=rf"weights has {given} models?; it must have 2, num_clusters"):
             process.set_model_weights(None, (None,) * given)
 
     def test_what_clients_draw_follows_from_seed_round_and_examples(self, tff_worker, alone, data):

@@ -166,7 +166,10 @@ BINARY = losses.BinaryCrossentropy
         (lambda: of(one("sigmoid"), BINARY(), labels_of(), class_weight={2: 1.0}), "class 2; .* the classes 0 to 1"),
         (lambda: of(one("sigmoid"), BINARY(), labels_of(), class_weight={0: 0, 1: 0}), "gives every class 0"),
         (lambda: of(one("sigmoid"), BINARY(), labels_of(), class_weight={1: -1.0}), "class 1 is -1.0; it must be"),
-        (lambda: of(one("sigmoid"), BINARY(), labels_of(), metrics=["mse"]), "mse is not defined for the labels"),
+        (
+            lambda: of(one("sigmoid"), BINARY(), labels_of(), metrics=["mse"]),
+            "mse is not defined for labels that are classes",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(make, message):

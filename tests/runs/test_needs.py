@@ -106,7 +106,7 @@ def test_joint_clusters_hold_a_model_for_each_that_is_related_like_no_other(free
 def test_clusters_are_counted_before_their_models_are_made(free, model, population, tff_worker):
     method = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=3))
     free(in_memory=2 * model.initial.nbytes)
-    with pytest.raises(UserError, match="the models of 3 clusters × .* parameters need .* of memory"):
+    with pytest.raises(UserError, match="3 models × .* parameters need .* of memory"):
         method.engine.start(population, np.array([0, 1, 2, 0, 1]))
     assert len(method.engine.start(population, np.array([0, 1, 0, 0, 1]))["models"]) == 2
 

@@ -131,7 +131,9 @@ class CFL(CollectedTraining):
             notes = (
                 f"no cluster has split: one does after {counted(how.first_rounds, 'round')} (first_rounds), when its "
                 f"mean update is shorter than {how.stationary_norm:g} (stationary_norm), a member's longer than "
-                f"{how.progress_norm:g} (progress_norm), and more than two take part",
+                f"{how.progress_norm:g} (progress_norm)"
+                + ", both times the longest update of the first round" * how.relative
+                + ", and more than two take part",
             )
         return Views(state.client_ids, state.assignment, splits=state.splits, notes=notes)
 

@@ -312,7 +312,7 @@ def test_wrong_settings(values, message):
 
 
 def test_somebody_must_take_part(tmp_path):
-    with pytest.raises(UserError, match="newcomers.clients is 40; there are 40 clients, and at least 1"):
+    with pytest.raises(UserError, match="newcomers.clients is 40; of 40 clients at least 1"):
         tffcl.run(resolved(newcomers={"clients": 40}), tmp_path / "run", show_progress=False)
 
 
