@@ -260,7 +260,7 @@ def test_show_says_what_happens_to_each_group(tmp_path, capsys):
     assert "15 clients, 4 true groups of 3 to 4" in said
     assert "group 0: 4 clients" in said and said.count("images of classes") == 3 and "turned by 270 degrees" in said
     assert main(["show", "shift_features_mnist_small", "--set", "partition.level=8", "--out", str(tmp_path)]) == 0
-    assert "group 14: 1 clients" in capsys.readouterr().out  # all fifteen are told and drawn
+    assert "group 14: 1 client," in capsys.readouterr().out  # all fifteen are told and drawn
 
 
 def test_tones():
