@@ -153,7 +153,7 @@ def test_of_private_signatures_no_halves_are_asked_and_it_is_said():
     private = {"name": "subspace", "num_vectors": 2, "noise_multiplier": 1.0, "clip": 5.0}
     how = tffcl.algorithms.ComposedParameters(signature=private, threshold="gap")
     found = tffcl.similarity(clients, how, model=own_data.perceptron(), noise_seed=1)
-    assert not found.numbers and "halves of private signatures would be releases more" in repr(found)
+    assert not found.numbers and "private signatures of halves would be further releases" in repr(found)
 
 
 @pytest.mark.slow
