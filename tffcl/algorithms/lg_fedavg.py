@@ -131,10 +131,10 @@ class LGFedAvg(OneModel):
     """LG-FedAvg, see `build_lg_fedavg`."""
 
     def views(self, state: ClusteredState) -> Views:
-        rounds, found = self.engine.whole_rounds, super().views(state)
-        if not rounds or "local" in state.server:
+        found = super().views(state)
+        if not self.engine.is_whole(state):
             return found
-        return dataclasses.replace(found, notes=(in_first_rounds(rounds, _WHOLE),))
+        return dataclasses.replace(found, notes=(in_first_rounds(self.engine.whole_rounds, _WHOLE),))
 
 
 build_lg_fedavg = one_model("lg_fedavg", build_partly_shared_training, LGFedAvg)
@@ -163,7 +163,8 @@ class PartlySharedTraining(ClusteredTraining):
         """`float32 [G]`, the global part that every cluster starts from."""
         return self.model.initial[~self.parts.is_local]
 
-    def _is_whole(self, state: ClusteredState) -> bool:
+    def is_whole(self, state: ClusteredState) -> bool:
+        """Whether a state is of the first rounds, which share the whole model."""
         return "local" not in state.server
 
     def start(self, population: Population, assignment: np.ndarray, clusters: int = 0) -> dict:
@@ -176,7 +177,7 @@ class PartlySharedTraining(ClusteredTraining):
         return np.repeat(self.model.initial[np.newaxis, self.parts.is_local], count, axis=0)
 
     def rearranged(self, state: ClusteredState, rows: np.ndarray) -> dict:
-        if self._is_whole(state):
+        if self.is_whole(state):
             return self.whole.rearranged(state, rows)
         rearranged = super().rearranged(dataclasses.replace(state, server={}), rows)
         local = rearranged_rows(state.server["local"], self._first_local(len(rows)), rows)
@@ -184,26 +185,26 @@ class PartlySharedTraining(ClusteredTraining):
 
     def formed_anew(self, state: ClusteredState, labels: np.ndarray, origins: np.ndarray) -> dict:
         carried = super().formed_anew(state, labels, origins)
-        if not self._is_whole(state):
+        if not self.is_whole(state):
             own = mean_of_members(state.server["local"], state.assignment, labels)
             carried["server"]["local"][origins < 0] = own[origins < 0]
         return carried
 
     def whole_model(self, state: ClusteredState, row: int) -> np.ndarray:
         whole = super().whole_model(state, row)
-        return whole if self._is_whole(state) else self.parts.joined(state.server["local"][row], whole)[0]
+        return whole if self.is_whole(state) else self.parts.joined(state.server["local"][row], whole)[0]
 
     def started_from(self, state: ClusteredState, rows: np.ndarray, model: np.ndarray) -> dict:
-        if self._is_whole(state):
+        if self.is_whole(state):
             return super().started_from(state, rows, model)
         local = np.array(state.server["local"])
         local[rows] = model[self.parts.is_local]
         return {**super().started_from(state, rows, model[~self.parts.is_local]), "server": {"local": local}}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
-        if self._is_whole(state) and cohort.seed[1] <= self.whole_rounds:
+        if self.is_whole(state) and cohort.seed[1] <= self.whole_rounds:
             return self._next_whole(state, cohort)
-        if self._is_whole(state):  # nobody took part in the last of the whole rounds
+        if self.is_whole(state):  # nobody took part in the last of the whole rounds
             state = self._parted(state)
         after, metrics = super().next(state, cohort)
         if self.whole:  # the local layers to start from were learned, and come to a client before its first round
@@ -252,7 +253,7 @@ class PartlySharedTraining(ClusteredTraining):
 
     def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
         """A row for each client that has local layers of its own, and one for the others of each cluster."""
-        if self._is_whole(state):
+        if self.is_whole(state):
             return self.whole.models_for(state, client_ids)
         clusters, own = state.clusters(client_ids), state.kept.has(client_ids)
         common, place = np.unique(clusters[~own], return_inverse=True)
@@ -268,7 +269,7 @@ class PartlySharedTraining(ClusteredTraining):
 
     def exports(self, **more) -> Exports:
         def values(state: ClusteredState) -> dict:
-            if self._is_whole(state):
+            if self.is_whole(state):
                 raise ended_within(self.whole_rounds, _WHOLE)
             return self.broadcast(state)
 
