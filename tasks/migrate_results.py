@@ -11,7 +11,8 @@ import tomllib
 
 import tomli_w
 
-from tffcl.files import read_json, read_table, write_small_json, write_small_numbers
+from tffcl.files import read_json, read_table, write_json, write_small_json, write_small_numbers
+from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.tasks.resolve import load_run_config
 
 
@@ -24,10 +25,13 @@ def all_settings(results: pathlib.Path):
 
 
 def small_json(results: pathlib.Path):
-    """A kept run's JSON has no line breaks, which are a third of its characters, and nine digits of a fraction."""
+    """A kept run's JSON has no line breaks or spaces, which are a third of its characters, and nine digits of a
+    fraction; the index of a study has all its digits."""
     for name in ("summary.json", "newcomers.json", "failed.json"):
         for file in sorted(results.rglob(name)):
             write_small_json(file, read_json(file))
+    for file in sorted(results.rglob(INDEX)):
+        write_json(file, read_json(file), indent=None)
 
 
 def small_rounds(results: pathlib.Path):

@@ -304,14 +304,14 @@ _DOTTED = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ 
 
 
 def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1):
-    """Writes a file that a kill or a full disk leaves as it was before."""
-    write_text(path, json.dumps(contents, indent=indent) + "\n")
+    """Writes a file that a kill or a full disk leaves as it was before; without indent in one line and no spaces."""
+    write_text(path, json.dumps(contents, indent=indent, separators=None if indent else (",", ":")) + "\n")
 
 
 def write_small_json(path: pathlib.Path, contents: Mapping):
     """As `write_json`, for files that are kept by the hundred: in one line, and with the digits of `nine_digits`."""
     rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(nine_digits(float(digits))))
-    write_text(path, json.dumps(rounded) + "\n")
+    write_json(path, rounded, indent=None)
 
 
 def write_small_numbers(path: pathlib.Path, table: Table):

@@ -567,7 +567,7 @@ def test_the_table_alone_compares_with_what_the_file_says_now(done, tmp_path, ca
 def test_seeds_that_ended_early_leave_no_difference(done, tmp_path):
     results = shutil.copytree(done[0] / "results", tmp_path / "results")
     other = shutil.copytree(results / "digits" / "solo" / "seed-3", results / "digits" / "solo" / "seed-4")
-    for name, seed in (("config.toml", "seed = 3"), ("summary.json", '"seed": 3')):
+    for name, seed in (("config.toml", "seed = 3"), ("summary.json", '"seed":3')):
         text = (other / name).read_text()
         assert text.count(seed) == 1
         (other / name).write_text(text.replace(seed, f"{seed[:-1]}4"))
