@@ -106,6 +106,8 @@ def test_the_warm_up_forces_equal_groups_and_then_clients_choose(tff_worker, con
         chosen = method.choose(state, population).assignment
         state, metrics = method.next(state, Cohort(population, np.arange(6), (7, number)))
         groups.append(metrics.clusters.tolist())
+        told = "for 2 rounds clients are in random groups (warm_up_rounds), and this run ended in that time"
+        assert (told in method.views(state).notes) == (number <= 2)
         if number <= 2:
             assert sorted(groups[-1]) == [0, 0, 1, 1, 2, 2]
             assert groups[-1] != chosen.tolist()  # nobody forced, they would be others

@@ -51,6 +51,7 @@ _BEGINS = {
     ),
 }
 _AVERAGED = "it is FedAvg (fedavg_rounds)"
+_FORCED = "clients are in random groups (warm_up_rounds)"
 _MOST_DRAWS = 200
 _TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
 
@@ -183,7 +184,7 @@ class IFCAState(ClusteredState):
 
     Attributes:
       tries: `int64`, how often a client was sent K models and told its choice, until the first round counts it.
-      averaging: `int64`, rounds of FedAvg that are left; -1 when the models have parted.
+      averaging: `int64`, first rounds that are left, of FedAvg or of a warm-up; -1 when clients choose.
     """
 
     tries: np.ndarray | None = None
@@ -204,6 +205,7 @@ class IFCA(Choosing):
         self._round = build_ifca_round(model, training, parameters, aggregation=aggregation, moves=moves)
         self._drawn = draw_models(model, parameters, seed)
         self._fedavg_rounds = parameters.fedavg_rounds if parameters.start == "fedavg" else 0
+        self._warms_up = parameters.start == "warm_up"
         self._averaging = build_clustered_training(model, training) if self._fedavg_rounds else None
         if self._averaging and aggregation is not None:
             raise UserError("start 'fedavg' takes no aggregation of one's own: its first rounds are of one model")
@@ -216,17 +218,18 @@ class IFCA(Choosing):
         elif self._fedavg_rounds:
             models = np.repeat(self.model.initial[np.newaxis], how.num_clusters, axis=0)
         start = vars(self.start(population, models, self._round.initial_aggregators))
-        left = self._fedavg_rounds if self._fedavg_rounds else -1
+        left = {"fedavg": how.fedavg_rounds, "warm_up": how.warm_up_rounds}.get(how.start, -1)
         return IFCAState(**start, tries=np.int64(tries), averaging=np.int64(left))
 
     def next(self, state: IFCAState, cohort: Cohort):
-        if state.averaging > 0:
+        if self._fedavg_rounds and state.averaging > 0:
             return self._average(state, cohort)
-        if state.averaging == 0:
-            state = dataclasses.replace(state, models=self._apart(state.models), averaging=np.int64(-1))
+        if self._fedavg_rounds and state.averaging == 0:
+            state = dataclasses.replace(state, models=self._apart(state.models))
         state, metrics = self._choose_and_train(state, cohort)
         metrics = metrics.with_signatures(self.trying * int(state.tries))
-        return dataclasses.replace(state, tries=np.int64(0)), metrics
+        left = self._parameters.warm_up_rounds - cohort.seed[1] if self._warms_up else -1
+        return dataclasses.replace(state, tries=np.int64(0), averaging=np.int64(max(left, -1))), metrics
 
     def _average(self, state: IFCAState, cohort: Cohort):
         """A round of FedAvg: all K models are one."""
@@ -255,7 +258,7 @@ class IFCA(Choosing):
         warm-up. Of a private round each row is drawn by itself: in equal groups a client more moves others, too, and
         changes more than the one row that the noise is for."""
         clients, number, how = len(cohort.client_ids), cohort.seed[1], self._parameters
-        if how.start != "warm_up" or number > how.warm_up_rounds:
+        if not self._warms_up or number > how.warm_up_rounds:
             return np.full(clients, CHOOSE)
         rng = np.random.default_rng([self._seed, number])
         if privacy_releases.all_noised(self._round.uploads):
@@ -277,10 +280,12 @@ class IFCA(Choosing):
 
     def views(self, state: IFCAState) -> Views:
         found = super().views(state)
-        if state.averaging >= 0:
+        if self._fedavg_rounds and state.averaging >= 0:
             note = in_first_rounds(self._fedavg_rounds, _AVERAGED)
             return dataclasses.replace(found, notes=(*found.notes, note))
-        notes = notes_of_models(self.model, state.assignment, self._parameters.num_clusters)
+        notes = [*notes_of_models(self.model, state.assignment, self._parameters.num_clusters)]
+        if state.averaging >= 0:
+            notes.append(in_first_rounds(self._parameters.warm_up_rounds, _FORCED))
         return dataclasses.replace(found, notes=(*found.notes, *notes, *self._notes_of_waiting(state)))
 
     def _notes_of_waiting(self, state: IFCAState) -> list[str]:
@@ -299,7 +304,7 @@ class IFCA(Choosing):
 
     def exports(self) -> Exports:
         def values(state: IFCAState) -> dict:
-            if state.averaging >= 0:
+            if self._fedavg_rounds and state.averaging >= 0:
                 raise ended_within(self._fedavg_rounds, _AVERAGED)
             return {"models": state.models}
 
