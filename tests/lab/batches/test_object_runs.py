@@ -347,10 +347,12 @@ def test_a_search_over_more_values_may_pick_another(rates, held_out, tmp_path, c
         tffcl.search(rates, {"learning_rate": [0.1, 0.2]}, held_out, tmp_path, **{**how, "clients_per_round": 2})
 
 
-def test_a_search_needs_validation_examples_in_all_rounds(rates, clients, held_out, tmp_path):
+def test_a_search_needs_validation_examples_in_all_rounds_and_when_it_compares(rates, clients, held_out, tmp_path):
+    how, settings = {"show_progress": False, **PROTOCOL}, {"learning_rate": [0.01, 0.1]}
     with pytest.raises(UserError, match="select needs validation examples"):
-        settings = {"learning_rate": [0.01, 0.1]}
-        tffcl.search(rates, settings, held_out, tmp_path / "out", later={2: clients}, show_progress=False, **PROTOCOL)
+        tffcl.search(rates, settings, held_out, tmp_path / "out", later={2: clients}, **how)
+    with pytest.raises(UserError, match="halving 2 compares points after 1 round, and clients join .* from round 2 on"):
+        tffcl.search(rates, settings, held_out, tmp_path / "out", later={2: held_out}, halving=2, **how)
     assert not (tmp_path / "out").exists()
 
 

@@ -149,6 +149,17 @@ def test_random_points():
     [
         (["--select", "cluster"], "--select needs validation examples"),
         (
+            [*HELD, "--select", "cluster", "--set", "evaluation.metrics=['mae']"],
+            "unknown metric of --select cluster 'cluster_accuracy'",
+        ),
+        *(
+            (
+                [*HELD, *SELECT, *SHORT, "--set", f"{table}.clients=2", "--set", f"{table}.round=3"],
+                "--halving 2 compares points after 2 rounds, and clients join or data change from round 3 on",
+            )
+            for table in ("drift", "newcomers")
+        ),
+        (
             [*HELD, "--select", "local"],
             "--select 'local' must be cluster or global: local accuracy is taken on test examples",
         ),
@@ -186,9 +197,17 @@ def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
         ("cluster_auc", "it is defined for no client"),
     ],
 )
-def test_a_metric_that_is_not_there_is_told_with_one_that_is(select, cure):
+def test_a_metric_that_is_not_there_is_told_after_one_run_with_one_that_is(tmp_path, select, cure):
+    about = {"task": "t", "algorithm": "pacfl", "seed": 0, "rounds": 2, "validation": {"cluster": {"mean": None}}}
+    (tmp_path / "summary.json").write_text(json.dumps(about))
+    job, ran = types.SimpleNamespace(config=types.SimpleNamespace(algorithm="pacfl")), []
+    fake = types.SimpleNamespace(
+        done=lambda *_: "", place=lambda _: tmp_path, run_or_note=lambda *given: ran.append(given),
+        run=lambda jobs, each, **_: [each(job) for job in jobs],
+    )  # fmt: skip
     with pytest.raises(UserError, match=rf"pacfl has no {select}(_accuracy)? on validation examples; {cure}"):
-        search._check_scores([math.nan, 0.5], types.SimpleNamespace(algorithm="pacfl"), select)
+        search.scores(fake, [[job], [job]], select, None)
+    assert len(ran) == 1
 
 
 def test_a_search_over_lists_shows_its_points():

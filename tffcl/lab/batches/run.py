@@ -224,6 +224,11 @@ class ObjectRun:
         names = [each.name for each in model.metrics]
         return measured(names, has_accuracy=model.objective.has_accuracy, validation=validation)
 
+    @property
+    def last_change(self) -> int:
+        """The round from which on clients or their data are others, the last one of several; 0 for none."""
+        return max(self.clients.later, default=0)
+
     @functools.cached_property
     def _settings(self) -> dict:
         named = {"task": self.task, "algorithm": self.algorithm}

@@ -232,13 +232,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
     Raises:
       UserError: If runs hold no validation examples out, a place holds another run, or all points diverge.
     """
-    for run in [run for point in planned.points for run in point.runs]:
-        if not run.has_validation:
-            raise UserError(
-                f"{Option('--select', 'select')} needs validation examples, a share of each client's training data: "
-                f"{Option('--set dataset.validation=0.1', 'clients.with_validation(0.1)')}"
-            )
-        check_select(options.select, run, f"{argument('select')} {options.select}")
+    steps = _checked_rungs(planned, options)
     metric = on_validation(options.select)
     from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.summaries import Found
@@ -250,11 +244,10 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
         if batch.options.overwrite:
             for place in (batch.out / _PICKED).glob("seed-*"):
                 RunDirectory(place).clear()
-        first = planned.points[0].runs[0]
-        for until, count in rungs(len(points), first.train.rounds, first.evaluate_every, options.halving):
+        for until, count in steps:
             points = points[:count]
             # At the end each has its own rounds: these may be what is searched.
-            end = None if until == first.train.rounds else until
+            end = None if until == steps[-1][0] else until
             found = scores(batch, [own for _, own in points], options.select, end)
             _check_scores(found, planned, options.select)
             order = sorted(range(len(points)), key=lambda place: worst_last(found[place], metric))
@@ -279,6 +272,26 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
     return Found(summaries, batch, jobs, [picked.values for _ in jobs])
 
 
+def _checked_rungs(planned: Plan, options: SearchOptions) -> list[tuple[int, int]]:
+    """The rungs of a search; UserError if its runs do not have what it chooses by."""
+    first = planned.points[0].runs[0]
+    found = rungs(len(planned.points), first.train.rounds, first.evaluate_every, options.halving)
+    for run in [run for point in planned.points for run in point.runs]:
+        if not run.has_validation:
+            raise UserError(
+                f"{Option('--select', 'select')} needs validation examples, a share of each client's training data: "
+                f"{Option('--set dataset.validation=0.1', 'clients.with_validation(0.1)')}"
+            )
+        check_select(options.select, run, f"{argument('select')} {options.select}")
+        if len(found) > 1 and run.last_change > found[0][0]:
+            raise UserError(
+                f"{argument('halving')} {options.halving} compares points after {counted(found[0][0], 'round')}, and "
+                f"clients join or data change from round {run.last_change} on: the points would be chosen for other "
+                "data than the runs'; leave halving out"
+            )
+    return found
+
+
 def check_select(select: str, run: "RunConfig | ObjectRun", option: str):
     """Raises UserError if a run does not measure the metric by which a setting is chosen; `option` names it."""
     known = run.measured
@@ -299,9 +312,14 @@ def scores(batch: "Batch", points: "Sequence[Sequence[Job]]", select: str, until
       The mean over its seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no
       such accuracy, as a clustered one has no global model.
     """
+
+    def run(job: "Job"):
+        batch.run_or_note(job, until)
+        _check_there([validation(batch.place(job), select, until)], job.config.algorithm, select)  # not after all runs
+
     to_do = [job for own in points for job in own if not batch.done(job, until)]
     if to_do:
-        batch.run(to_do, until=until)
+        batch.run(to_do, until=until, each=run)
     return [statistics.fmean(validation(batch.place(job), select, until) for job in own) for own in points]
 
 
@@ -324,7 +342,7 @@ def worst_last(score: float, metric: Metric) -> float:
     return score if metric.better == DOWN and math.isfinite(score) else -score
 
 
-def _check_scores(found: Sequence[float], planned: Plan, select: str):
+def _check_there(found: Sequence[float], algorithm: str, select: str):
     if any(map(math.isnan, found)):
         column = on_validation(select).column.removeprefix("validation_")  # type: ignore[union-attr]
         cure = f"{argument('select')} {select.replace('global', 'cluster', 1)} is there for every method"
@@ -332,7 +350,11 @@ def _check_scores(found: Sequence[float], planned: Plan, select: str):
             cure = f"where labels are numbers to predict there is a metric's, e.g. {argument('select')} cluster_mae"
         elif select.startswith("cluster"):
             cure = "it is defined for no client"
-        raise UserError(f"{planned.algorithm} has no {column} on validation examples; {cure}")
+        raise UserError(f"{algorithm} has no {column} on validation examples; {cure}")
+
+
+def _check_scores(found: Sequence[float], planned: Plan, select: str):
+    _check_there(found, planned.algorithm, select)
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)
         raise UserError(f"training diverged at each of {counted(len(found), 'point')}; give other values of {keys}")

@@ -26,6 +26,7 @@ from tffcl.lab.tasks.settings import (
     NewcomerSettings,
     TrainSettings,
 )
+from tffcl.models.metrics import OF_NUMBERS
 from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, find_in_table, given, noun, parameters_of
 from tffcl.runs.metrics import Metric, measured
@@ -128,9 +129,15 @@ class RunConfig(Shown):
     @property
     def measured(self) -> Mapping[str, Metric] | None:
         """What the run measures, by column of rounds.csv; None where a builder of the user's own gives the model."""
-        if references_in(self.model) and not self.evaluation.metrics:
+        names = self.evaluation.metrics
+        if references_in(self.model) and not names:
             return None
-        return measured(self.evaluation.metrics, validation=self.has_validation)
+        return measured(names, has_accuracy=not {*names} & {*OF_NUMBERS}, validation=self.has_validation)
+
+    @property
+    def last_change(self) -> int:
+        """The round from which on clients join or data are others, the later one of the two; 0 for none."""
+        return max(each.round if each.any else 0 for each in (self.drift, self.newcomers))
 
     def as_dict(self) -> dict:
         """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
