@@ -331,6 +331,7 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         assert read(cured).shown_ids.astype(int).tolist() == [1, 2]
     alone = read(small.assign(user=["a"] * 5 + ["b"]), test=0.6, validation=0.6)
     assert alone.sizes.tolist() == [1, 1] and len(alone.test(1)) == len(alone.validation_examples[1]) == 0
+    assert not any(map(len, read(small.assign(user=list("abcdef")), test=0.3).test_examples.values()))  # the default
 
 
 @pytest.mark.parametrize(
@@ -348,6 +349,8 @@ def test_clients_may_be_numbers_that_pandas_holds_as_floats(small):
         ({}, {"label": None, "features": {"a": ["age"]}}, "label is None, and features are of several inputs; only"),
         ({}, {"seed": -1}, "seed is -1; it must be a whole number from 0"),
         ({}, {"test": 1.5}, "test is 1.5; it must be"),
+        ({}, {"test": 0.05}, "test is 0.05, which is no row of any client; give a larger share, or 0"),
+        ({}, {"validation": 0.05}, "validation is 0.05, which is no row of any client; give a larger share, or 0"),
         ({}, {"test": "age"}, "column age must hold bools: True where a row is for tests"),
         ({}, {"validation": 1.5}, "validation is 1.5; it must be"),
         ({"age": np.nan}, {"missing": "drop"}, "every row of the table has a missing value; features= can leave"),

@@ -4,6 +4,7 @@ import zlib
 
 import numpy as np
 
+from tffcl.errors import UserError
 from tffcl.validation import Whole, check_value
 
 
@@ -18,6 +19,9 @@ def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: in
 
     Returns:
       As `Table.parts`.
+
+    Raises:
+      UserError: If a share is no row of any client; where all have a single row none can be for tests.
     """
     order = np.argsort(ids, kind="stable")
     clients, starts = np.unique(ids[order], return_index=True)
@@ -30,6 +34,10 @@ def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: in
             tested, rest = drawn(rows, test, random)
         parts["validation"][client], parts["training"][client] = drawn(rest, validation, random)
         parts["test"][client] = tested
+    shares = {"test": test if len(clients) < len(ids) else 0, "validation": validation}
+    for kind, share in shares.items():
+        if not isinstance(share, np.ndarray) and share and not any(map(len, parts[kind].values())):
+            raise UserError(f"{kind} is {share:g}, which is no row of any client; give a larger share, or 0")
     return parts
 
 
