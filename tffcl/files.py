@@ -213,6 +213,17 @@ def cell_text(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
+_LARGEST = 2.0**63  # which int64 does not reach
+
+
+def whole_numbers(values: np.ndarray, name: str) -> np.ndarray:
+    """Returns an array of a file as int64, fractions cut off; ValueError, with its name, for what none can be."""
+    wrong = values[~(np.abs(values) < _LARGEST)] if values.dtype.kind == "f" else ()
+    if len(wrong):
+        raise ValueError(f"{name} holds {wrong[0]:g}, which is no whole number")
+    return values.astype(np.int64)
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A CSV file.
@@ -238,7 +249,7 @@ class Table:
     def integers(self, name: str, empty: int) -> np.ndarray:
         """Returns a column of whole numbers, with `empty` for an empty cell."""
         values = self.floats(name)
-        wrong = np.flatnonzero(np.isinf(values) | (~np.isnan(values) & (values != np.round(values))))
+        wrong = np.flatnonzero(~np.isnan(values) & ~((values == np.round(values)) & (np.abs(values) < _LARGEST)))
         if wrong.size:
             raise self._wrong(name, wrong[0] + 2, self._cells(name)[wrong[0]], "a whole number")
         return np.where(np.isnan(values), empty, values).astype(np.int64)
@@ -249,15 +260,16 @@ class Table:
         whole = all(re.fullmatch(r"-?\d+", cell) for cell in self._cells(name))
         return self.integers(name, empty=0) if whole else self.floats(name)
 
-    def numbered(self, name: str, empty: float = np.nan) -> np.ndarray:
-        """Returns the columns of numbers NAME_0, NAME_1, ..., `float [n, columns]`, with `empty` for empty cells."""
+    def numbered(self, name: str, empty: int | None = None) -> np.ndarray:
+        """Returns the columns of numbers NAME_0, NAME_1, ..., `[n, columns]`: whole ones with `empty` for empty cells,
+        or without `empty` floats with NaN."""
         count = sum(re.fullmatch(rf"{name}_\d+", each) is not None for each in self.names)
         missing = [f"{name}_{each}" for each in range(count) if f"{name}_{each}" not in self.names]
         if missing:
             raise damaged(self.path, f"there is no column {missing[0]}")
-        columns = [self.floats(f"{name}_{each}") for each in range(count)]
-        found = np.stack(columns, axis=1) if columns else np.zeros([len(self.rows), 0])
-        return np.where(np.isnan(found), empty, found)
+        names = [f"{name}_{each}" for each in range(count)]
+        columns = [self.floats(each) if empty is None else self.integers(each, empty) for each in names]
+        return np.stack(columns, axis=1) if columns else np.zeros([len(self.rows), 0], float if empty is None else int)
 
     def _cells(self, name: str) -> list[str]:
         place = self.names.index(name)

@@ -125,7 +125,7 @@ def _read(path: pathlib.Path, cure: str = "") -> tuple[np.ndarray, np.ndarray]:
             clients, clusters = np.load(file, allow_pickle=False)
         if clients.ndim != 1:
             raise ValueError("it does not hold clients and their clusters")
-        return clients, clusters.astype(int)
+        return clients, files.whole_numbers(clusters, "the clusters")
     except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
         raise UserError(f"{files.damaged(path, error)}{cure}") from error
 

@@ -12,7 +12,7 @@ from scipy.spatial.distance import squareform
 
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError, printable
-from tffcl.files import Table, damaged, opened, read_table, read_toml
+from tffcl.files import Table, damaged, opened, read_table, read_toml, whole_numbers
 from tffcl.registry import GIVEN, ORACLE
 from tffcl.runs import metrics
 from tffcl.runs import run_directory as files
@@ -386,7 +386,7 @@ def _read_clients(path: pathlib.Path) -> Clients:
         cluster=table.integers("cluster", empty=NO_CLUSTER), examples=table.integers("examples", empty=0),
         test_examples=table.integers("test_examples", empty=0),
         rounds_trained=table.integers("rounds_trained", empty=0), cluster_accuracy=table.floats("cluster_accuracy"),
-        local_accuracy=table.floats("local_accuracy"), label_counts=table.numbered("label", empty=0).astype(int),
+        local_accuracy=table.floats("local_accuracy"), label_counts=table.numbered("label", empty=0),
         mixture=table.numbered("weight"),
         test_set=table.integers("test_set", empty=0) if "test_set" in table.names else np.arange(len(table.rows)),
         further={name: table.floats(name) for name in table.names if metrics.is_further(name)},
@@ -416,7 +416,7 @@ def representations_of(arrays: Mapping[str, np.ndarray]) -> Representations:
     places, points = arrays["places"], arrays["points"]
     if points.shape != (len(places), 2):
         raise ValueError(f"points is {points.shape}, for {len(places)} clients it must be {(len(places), 2)}")
-    return Representations(places.astype(int), points.astype(float))
+    return Representations(whole_numbers(places, "places"), points.astype(float))
 
 
 def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
@@ -426,7 +426,7 @@ def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
         raise ValueError(f"images is {images.dtype} {images.shape}; it must be uint8 [m, h, w, 1 or 3]")
     if not len(images) == len(labels) == len(clusters):
         raise ValueError(f"there are {len(images)} images, {len(labels)} labels and {len(clusters)} clusters")
-    return Samples(images, labels.astype(int), clusters.astype(int))
+    return Samples(images, whole_numbers(labels, "labels"), whole_numbers(clusters, "clusters"))
 
 
 def confusion_of(arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
@@ -435,7 +435,7 @@ def confusion_of(arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
     square = counts.ndim == 3 and counts.shape[1] == counts.shape[2] and counts.dtype.kind == "i"
     if not square or clusters.shape != counts.shape[:1] or counts.min(initial=0) < 0:
         raise ValueError(f"counts is {counts.dtype} {counts.shape} of {len(clusters)} clusters")
-    return dict(zip(clusters.astype(int).tolist(), counts))
+    return dict(zip(whole_numbers(clusters, "clusters").tolist(), counts))
 
 
 def _check_merges(merges: np.ndarray, count: int):
@@ -481,7 +481,7 @@ def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
     return Clustering(
         client_ids=client_ids, proximity=proximity.astype(np.float64), unit=_text(arrays["unit"]),
         merges=None if merges is None else merges.astype(np.float64),
-        threshold=threshold if math.isfinite(threshold) else None, labels=arrays["labels"].astype(np.int64),
+        threshold=threshold if math.isfinite(threshold) else None, labels=whole_numbers(arrays["labels"], "labels"),
         suggestion=_text(arrays["suggestion"]), measure=_text(arrays["measure"]), linkage=_text(arrays["linkage"]),
         tree_unit=_text(arrays.get("tree_unit", arrays["unit"])),
         **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},

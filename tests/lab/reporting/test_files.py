@@ -194,13 +194,15 @@ def test_an_accuracy_that_is_no_share_is_damage(run_path, value):
     assert message(run_path).endswith(f"rounds.csv is damaged: cluster_accuracy is {float(value):g}")
 
 
-def test_half_a_cluster_is_damage(run_path):
+@pytest.mark.parametrize("column", ["cluster", "label_0"])
+def test_what_is_no_whole_number_is_damage(run_path, column, recwarn):
     path = run_path / "clients.csv"
-    lines = path.read_text().splitlines()
-    cells = lines[2].split(",")
-    cells[2] = "0.5"
-    path.write_text("\n".join([*lines[:2], ",".join(cells), *lines[3:]]))
-    assert message(run_path).endswith("clients.csv is damaged: line 3: cluster is '0.5', not a whole number")
+    names, first, second, *others = path.read_text().splitlines()
+    for value in ("0.5", "1e20", "inf"):
+        cells = dict(zip(names.split(","), second.split(","), strict=True)) | {column: value}
+        path.write_text("\n".join([names, first, ",".join(cells.values()), *others]))
+        assert message(run_path).endswith(f"clients.csv is damaged: line 3: {column} is {value!r}, not a whole number")
+    assert not recwarn.list
 
 
 def test_empty_tables(run_path):
@@ -274,11 +276,17 @@ def test_a_clustering_without_a_tree(run_path):
     assert found.threshold is None
 
 
-def test_a_damaged_clustering_is_described(run_path):
+def test_a_damaged_clustering_is_described(run_path, recwarn):
     rewrite_clustering(run_path, labels=np.zeros(3, int))
     assert message(run_path).endswith("clustering.npz is damaged: labels is (3,), for 18 clients it must be (18,)")
     rewrite_clustering(run_path, labels=None)
     assert message(run_path).endswith("clustering.npz is damaged: there is no 'labels'")
+    for value in (np.nan, 1e300):
+        rewrite_clustering(run_path, labels=np.full(18, value))
+        assert message(run_path).endswith(
+            f"clustering.npz is damaged: labels holds {value:g}, which is no whole number"
+        )
+    assert not recwarn.list
     whole = (run_path / "clustering.npz").read_bytes()
     for part in (b"", whole[:100], whole[: len(whole) // 2]):
         (run_path / "clustering.npz").write_bytes(part)

@@ -128,21 +128,26 @@ def test_pairs_within_and_across_groups(population):
     drawn(figures.pairs_figure(population.proximity))
 
 
-def test_damaged_files_are_named(comparison_path, tmp_path):
+def test_damaged_files_are_named(comparison_path, tmp_path, recwarn):
     import shutil
 
     source = batch_index.find_runs(comparison_path)[0].path
     count = len(run_files.read_run(source).clients)
-    for name, arrays in (
+    none = np.array([[np.nan]])
+    for number, (name, arrays) in enumerate((
         ("representations.npz", {"places": np.arange(3), "points": np.zeros([2, 2])}),
-        ("history/000001.npy", None),
-    ):
-        out = tmp_path / name.split(".")[0].replace("/", "-")
-        shutil.copytree(source, out)
-        if arrays:
+        ("representations.npz", {"places": none[0], "points": np.zeros([1, 2])}),
+        ("samples.npz", {"images": np.zeros([1, 2, 2, 1], np.uint8), "labels": none[0], "clusters": [0]}),
+        ("confusion.npz", {"clusters": none[0], "counts": np.zeros([1, 2, 2], int)}),
+        ("history/000001.npy", np.zeros(count + 1)),
+        ("history/000001.npy", np.repeat(none, 2, axis=0)),
+    )):  # fmt: skip
+        out = shutil.copytree(source, tmp_path / str(number))
+        if isinstance(arrays, dict):
             np.savez(out / name, **arrays)
         else:
             (out / "history").mkdir()
-            np.save(out / name, np.zeros(count + 1))
+            np.save(out / name, arrays)
         with pytest.raises(UserError, match=f"{name.split('/')[-1]} is damaged"):
             run_files.read_run(out)
+    assert not recwarn.list
