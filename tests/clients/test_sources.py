@@ -691,7 +691,9 @@ def test_a_mapping_that_fails_names_its_client():
 
 def test_a_population_stays_as_it_is_when_the_users_arrays_change():
     x, y = X.astype(np.float32), Y.copy()
-    clients = Population.from_arrays({"mia": (x, y)}, {"mia": ({"image": x}["image"], y)})
+    seen = x.view()
+    seen.flags.writeable = False  # as what pandas gives of a frame
+    clients = Population.from_arrays({"mia": (x, y)}, {"mia": (seen, y)})
     x *= -1
     y[:] = 0
     np.testing.assert_array_equal(clients.train("mia").x, X)

@@ -377,6 +377,7 @@ OWN = ClusteredState(np.arange(2), np.zeros(2), np.ones([1, 5]), {})
         (print, "state.more is a builtin_function_or_method$"),
         ({"rng": np.random.default_rng(0)}, "state.more.rng is a Generator$"),
         (np.array([None]), "state.more is a ndarray$"),
+        (tf.ones(2, tf.bfloat16), "state.more is a EagerTensor; NumPy's files do not know bfloat16$"),
         # These would come back as something else than they were, or not at all.
         (pd.DataFrame({"a": [1]}), "state.more is a DataFrame$"),
         (np.ma.array([1, 2], mask=[True, False]), "state.more is a MaskedArray$"),
@@ -398,6 +399,13 @@ def test_what_a_state_has_of_each_client_comes_back_by_its_number():
     arrays, _ = pack({"state": state})
     found = unpack(arrays, {"state": OwnState})["state"]
     assert found.velocity.rows.tolist() == [1, 1, 1] and found.more[np.int32(1)] == found.more[1] == 0.5
+
+
+@pytest.mark.parametrize("more", [{1: np.ones(2), "1": np.zeros(2)}, {"a.b": np.ones(2), "a": {"b": np.zeros(2)}}])
+def test_names_that_are_written_alike_stay_two(more):
+    arrays, _ = pack({"state": OwnState(**vars(OWN), more=more)})
+    found = unpack(arrays, {"state": OwnState})["state"].more
+    tf.nest.map_structure(np.testing.assert_array_equal, list(found.values()), list(more.values()))
 
 
 def test_arrays_of_tensorflow_are_arrays():

@@ -520,6 +520,21 @@ def gives(change):
     return changed(next=lambda self, state, cohort: change(*Means.next(self, state, cohort)))
 
 
+def tells(**fields):
+    """Makes the stranger's method whose metrics have something else, by the IDs of the cohort."""
+    return gives(
+        lambda state, metrics: (
+            state,
+            dataclasses.replace(metrics, **{name: make(metrics.client_ids) for name, make in fields.items()}),
+        )
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Halved(MeansState):
+    half: np.ndarray | None = dataclasses.field(init=False, default=None)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -528,6 +543,18 @@ def gives(change):
         (gives(lambda state, metrics: (state, None)), "means: next gives metrics of NoneType; they must be tffcl"),
         # A run would else end well, and lose all its rounds where it is resumed.
         (gives(lambda state, metrics: (dataclasses.replace(state, rounds={1, 2}), metrics)), "state.rounds is a set$"),
+        (changed(next=lambda self, state, cohort: (state, Means.next(self, state, cohort)[1])), "gives the state that"),
+        (changed(state_class=Halved, initialize=lambda self, given: Halved(**vars(Means.initialize(self, given)))),
+         "^means: no checkpoint could make a state again, Halved of its fields: TypeError: .* argument 'half'$"),
+        (tells(client_ids=lambda ids: ids + 1), "client_ids are 2, 4, 5; they must be different ones of the cohort's$"),
+        (tells(client_ids=lambda ids: ids[[0, 0, 1]]), "client_ids are 1, 1, 3; they must be different"),
+        (tells(losses=lambda ids: np.ones(2)), r"losses is float64 \[2\]; its shape must be \[3\]$"),
+        (tells(relatedness=lambda ids: LINE), r"relatedness is float32 \[6, 6\]; its shape must be \[3, 3\]$"),
+        (tells(test_correct=lambda ids: ids + 1), "test_correct is 2, 4, 5; each must be a whole number from 0 to tes"),
+        (tells(examples=lambda ids: -ids), "examples is -1, -3, -4; each must be a whole number from 0$"),
+        (tells(traffic=lambda ids: 8), "traffic is of int; it must be a tffcl.parts.Traffic$"),
+        (tells(scalars=lambda ids: {"cluster_accuracy": 0.9}), "scalars have cluster_accuracy, which is a column of"),
+        (tells(scalars=lambda ids: {"drawn": ids}), r"scalars have drawn = array\(.*; it must be a number$"),
         (gives(lambda state, metrics: state.velocity), r"^means failed: AttributeError: .* \(test_train.py:"),
         (changed(initialize=lambda self, population: 1 / 0), r"^means failed: ZeroDivisionError: .* \(test_train.py:"),
         (changed(choose=lambda self, state, population: state["a"]), "^means failed: TypeError: .*subscriptable"),

@@ -270,8 +270,8 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
-        """Runs one round; returns the next state and the round's metrics. A failing round leaves the given state
-        usable. Nobody is in the cohort of a round that `hides_empty_rounds` lets run all the same."""
+        """Runs one round; returns the next state, a new one, and the round's metrics. A failing round leaves the given
+        state usable. Nobody is in the cohort of a round that `hides_empty_rounds` lets run all the same."""
 
     @abc.abstractmethod
     def models_for(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

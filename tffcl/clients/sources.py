@@ -436,9 +436,14 @@ def _numbers(given, what: str) -> np.ndarray:
                     f"are: subtract a number, x - {column.min():.0f}, or scale them"
                 )
         x = x.astype(np.float32)
-    # A population stays as it is when the user's array changes.
-    shared = x.flags.writeable and np.may_share_memory(x, np.asarray(given))
+    # A population stays as it is when the user's array changes, of which `given` may be a view that is only read.
+    shared = np.may_share_memory(x, np.asarray(given)) and _can_change(x)
     return np.array(x, order="C") if shared else np.ascontiguousarray(x)
+
+
+def _can_change(x) -> bool:
+    """Whether somebody may write into an array, or into one that it is a view of."""
+    return isinstance(x, np.ndarray) and (x.flags.writeable or _can_change(x.base))
 
 
 def label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:

@@ -88,6 +88,10 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise _unsaved(place, value)
+    if array.dtype.isbuiltin == 2:  # of another package's, as TensorFlow's bfloat16
+        raise _unsaved(place, value, f"NumPy's files do not know {array.dtype}")
+    while place in arrays:  # as of the names 1 and "1"
+        place += "'"
     arrays[place] = array
     return {"array": place}
 

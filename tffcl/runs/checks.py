@@ -17,7 +17,7 @@ from tffcl.client_work.local_sgd import kept_state
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.clients import cohort
 from tffcl.clients.population import Population
-from tffcl.display import counted
+from tffcl.display import counted, listed
 from tffcl.errors import Diverged, UserError, short_path, unknown
 from tffcl.files import nearest_existing
 from tffcl.models.flat import FlatModel
@@ -25,6 +25,7 @@ from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.blocks import INPUT_COPIES, SUMMED_COPIES
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runs import checkpoints
+from tffcl.runs.metrics import OF_ROUNDS, ROUND, rows_of
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.run_directory import CLIENT_STATES
 from tffcl.runtime import memory
@@ -97,14 +98,21 @@ def _check_saved(method: Method, state):
     if type(state) is not method.state_class:
         raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
     try:
-        checkpoints.pack({"state": state}, with_client_states=False)
+        arrays, _ = checkpoints.pack({"state": state}, with_client_states=False)
     except UserError as error:
         raise UserError(f"{method.name}: {error}") from None
+    try:
+        checkpoints.unpack(arrays, {"state": method.state_class})
+    except Exception as error:  # a class of the user's own may raise anything
+        raise UserError(
+            f"{method.name}: no checkpoint could make a state again, {method.state_class.__name__} of its fields: "
+            f"{type(error).__name__}: {error}"
+        ) from None
 
 
-def check_round(method: Method, found) -> tuple:
-    """Returns what `Method.next` has returned; UserError if it is no state with metrics, or one that cannot be
-    saved."""
+def check_round(method: Method, found, given, drawn: cohort.Cohort) -> tuple:
+    """Returns what `Method.next` has made of the `given` state with a cohort; UserError if it is no new state with the
+    metrics of that cohort, or one that cannot be saved."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise UserError(
             f"{method.name}: next gives {type(found).__name__}; it must give the next state and its metrics"
@@ -116,7 +124,45 @@ def check_round(method: Method, found) -> tuple:
             f"{method.name}: next gives metrics of {type(metrics).__name__}; they must be tffcl.parts.RoundMetrics, "
             "as RoundResult.metrics makes them"
         )
+    if state is given and len(metrics.client_ids):
+        raise UserError(
+            f"{method.name}: next gives the state that it was given; it must give a new one, as dataclasses.replace "
+            "makes it, and leave that one as it is: a round that fails goes back to it"
+        )
+    if wrong := _wrong_metrics(metrics, drawn, method.model):
+        raise UserError(f"{method.name}: in the RoundMetrics of next {wrong}")
     return found
+
+
+def _wrong_metrics(metrics: RoundMetrics, drawn: cohort.Cohort, model: FlatModel) -> str:
+    """Says what of a round's metrics is not as `RoundMetrics` has it; "" where all is."""
+    ids = np.asarray(metrics.client_ids)
+    if len(np.unique(ids)) < ids.size or not np.isin(ids, drawn.client_ids).all():
+        return f"client_ids are {listed(ids.reshape(-1).tolist())}; they must be different ones of the cohort's"
+    shapes = dict.fromkeys(("clusters", "examples", "losses", "test_correct", "test_examples"), [ids.size])
+    further = {"relatedness": [ids.size] * 2, "changed": [ids.size], "test_outputs": [ids.size]}
+    shapes |= {name: shape for name, shape in further.items() if getattr(metrics, name) is not None}
+    for name, shape in shapes.items():
+        given = np.asarray(getattr(metrics, name))
+        if list(given.shape) != shape:
+            return f"{name} is {_shape(given)}; its shape must be {shape}"
+    tested = np.asarray(metrics.test_examples)
+    for name, most in (("examples", np.inf), ("test_examples", np.inf), ("test_correct", tested)):
+        given = np.asarray(getattr(metrics, name))
+        if given.dtype.kind not in "iu" or not np.all((0 <= given) & (given <= most)):
+            bounds = " to test_examples" if name == "test_correct" else ""
+            return f"{name} is {listed(given.tolist())}; each must be a whole number from 0{bounds}"
+    for name in ("traffic", "signatures"):
+        if not isinstance(getattr(metrics, name), Traffic):
+            return f"{name} is of {type(getattr(metrics, name)).__name__}; it must be a tffcl.parts.Traffic"
+    taken = {column for column, metric in OF_ROUNDS.items() if metric.in_all or metric.source} | {ROUND}
+    taken |= {row.column for metric in model.metrics_of_outputs for row in rows_of(metric.name)}
+    for name, value in metrics.scalars.items():
+        if name in taken:
+            return f"scalars have {name}, which is a column of rounds.csv of something else; rename it"
+        if value is not None and (np.ndim(value) or np.asarray(value).dtype.kind not in "biuf"):
+            return f"scalars have {name} = {value!r:.60}; it must be a number"
+    return ""
 
 
 def may_wait(method: Method) -> bool:

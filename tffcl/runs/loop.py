@@ -150,7 +150,8 @@ def _train(run: Run, number: int) -> dict:
         return _row(run)
     when = "" if len(cohort.client_ids) else " with the empty cohort of a private round that nobody was drawn for"
     with run.timed(TRAINING), accounted(run.population), _told_by(run.method, when):
-        run.state, metrics = checks.check_round(run.method, run.method.next(run.state, cohort))
+        found = run.method.next(run.state, cohort)
+        run.state, metrics = checks.check_round(run.method, found, run.state, cohort)
     if len(metrics.client_ids):
         checks.check_own(run.method, run.state)
     where, totals = run.population.index(metrics.client_ids), run.totals
