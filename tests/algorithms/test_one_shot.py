@@ -223,4 +223,10 @@ def test_a_grouping_of_ones_own_groups_clients_and_places_newcomers(tff_worker, 
     method = build_one_shot("mine", model, TRAINING, how)
     known, newcomers = split(by_labels, [1, 5, 6])
     assert method.initialize(by_labels).assignment.tolist() == [0, 1, 2] * 3
-    assert method.admit(method.initialize(known), newcomers).assignment[[1, 5, 6]].tolist() == [1, 2, 0]
+    state = method.initialize(known)
+    assert method.admit(state, newcomers).assignment[[1, 5, 6]].tolist() == [1, 2, 0]
+    for places, told in (([-1, 0, 0], r"int64 \[3\], from -1 on"), ([0.5, 1, 2], "float64"), ([0] * 9, r"int64 \[9\]")):
+        odd = Grouping(by_most.group, lambda *_, places=places: np.array(places))
+        method = build_one_shot("mine", model, TRAINING, dataclasses.replace(how, grouping=odd))
+        with pytest.raises(UserError, match=f"^the grouping places newcomers in {told}.* from 0 on, .*of 3 newcomers$"):
+            method.admit(state, newcomers)

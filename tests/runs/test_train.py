@@ -566,6 +566,20 @@ def test_what_a_method_gives_in_a_round_or_raises_is_told_in_one_line(model, pop
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "joined, message",
+    [
+        (lambda state, newcomers: None, "means: its state is of NoneType, not of MeansState$"),
+        (lambda state, newcomers: state, "means: views must be of the 6 clients that take part, ascending$"),
+    ],
+)
+def test_what_a_method_makes_of_newcomers_after_a_run_is_checked(model, population, tmp_path, joined, message):
+    method = changed(admit=lambda self, state, newcomers: joined(state, newcomers))(model)
+    run = train(method, population.restricted([0, 1, 2, 4]), tmp_path / "run", rounds=1)
+    with pytest.raises(UserError, match=message):
+        run.admit(population)
+
+
 def test_a_method_that_fails_with_nobody_in_a_private_round_is_told_so(model, population, tmp_path):
     method = changed(
         next=lambda self, state, cohort: cohort.client_ids[0], hides_empty_rounds=lambda self, state: True

@@ -166,7 +166,14 @@ class OneShotClustering:
         points = self._points(known)
         if points is not None:
             points = np.concatenate([points, self._points(known, arrived)])
-        return np.asarray(self.grouping.place(proximity, points, labels), np.int32)
+        found, clients = np.asarray(self.grouping.place(proximity, points, labels)), len(proximity) - len(labels)
+        if found.shape != (clients,) or found.dtype.kind not in "iu" or (found < 0).any():
+            there = f"{found.dtype} {list(found.shape)}, from {found.min()} on" if found.size else "nothing"
+            raise UserError(
+                f"the grouping places newcomers in {there}; it must give whole numbers from 0 on, a cluster for each "
+                f"of {clients} newcomers"
+            )
+        return found.astype(np.int32)
 
     def tree(self, proximity: np.ndarray) -> np.ndarray | None:
         """Returns the merges of the clients; None for a grouping without a tree."""

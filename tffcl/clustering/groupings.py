@@ -136,8 +136,8 @@ class Grouping:
     Attributes:
       group: `(proximity [N, N], points [N, ...], num_clusters, seed) -> int [N]`, clusters of any numbers; fewer than
         asked for where fewer clients differ.
-      place: `(proximity [M + B, M + B], points [M + B, ...], labels [M]) -> int [B]`, the clusters that newcomers join;
-        old clients first.
+      place: `(proximity [M + B, M + B], points [M + B, ...], labels [M]) -> int [B]`, the clusters that newcomers join,
+        in the numbers of `labels`, which count the clusters by their first members; old clients first.
       of_points: Whether it takes points, and not the proximity alone: a vector of each client, in which Euclidean
         distances mean something.
     """

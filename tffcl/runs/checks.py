@@ -93,6 +93,15 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     check_models(method.name, *method.models_for(state, client_ids), len(client_ids), size)
 
 
+def admitted(method: Method, state, newcomers: Population):
+    """Returns the state after newcomers joined; UserError if it is not as `check_state` says."""
+    joined = method.admit(state, newcomers)
+    # The state may know more clients than a population, as those who have left.
+    known = np.union1d(method.views(state).client_ids, newcomers.client_ids)
+    check_state(method, joined, known, method.model.size)
+    return joined
+
+
 def _check_saved(method: Method, state):
     """Raises UserError if a state is of another class than checkpoints are read as, or has what they cannot hold."""
     if type(state) is not method.state_class:

@@ -134,9 +134,7 @@ def _enter_stage(run: Run, number: int) -> Traffic:
     if run.stage.arrivals is None:
         return Traffic()
     with run.timed(CLUSTERING), accounted(run.stage.arrivals), _told_by(run.method):
-        joined = run.method.admit(run.state, run.stage.arrivals)
-    known = run.stages.known_before(number + 1)  # of who has left it knows what it knew
-    checks.check_state(run.method, joined, known, run.method.model.size)
+        joined = checks.admitted(run.method, run.state, run.stage.arrivals)
     exchanged = count_joining(run, run.state, joined)
     run.state = joined
     return exchanged

@@ -25,6 +25,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.from_keras import keras_mixture, keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.model_rows import assigned
+from tffcl.runs import checks
 from tffcl.runs.evaluator import not_taken
 from tffcl.runs.metrics import ACCURACIES
 from tffcl.runs.population_changes import frame_columns, names_of, taken_by, why_not_after
@@ -107,7 +108,7 @@ class Trained(Shown):
         if not new.size:
             raise UserError("these clients have taken part; admit lets those join that are new in a population")
         runtime.use_local_worker()
-        state = self.method.admit(self.state, population.restricted(new))
+        state = checks.admitted(self.method, self.state, population.restricted(new))
         names = {**self.names, **names_of(population)}
         asked = np.union1d(self.asked, new)
         return dataclasses.replace(self, state=state, population=population, names=names, asked=asked)

@@ -26,7 +26,7 @@ from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.metrics import better_of
 from tffcl.models.model_rows import assigned
 from tffcl.rounds.simulation import run_round
-from tffcl.runs import summary
+from tffcl.runs import checks, summary
 from tffcl.runs.callbacks import progress_bar
 from tffcl.runs.evaluator import Evaluator, own_metrics
 from tffcl.runs.population_changes import taken_by
@@ -134,7 +134,7 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     _, ids = config.held_out(federated.num_clients)
     arrivals, everyone = (taken_by(method.model, build_population(federated, clients)) for clients in (ids, None))
     with simulating(ledger=trained.ledger):
-        admitted = method.admit(trained.state, arrivals)
+        admitted = checks.admitted(method, trained.state, arrivals)
     models, rows = method.used_models(admitted, ids)
     views = method.views(admitted)
     clusters = views.clusters[everyone.index(ids)]
