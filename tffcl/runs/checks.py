@@ -85,7 +85,7 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
     Raises:
       UserError: If the state is of another class, views or models have wrong shapes, or a model is not finite.
     """
-    _check_saved(method, state)
+    _check_read_again(method, _check_saved(method, state))
     told, of = getattr(state, "assignment", None), getattr(state, "client_ids", client_ids)
     if told is not None and len(told) != len(of):
         raise UserError(f"{method.name}: its state has assignment [{len(told)}]; it must be [{len(of)}], one a client")
@@ -102,14 +102,19 @@ def admitted(method: Method, state, newcomers: Population):
     return joined
 
 
-def _check_saved(method: Method, state):
-    """Raises UserError if a state is of another class than checkpoints are read as, or has what they cannot hold."""
+def _check_saved(method: Method, state) -> dict:
+    """Returns a state as arrays; UserError if it is of another class than checkpoints are read as, or has what they
+    cannot hold."""
     if type(state) is not method.state_class:
         raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
     try:
-        arrays, _ = checkpoints.pack({"state": state}, with_client_states=False)
+        return checkpoints.pack({"state": state}, with_client_states=False)[0]
     except UserError as error:
         raise UserError(f"{method.name}: {error}") from None
+
+
+def _check_read_again(method: Method, arrays: dict):
+    """Raises UserError if no state can be made of its arrays."""
     try:
         checkpoints.unpack(arrays, {"state": method.state_class})
     except Exception as error:  # a class of the user's own may raise anything
