@@ -438,6 +438,27 @@ def test_rounds_to_a_target_need_every_round_evaluated(mine):
         study.plan(study_file.load_study(mine))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"global"',
+            '"cluster_auc"',
+            r"measure cluster_auc of digits/FedAvg needs the metric: --set 'evaluation.metrics",
+        ),
+        (
+            "every = 1",
+            'every = 1\nmetrics = ["mae"]',
+            "measure global of digits/FedAvg 'global_accuracy'; did you mean",
+        ),
+    ],
+)
+def test_what_a_cell_compares_must_be_measured(mine, old, new, message):
+    mine.write_text(MINE.replace(old, new, 1))
+    with pytest.raises(UserError, match=message):
+        study.plan(study_file.load_study(mine))
+
+
 def test_a_cell_that_shared_a_run_of_other_settings_has_none_until_it_is_run(mine):
     """As an accuracy and its variance do, of which one is edited and run anew."""
     shared = MINE.replace(

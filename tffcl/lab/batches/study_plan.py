@@ -21,7 +21,7 @@ from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig, find_source, method_key
-from tffcl.runs.metrics import on_validation
+from tffcl.runs.metrics import BY_MEASURE, check_measured, on_validation
 from tffcl.validation import each_once
 
 TRIAL_FAILED = "a trial failed, and the same command tries it again"
@@ -103,6 +103,9 @@ def plan(
         if cell.missing:
             places.append(None)
             continue
+        compared = BY_MEASURE.get(cell.accuracy if cell.measure.endswith("_to") else cell.measure)
+        if compared and compared.column:
+            check_measured(f"measure {compared.measure} of {cell.name}", compared.column, resolved[0].measured)
         every = resolved[0].evaluation.every
         if cell.measure.endswith("_to") and every != 1:
             raise UserError(
