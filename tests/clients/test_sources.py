@@ -699,6 +699,9 @@ def test_a_population_stays_as_it_is_when_the_users_arrays_change():
     np.testing.assert_array_equal(clients.train("mia").x, X)
     np.testing.assert_array_equal(clients.test("mia").x, X)
     np.testing.assert_array_equal(clients.train("mia").y, Y)
+    for given in (clients.train("mia").x, clients.train("mia").y):
+        with pytest.raises(ValueError, match="read-only"):
+            given *= 2
 
 
 def test_a_function_that_works_in_place_changes_no_other_population():

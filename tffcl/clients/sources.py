@@ -187,10 +187,14 @@ def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
 
     def code(number: int, examples: ClientExamples) -> ClientExamples:
         x, y = examples.pool
+        if examples.rows is None or id(y) not in pools:
+            coded = arrays.coded_labels(y, "a client", names)
+            for leaf in tf.nest.flatten([x, coded]):
+                leaf.flags.writeable = False  # who works on what a population gives changes no run
         if examples.rows is None:
-            return ClientExamples(x, arrays.coded_labels(y, "a client", names), None, examples.columns)
+            return ClientExamples(x, coded, None, examples.columns)
         if id(y) not in pools:
-            pools[id(y)] = y, arrays.coded_labels(y, "a client", names)  # `y` stays, so that no other has its number
+            pools[id(y)] = y, coded  # `y` stays, so that no other has its number
         return ClientExamples(x, pools[id(y)][1], examples.rows, examples.columns)
 
     return code
