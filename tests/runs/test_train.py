@@ -16,6 +16,7 @@ from scipy.spatial.distance import squareform
 import tffcl
 from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy, without_times
 from tests.short_runs import TRAINING
+from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.method import Method, MetricView, Views
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -448,6 +449,28 @@ def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
     page = tffcl.write_report(tmp_path / "run")
     figures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     assert "proximity" in figures and "dendrogram" not in figures and 'data-name="proximity"' in page.read_text()
+
+
+class Shrinking(Means):
+    """A stranger's method that takes numbers."""
+
+    def __init__(self, model, engine, shares=(0.5, 2), *, seed=0):
+        super().__init__(model)
+
+
+def test_a_strangers_method_is_resumed_and_compared_with_the_numbers_that_it_had(model, population, tmp_path):
+    """Those that its class was called with, and the training of an engine."""
+    engine, other = (build_clustered_training(model, tffcl.LocalTraining(learning_rate=rate)) for rate in (0.1, 0.2))
+    assert train(Shrinking(model, engine), population, tmp_path / "run", until=1) is None
+    for method, message in (
+        (Shrinking(model, engine, (0.5, 3)), "shares is [0.5, 2], not [0.5, 3]"),
+        (Shrinking(model, engine, seed=1), "seed is 0, not 1"),
+        (Shrinking(model, other), "engine.learning_rate is 0.1, not 0.2"),
+    ):
+        with pytest.raises(UserError, match=f"holds another run: its built_from.{re.escape(message)}"):
+            train(method, population, tmp_path / "run", resume=True)
+    same = Shrinking(model, shares=[0.5, 2], engine=engine, seed=0)
+    assert train(same, population, tmp_path / "run", resume=True).summary["rounds"] == 4
 
 
 def changed(**attributes):

@@ -83,6 +83,7 @@ class ClusteredTraining:
       draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the
         initial one; exports begin with these, and not with models that a method changes after `start`.
       trained_models: How many models a client trains in a round.
+      training: That of the clients, where it is known.
     """
 
     trained_models: ClassVar[int] = 1
@@ -96,6 +97,7 @@ class ClusteredTraining:
     round_of: Callable[[int], Round] | None = None
     counts_members: bool = False
     draw: Callable[[int], np.ndarray] | None = None
+    training: LocalTraining | None = None
 
     def round_for(self, clusters: int) -> Round:
         """Returns the round of so many clusters."""
@@ -119,10 +121,8 @@ class ClusteredTraining:
         """
         assignment, clients = np.asarray(assignment), len(population)
         if assignment.shape != (clients,) or not np.issubdtype(assignment.dtype, np.integer):
-            there = f"{assignment.dtype} {list(assignment.shape)}"
-            raise UserError(
-                f"the assignment is {there}; it must be whole numbers [{clients}], a cluster for each client"
-            )
+            there = f"the assignment is {assignment.dtype} {list(assignment.shape)}"
+            raise UserError(f"{there}; it must be whole numbers [{clients}], a cluster for each client")
         _check_clusters(assignment)
         count = max(int(assignment.max()) + 1, clusters)
         self._check_room(count)
@@ -196,8 +196,7 @@ class ClusteredTraining:
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`."""
-        state, metrics, _ = self.run(state, cohort)
-        return state, metrics
+        return self.run(state, cohort)[:2]
 
     def run(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics, RoundResult | None]:
         """Runs one round; returns the next state, the round's metrics, and all that it gave, None if nobody was asked.
@@ -417,7 +416,7 @@ def build_clustered_training(
     def rows(count: int):
         return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}
 
-    return build_engine(model, build_round, aggregation, rows, flags=flags)
+    return build_engine(model, build_round, aggregation, rows, flags=flags, training=training)
 
 
 def draw_models(model: FlatModel, count: int, seed: int, initialization: str | None = None) -> np.ndarray:
@@ -466,8 +465,8 @@ class CollectedTraining(Method):
           cohort: The clients.
           optimizers: Those of the state, see `ClusteredState`; the result has them after the round.
         """
-        keys = np.asarray(keys, np.int32)
-        result = run_round(self.round, cohort, {"models": models}, optimizers=optimizers, key=keys)
+        key = np.asarray(keys, np.int32)
+        result = run_round(self.round, cohort, {"models": models}, optimizers=optimizers, key=key)
         return result.collected["difference"], result
 
     def updates_in_parts(self, model: np.ndarray, cohort: Cohort) -> Iterator[tuple[slice, np.ndarray]]:

@@ -1,6 +1,7 @@
 """The contract of a method: what a run, the reports and the export know of it, and nothing else."""
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -246,6 +247,8 @@ class Method(abc.ABC):
       parameters: The parameters that its builder was given; None where it has none.
       options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with
         the same.
+      made_of: What its class was called with, by name, defaults included. Of a method that none of our builders has
+        made a run is resumed with the same numbers, texts, arrays and parameters in it.
     """
 
     name: str
@@ -260,6 +263,15 @@ class Method(abc.ABC):
     training: LocalTraining | None = None
     parameters: Parameters | None = None
     options: Mapping[str, object] = types.MappingProxyType({})
+    made_of: Mapping[str, object] = types.MappingProxyType({})
+
+    def __new__(cls, *given, **named):
+        made = super().__new__(cls)
+        with contextlib.suppress(TypeError):  # which __init__ tells
+            bound = inspect.signature(cls.__init__).bind(made, *given, **named)
+            bound.apply_defaults()
+            made.made_of = dict([*bound.arguments.items()][1:])
+        return made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.model!r})"

@@ -190,8 +190,18 @@ def of_method(method: Method) -> dict:
     `of_function` says; what has no plain form is left out.
     """
     model = _model(method.model) | _named_layers(method.model.whole, _plain(method.parameters))
-    given = {"model": model, "training": method.training, "parameters": method.parameters}
+    own = {} if "options" in vars(method) else _own(method.made_of)  # of no builder of ours
+    given = {**own, "model": model, "training": method.training, "parameters": method.parameters}
     return _table({**given, **{name: "none" if value is None else value for name, value in method.options.items()}})
+
+
+_OWN = (numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters)
+
+
+def _own(given: Mapping) -> dict:
+    """What of the arguments of a user's own class is numbers, texts, arrays or parameters, or lists of these."""
+    kept = {name: getattr(value, "training", None) or value for name, value in given.items()}  # an engine's training
+    return {name: value for name, value in kept.items() if all(isinstance(e, _OWN) for e in tf.nest.flatten(value))}
 
 
 def _named_layers(model: FlatModel, parameters) -> dict:
