@@ -280,6 +280,7 @@ def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):
         (None, {"num_clusters": 2}, {}, r"over\['num_clusters'\] is '2'; it must be a list of values"),
         (None, {"num_clusters": [2, tffcl]}, {}, r"a value of over\['num_clusters'\] is .*; it must be true or false"),
         (None, {"threshold": [2, 3]}, {}, "method has no parameter threshold, which the sweep is over"),
+        ("by seed", {"seed": [2, 3]}, {}, "over names seed, which is no setting: seeds= says with which seeds"),
         (None, {"rounds": [1, 2], "num_clusters": [1, 2]}, {"rounds": 3}, "train.rounds is swept over and set to 3"),
         (None, {}, {}, "a sweep is over one setting or two, not 0"),
         (None, ["num_clusters"], {}, "over is of list; it must be a dict of settings to their values"),
@@ -290,7 +291,7 @@ def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):
 def test_a_sweeps_mistakes_are_told_before_anything_is_written(
     build, methods, clients, tmp_path, method, over, more, message
 ):
-    given = {None: build, "a method": methods["PACFL"]}.get(method, method)
+    given = {None: build, "a method": methods["PACFL"], "by seed": lambda seed: None}.get(method, method)
     with pytest.raises(UserError, match=message) as told:
         sweep(given, over, clients, tmp_path / "out", **more)
     assert "\n" not in str(told.value) and not (tmp_path / "out").exists()

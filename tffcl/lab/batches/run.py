@@ -347,6 +347,8 @@ def _check_parameters(what: str, build: Callable, values: Mapping) -> bool:
     any_name = any(each.kind == each.VAR_KEYWORD for each in parameters)
     variadic = [each.name for each in parameters if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
     given = {*values, "seed", *variadic}
+    if "seed" in values:
+        raise UserError("over names seed, which is no setting: seeds= says with which seeds each value runs")
     lacking = [] if any_name else [name for name in values if name not in named]
     if lacking:
         raise UserError(f"{what} has no parameter {lacking[0]}, which the sweep is over")
