@@ -473,6 +473,19 @@ def test_a_strangers_method_is_resumed_and_compared_with_the_numbers_that_it_had
     assert train(same, population, tmp_path / "run", resume=True).summary["rounds"] == 4
 
 
+@dataclasses.dataclass(frozen=True)
+class Fixed(Means):
+    """A stranger's method that is a frozen dataclass."""
+
+    model: object
+    shares: tuple = (0.5,)
+    name = "fixed"
+
+
+def test_a_method_may_be_a_frozen_dataclass(model):
+    assert Fixed(model).made_of == {"model": model, "shares": (0.5,)}
+
+
 def changed(**attributes):
     """Makes the stranger's method with other attributes, as its class has them."""
     return lambda model: type("Other", (Means,), {"__module__": __name__, **attributes})(model)

@@ -270,7 +270,7 @@ class Method(abc.ABC):
         with contextlib.suppress(TypeError):  # which __init__ tells
             bound = inspect.signature(cls.__init__).bind(made, *given, **named)
             bound.apply_defaults()
-            made.made_of = dict([*bound.arguments.items()][1:])
+            object.__setattr__(made, "made_of", dict([*bound.arguments.items()][1:]))  # also of a frozen dataclass
         return made
 
     def __repr__(self) -> str:
