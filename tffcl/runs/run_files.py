@@ -22,6 +22,7 @@ CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
 )  # fmt: skip
+_ENDLESS = "number", "epsilon"  # digits of metrics that may be infinite, as losses
 _ROUNDING = 1e-6  # by which a number may be beyond the limits of its metric
 _LARGEST = 2**63  # of numbers in a summary: bytes are the largest
 
@@ -367,7 +368,8 @@ def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
             end if limit is None else limit for limit, end in zip(metric.limits, (-math.inf, math.inf), strict=True)
         )
         values = columns.get(name, np.zeros(0))
-        wrong = values[(metric.scale * values < least - _ROUNDING) | (metric.scale * values > most + _ROUNDING)]
+        outside = (metric.scale * values < least - _ROUNDING) | (metric.scale * values > most + _ROUNDING)
+        wrong = values[outside | (np.isinf(values) & (metric.digits not in _ENDLESS))]
         if wrong.size:
             raise damaged(table.path, f"{name} is {wrong[0]:g}")
     numbers = columns[metrics.ROUND]

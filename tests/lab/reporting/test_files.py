@@ -186,12 +186,15 @@ def test_damage_is_described(run_path, name, old, new, why):
     assert why in text
 
 
-@pytest.mark.parametrize("value", ["1e999", "1.5", "-0.1"])
-def test_an_accuracy_that_is_no_share_is_damage(run_path, value):
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [*(("cluster_accuracy", each) for each in ("1e999", "1.5", "-0.1")), ("up_bytes", "inf"), ("clusters", "1e999")],
+)
+def test_what_a_metric_cannot_be_is_damage(run_path, column, value):
     names, first, *others = (run_path / "rounds.csv").read_text().splitlines()
-    cells = dict(zip(names.split(","), first.split(","), strict=True)) | {"cluster_accuracy": value}
+    cells = dict(zip(names.split(","), first.split(","), strict=True)) | {column: value}
     (run_path / "rounds.csv").write_text("\n".join([names, ",".join(cells.values()), *others]))
-    assert message(run_path).endswith(f"rounds.csv is damaged: cluster_accuracy is {float(value):g}")
+    assert message(run_path).endswith(f"rounds.csv is damaged: {column} is {float(value):g}")
 
 
 @pytest.mark.parametrize("column", ["cluster", "label_0"])
