@@ -187,7 +187,8 @@ def test_cluster_models_go_on_and_new_ones_start_from_their_members(tff_worker, 
     models = models_of(method, state, changed)
     np.testing.assert_array_equal(models[[0, 1, 3]], trained[[0, 1, 1]])
     np.testing.assert_array_equal(models[1], before.models[1])
-    assert np.flatnonzero(method.views(state).moves.moved_in).tolist() in ([1, 2], [2, 3])
+    moves = method.views(state).moves
+    assert np.flatnonzero(moves.moved_in).tolist() in ([1, 2], [2, 3]) and moves.flagged_in is None
 
 
 def test_who_has_left_is_grouped_by_what_it_sent_and_comes_back(tff_worker, pacfl, clients):

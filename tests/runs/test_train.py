@@ -684,6 +684,8 @@ def test_notes_are_of_all_that_has_happened_up_to_the_last_round(model, populati
     assert moved == "clusters formed anew after round 1; into another cluster moved: 1, 3"
     assert later == "clusters formed anew after round 2; into another cluster moved: 2"
     assert flags == "flags of change: 0 (round 2)" and silent.startswith("no flag of 1: none was asked of them")
+    views.moves.flagged_in = None  # of a method that groups anew without asking anybody
+    assert population_changes.notes(stages, 2, views) == [*happened, moved, later]
 
 
 def test_a_matrix_is_kept_by_its_upper_triangle_where_that_is_all_of_it():

@@ -439,7 +439,8 @@ class FLT(Method):
             state.proximity, _UNIT, self._parameters.metric, state.merges, float(state.threshold), "ward", _TREE_UNIT
         )
         shown = {"relatedness": state.relatedness, "centre_map": CentreMap(state.points, state.mask)}
-        moves = state.flags and Moves(state.flags.moved_in, state.flags.flagged_in)
+        flagged = None if self._parameters.change_flags is None else state.flags.flagged_in
+        moves = state.flags and Moves(state.flags.moved_in, flagged)
         few = int((~state.mask.all(axis=1)).sum()) if self._signature.least_examples > 1 else 0
         note = f"{few} of {len(state.client_ids)} clients sent fewer centres than others, of few different images"
         notes = (f"{note}: a thin signature that says little of them",) if few else ()

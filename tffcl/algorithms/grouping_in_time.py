@@ -317,7 +317,7 @@ class GroupedInTime(Method):
         if state.flags is not None:
             rows = np.zeros((2, len(known)), np.int32)
             rows[:, known] = state.flags.moved_in, state.flags.flagged_in
-            moves = Moves(*rows)
+            moves = Moves(rows[0], rows[1] if self._signal else None)
         return Views(state.client_ids, clusters, known, moves=moves, **shown)
 
     def exports(self) -> Exports:

@@ -72,11 +72,15 @@ class Moves:
 
     Attributes:
       moved_in: `int [N]`, the round after which the client last changed its cluster; 0: never.
-      flagged_in: `int [N]`, the round in which it last raised its flag of change; 0: never.
+      flagged_in: `int [N]`, the round in which it last raised its flag of change; 0: never. None where nobody is asked.
     """
 
     moved_in: np.ndarray
-    flagged_in: np.ndarray
+    flagged_in: np.ndarray | None
+
+    def of(self, rows: np.ndarray) -> "Moves":
+        """Returns those of some rows of clients."""
+        return Moves(self.moved_in[rows], None if self.flagged_in is None else self.flagged_in[rows])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,7 +147,7 @@ class Views(Shown):
             relatedness=None if self.relatedness is None else np.asarray(self.relatedness)[both],
             representations=None if self.representations is None else np.asarray(self.representations)[sent],
             centre_map=self.centre_map and CentreMap(self.centre_map.points[rows], self.centre_map.mask[rows]),
-            moves=moves and Moves(moves.moved_in[rows], moves.flagged_in[rows]),
+            moves=moves and moves.of(rows),
             mixture=None if self.mixture is None else np.asarray(self.mixture)[rows],
             nowhere=nowhere and (lambda: np.intersect1d(nowhere(), client_ids)),
         )

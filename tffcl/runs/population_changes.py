@@ -277,6 +277,8 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
     for number in np.unique(moved[moved > 0]):
         clients = views.client_ids[moved == number]
         found.append(f"clusters formed anew after round {number}; into another cluster moved: {named(clients)}")
+    if flagged is None:
+        return found
     if (flagged > 0).any():
         raised = [
             f"{name_of(client)} (round {number})"
