@@ -78,10 +78,6 @@ class Moves:
     moved_in: np.ndarray
     flagged_in: np.ndarray | None
 
-    def of(self, rows: np.ndarray) -> "Moves":
-        """Returns those of some rows of clients."""
-        return Moves(self.moved_in[rows], None if self.flagged_in is None else self.flagged_in[rows])
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Views(Shown):
@@ -147,7 +143,7 @@ class Views(Shown):
             relatedness=None if self.relatedness is None else np.asarray(self.relatedness)[both],
             representations=None if self.representations is None else np.asarray(self.representations)[sent],
             centre_map=self.centre_map and CentreMap(self.centre_map.points[rows], self.centre_map.mask[rows]),
-            moves=moves and moves.of(rows),
+            moves=moves and Moves(moves.moved_in[rows], None if moves.flagged_in is None else moves.flagged_in[rows]),
             mixture=None if self.mixture is None else np.asarray(self.mixture)[rows],
             nowhere=nowhere and (lambda: np.intersect1d(nowhere(), client_ids)),
         )
@@ -212,7 +208,22 @@ class Exports:
         return dict(self.build())
 
 
-class Method(abc.ABC):
+class _Made:
+    """Knows what its class was called with, `made_of`, by name, defaults included: a run of a user's own method is
+    resumed with the same numbers, texts, arrays and parameters in it."""
+
+    made_of: Mapping[str, object] = types.MappingProxyType({})
+
+    def __new__(cls, *given, **named):
+        made = super().__new__(cls)
+        with contextlib.suppress(TypeError):  # which __init__ tells
+            bound = inspect.signature(cls.__init__).bind(made, *given, **named)
+            bound.apply_defaults()
+            object.__setattr__(made, "made_of", dict([*bound.arguments.items()][1:]))  # also of a frozen dataclass
+        return made
+
+
+class Method(_Made, abc.ABC):
     """A method of federated learning: who trains which model, round by round.
 
     A method of one's own derives from this class, and has `name`, `model`, `state_class`, `initialize`, `next` and
@@ -251,8 +262,6 @@ class Method(abc.ABC):
       parameters: The parameters that its builder was given; None where it has none.
       options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with
         the same.
-      made_of: What its class was called with, by name, defaults included. Of a method that none of our builders has
-        made a run is resumed with the same numbers, texts, arrays and parameters in it.
     """
 
     name: str
@@ -267,15 +276,6 @@ class Method(abc.ABC):
     training: LocalTraining | None = None
     parameters: Parameters | None = None
     options: Mapping[str, object] = types.MappingProxyType({})
-    made_of: Mapping[str, object] = types.MappingProxyType({})
-
-    def __new__(cls, *given, **named):
-        made = super().__new__(cls)
-        with contextlib.suppress(TypeError):  # which __init__ tells
-            bound = inspect.signature(cls.__init__).bind(made, *given, **named)
-            bound.apply_defaults()
-            object.__setattr__(made, "made_of", dict([*bound.arguments.items()][1:]))  # also of a frozen dataclass
-        return made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.model!r})"
