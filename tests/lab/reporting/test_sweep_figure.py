@@ -234,7 +234,7 @@ def test_the_page(with_errors):
     ("old", "new", "message"),
     [
         ('"keys"', '"kees"', "batch.json is damaged: Object missing required field `keys`"),
-        ('"values": [1]', '"values": []', "batch.json is damaged: a point has 0 values for 1 keys"),
+        ('"values":[1]', '"values":[]', "batch.json is damaged: a point has 0 values for 1 keys"),
         ("{", "[", "batch.json is damaged"),
     ],
 )
