@@ -191,9 +191,8 @@ def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
             coded = arrays.coded_labels(y, "a client", names)
             for leaf in tf.nest.flatten([x, coded]):
                 leaf.flags.writeable = False  # who works on what a population gives changes no run
-        if examples.rows is None:
-            return ClientExamples(x, coded, None, examples.columns)
-        if id(y) not in pools:
+            if examples.rows is None:
+                return ClientExamples(x, coded, None, examples.columns)
             pools[id(y)] = y, coded  # `y` stays, so that no other has its number
         return ClientExamples(x, pools[id(y)][1], examples.rows, examples.columns)
 
