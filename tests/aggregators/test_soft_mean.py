@@ -60,6 +60,7 @@ def test_means_by_weights_of_each_client(tff_worker):
     assert list(found["measurements"]["clients"]) == [6, 6, 0]
 
 
+@pytest.mark.slow
 def test_one_value_for_all_means(tff_worker):
     kind = type_of(SIZE)
     whole = np.repeat(VALUES[:, :1], K, axis=1)

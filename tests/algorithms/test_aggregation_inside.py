@@ -35,6 +35,7 @@ def turned(digit_clients):
     return digit_clients([40, 40, 40, 40], turns=[0, 0, 0, 1])
 
 
+@pytest.mark.slow
 def test_the_number_of_clusters_comes_from_the_state_and_grows_with_newcomers(tff_worker, model, turned):
     """An adaptive clip is a state of each cluster: a founded one starts anew, the others keep theirs."""
     clip = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(0.01, 0.5, 0.2)
@@ -62,6 +63,7 @@ def _clip_of(state) -> float:
     return float(state["clipping_norm"][0]["current_estimate"])
 
 
+@pytest.mark.slow
 def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, population):
     """TFF's own aggregator with secure sums, whose clip starts at 1: nobody's update of this round is longer."""
     method = build_fedavg(model, ONCE, aggregation=tff.learning.secure_aggregator(zeroing=False, clipping=False))

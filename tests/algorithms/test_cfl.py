@@ -188,6 +188,7 @@ def test_newcomers_go_down_the_tree_by_their_update_from_each_model_that_was_spl
         method.admit(joined, turned.restricted([6]))
 
 
+@pytest.mark.slow
 def test_newcomers_train_each_split_model_at_the_learning_rate_of_its_round(tff_worker, model, turned):
     few = turned.restricted([0, 1, 2, 3, 4, 5])
     decaying = build_cfl(model, dataclasses.replace(TRAINING, learning_rate_decay=0.5), EAGER)

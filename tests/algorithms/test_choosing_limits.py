@@ -81,6 +81,7 @@ def test_in_a_warm_up_groups_are_equal_and_in_a_private_one_nobody_moves_another
     assert bool(moved) == (noise is None)
 
 
+@pytest.mark.slow
 def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, model, population):
     """And the last layer of each model is that of the clients who chose it (paper, section 5)."""
     method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, share_representation=True), seed=1)

@@ -177,6 +177,7 @@ def test_under_noise_c_stays_where_clients_leave(tff_worker, model, population):
     assert 0 < np.abs(now - c).max() < 3 * np.abs(c).max()
 
 
+@pytest.mark.slow
 def test_where_c_is_averaged_anew_clients_that_leave_do_not_change_it(tff_worker, model, population):
     """It is N c that the server has, and N of those who are there."""
     robust, here = tffcl.aggregation("robust", rule="median"), [0, 1, 3]

@@ -75,7 +75,8 @@ def two_clients(model, population):
     return cohort, np.stack(trained), np.array([40, 12]) / 52
 
 
-@pytest.mark.parametrize("aggregation", ["uniform_mean", pytest.param("median", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregation", ["uniform_mean", "median"])
 def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population, aggregation):
     """τ_eff and the mean direction have the same p_i (Eq. 7): one half each, of two clients the median, too."""
     given = (

@@ -152,6 +152,7 @@ def test_impossible_triggers(values, message):
         FLTParameters(**values)
 
 
+@pytest.mark.slow
 def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encoder, grouped):
     """The normal mode before the first round, then the fine-tune mode, each time from the latest state (Alg. 3
     lines 2, 25).
@@ -187,6 +188,7 @@ def test_newcomers_go_on_from_the_encoder_that_they_made(tff_worker, model, enco
     assert all(np.abs(after.encoders.value(client) - was).max() > 0 for client, was in zip([4, 8], own))
 
 
+@pytest.mark.slow
 def test_a_newcomer_makes_an_encoder_where_the_others_have(tff_worker, model, encoder, grouped):
     """In the normal mode nobody fine-tunes before the first round; whoever joins after a formation is in the
     others' space.
@@ -202,6 +204,7 @@ def test_a_newcomer_makes_an_encoder_where_the_others_have(tff_worker, model, en
     assert method.joined_traffic(formed, late).down == 2 * (4 * encoder[1].size + 8)
 
 
+@pytest.mark.slow
 def test_newcomers_encode_with_the_encoder_of_their_admission(tff_worker, model, encoder, grouped):
     """Nobody trains an encoder when clusters are formed anew: centres of unchanged data stay where they are,
     newcomers' too.

@@ -158,6 +158,7 @@ def test_fedsems_newcomers_before_the_first_round_are_as_all_others(tff_worker, 
     assert_close(joined.models, together.models)
 
 
+@pytest.mark.slow
 def test_statistics_decide_no_clusters(tff_worker):
     """Two rules of labels on the same examples of scale 10, whose moments would be most of a vector's length."""
     rng, clients = np.random.default_rng(5), {}

@@ -36,6 +36,7 @@ def test_without_a_least_size_it_is_ifca(tff_worker, model, population):
     np.testing.assert_array_equal(state.assignment, plain.assignment)
 
 
+@pytest.mark.slow
 def test_each_client_trains_what_it_chose_in_whatever_order_they_come(tff_worker, convex, digit_clients):
     population, clients = digit_clients([30] * 6, turns=[0, 2] * 3), [5, 0, 3, 2]
     method = build_rr_cluster(convex, WHOLE, RRClusterParameters(num_clusters=2, least_clients=0))

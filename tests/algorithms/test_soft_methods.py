@@ -157,6 +157,7 @@ def test_fedem_with_one_model_is_fedavg(tff_worker, model, population):
     assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_newcomers_and_evaluations_find_the_best_mixture_of_the_models_as_they_are(
     tff_worker, regression, population, data
 ):

@@ -431,6 +431,7 @@ def test_a_cohort_in_too_many_clusters_for_one_message_is_refused(tff_worker, mo
         rounds(method, turned, [(0, 1, 2)])
 
 
+@pytest.mark.slow
 def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(tff_worker, model, turned):
     """Two rounds by hand: the chain at each round's rate, its mean, and cluster models that are pulled at the model of
     before the round.

@@ -78,6 +78,7 @@ def test_a_table_becomes_clients_with_standardised_features(cancer):
     np.testing.assert_array_equal(np.bincount(everything), np.bincount(cancer["target"]))
 
 
+@pytest.mark.slow
 def test_means_with_noise_are_those_of_clients_and_the_noise_that_of_the_longest_client(small):
     numbers = small.drop(columns="sex").astype({"age": float})
     numbers.loc[0, "age"] = np.nan  # counts as the middle of its bounds

@@ -40,7 +40,7 @@ def subject(name, data_dir, clients, two_workers, tmp_path_factory):
         pytest.param(checks.check_blocks, marks=pytest.mark.slow),
         pytest.param(checks.check_two_workers, marks=pytest.mark.slow),
         checks.check_newcomers,
-        checks.check_forms,
+        pytest.param(checks.check_forms, marks=pytest.mark.slow),
         checks.check_traffic,
         checks.check_device_operations,
         checks.check_exported_files,

@@ -89,6 +89,7 @@ class TestAgainstIFCA:
     def test_batches(self, tff_worker, process, data, ours):
         self.check(run(process, data), ours)
 
+    @pytest.mark.slow
     def test_the_form_of_the_data_does_not_matter(self, tff_worker, model, turned):
         """Batches of pairs; named batches of a fixed size; single examples; labels of another type."""
 
@@ -219,6 +220,7 @@ class TestServerOptimizer:
         process = build_clustered_fed_avg(model, 2, WHOLE, tff.learning.optimizers.build_sgdm(1.0), seed=SEED)
         np.testing.assert_allclose(run(process, data)[0].global_model_weights, ours[0].models, rtol=0, atol=2e-6)
 
+    @pytest.mark.slow
     def test_its_hyper_parameters_can_be_read_and_set(self, tff_worker, model, process, data):
         slow = build_clustered_fed_avg(model, 2, WHOLE, tff.learning.optimizers.build_sgdm(1.0, 0.5), seed=SEED)
         state = slow.initialize()
@@ -265,6 +267,7 @@ class TestAggregators:
         state, _ = run(process, data)
         assert np.isfinite(state.global_model_weights).all()
 
+    @pytest.mark.slow
     def test_secure_sums_hide_who_chose_what(self, worker, model, data, ours):
         """In TFF's test runtime, the only one of its own that has secure sums."""
         bound = 2.0**20
@@ -298,6 +301,7 @@ def form(process):
 
 
 class TestForms:
+    @pytest.mark.slow
     def test_rebuilt_from_its_map_reduce_form(self, tff_worker, worker, form, process, data):
         state = process.initialize()
         direct, metrics = process.next(state, data)
@@ -321,6 +325,7 @@ class TestForms:
         )
         assert not missing_on_devices(operations_of(work))
 
+    @pytest.mark.slow
     def test_sums_inside_the_clusters_have_tffs_other_form_too(self, model):
         inside = ClusteredMeanFactory(2, tff.aggregators.MeanFactory())
         process = build_clustered_fed_avg(model, 2, WHOLE, model_aggregator=inside)
@@ -370,6 +375,7 @@ def in_program(worker):
         yield
 
 
+@pytest.mark.slow
 def test_it_runs_in_tffs_program(in_program, process, turned, ours, tmp_path):
     """`train_model` on TFF's ClientData, ended after two rounds and gone on with from its file."""
     arrays = {

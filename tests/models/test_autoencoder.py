@@ -37,6 +37,7 @@ def test_parameter_counts():
     assert layers["encoder_output"].stop == layers["decoder_input"].start == encoder
 
 
+@pytest.mark.slow
 def test_both_halves_are_the_keras_model_with_the_same_weights(autoencoder):
     build = keras_models.conv_autoencoder if autoencoder.input_shape == GREY else keras_models.residual_autoencoder
     vector = autoencoder.initial + 0.02 * np.random.default_rng(2).standard_normal(autoencoder.size).astype(np.float32)
@@ -67,9 +68,8 @@ def test_an_image_has_its_code_whatever_is_encoded_beside_it(autoencoder):
     np.testing.assert_allclose(autoencoder.encode(tensors, features[2:3]), together[2:3], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "autoencoder", [SHAPES[0], pytest.param(COLOUR, id="colour", marks=pytest.mark.slow)], indirect=True
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("autoencoder", [SHAPES[0], pytest.param(COLOUR, id="colour")], indirect=True)
 def test_thirty_steps_of_adam_reduce_the_error(digits, autoencoder):
     count = 16 if autoencoder.input_shape == GREY else 4
     features = autoencoder.preprocess(images.resized(digits[0][:count], autoencoder.input_shape))

@@ -162,6 +162,7 @@ def with_control_flow(converted: bool) -> tffcl.FlatModel:
     return tffcl.FlatModel.from_functional(functional)
 
 
+@pytest.mark.slow
 def test_control_flow_on_tensors_in_a_users_model_and_loss_is_tensorflows(tff_worker):
     population = tffcl.Population.from_arrays(*own_data.clinics())
     written, plain = (with_control_flow(each) for each in (True, False))

@@ -88,7 +88,8 @@ def own_class():
     return Own(5)
 
 
-@pytest.mark.parametrize("build", [pytest.param(own_class, marks=pytest.mark.slow), constrained])
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [own_class, constrained])
 def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker, build):
     """The trained weights, the mean statistics, and the frozen weights, which do not travel."""
     population = tffcl.Population.from_arrays(*own_data.clinics())
@@ -119,7 +120,8 @@ def queries_of_attention():
     return keras
 
 
-@pytest.mark.parametrize("build", [half_of_two_directions, pytest.param(queries_of_attention, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [half_of_two_directions, queries_of_attention])
 def test_a_part_of_a_layer_may_be_frozen(build):
     """Keras lists the trained weights of a layer first, so that freezing a part changes their order."""
     keras = build()
@@ -225,9 +227,8 @@ def test_statistics_that_are_reset_do_not_travel():
     np.testing.assert_array_equal(answers.layers[3].moving_mean, keras.layers[3].moving_mean)
 
 
-@pytest.mark.parametrize(
-    "name, is_noted", [("secure_sum", True), pytest.param("uniform_mean", False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name, is_noted", [("secure_sum", True), ("uniform_mean", False)])
 def test_a_run_notes_that_statistics_are_clipped_with_the_updates(tff_worker, tmp_path, name, is_noted):
     train, test = own_data.clinics()
     far = tffcl.Population.from_arrays({client: (1000 * x, y) for client, (x, y) in train.items()}, test)

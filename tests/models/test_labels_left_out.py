@@ -152,6 +152,7 @@ def test_a_class_that_is_left_out_has_no_description_and_what_would_count_it_is_
         Centres.named("classes", model.objective)
 
 
+@pytest.mark.slow
 def test_training_by_weights_of_one_is_plain_training():
     """Of sequences of which not all labels count: each counts as much as every other one."""
     model = of_sequences()
@@ -260,7 +261,7 @@ class Weighted(losses.Loss):
     [
         pytest.param(None, id="nothing left out"),
         pytest.param(0, id="ignore_class", marks=pytest.mark.slow),
-        pytest.param(Weighted(), id="own"),
+        pytest.param(Weighted(), id="own", marks=pytest.mark.slow),
     ],
 )
 def test_a_mask_of_the_outputs_needs_labels_that_are_left_out(loss):

@@ -89,6 +89,7 @@ def test_clusters_that_are_founded_later_start_with_a_fresh_optimizer(tff_worker
         assert not optimizer_of(grown["server"], 2 + row)["accumulator"].any()
 
 
+@pytest.mark.slow
 def test_statistics_move_by_the_mean_and_not_by_the_optimizer():
     """Here the second of two numbers."""
     half = tff.learning.optimizers.build_sgdm(0.5)

@@ -69,6 +69,7 @@ class Mine(tffcl.Callback):
         self.seen.append(("end", run.stopped))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_calls_from_where_it_goes_on(go, whole):
     first, second = Mine(), Mine()
     assert go("run", first, rounds=4, until=2) is None

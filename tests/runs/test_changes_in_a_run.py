@@ -32,7 +32,7 @@ def resolved(algorithm):
     return resolve.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[algorithm]}})
 
 
-@pytest.fixture(params=["flt", pytest.param("pacfl", marks=pytest.mark.slow)])
+@pytest.fixture(params=["pacfl", pytest.param("flt", marks=pytest.mark.slow)])
 def finished(request, finished_run):
     return finished_run(request.param)
 
@@ -50,6 +50,7 @@ def test_everyone_is_there_at_the_end_and_the_notes_say_what_happened(finished, 
         newcomers.join_newcomers(out, data_dir=kept, show_progress=False)
 
 
+@pytest.mark.slow
 def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished_run):
     _, out, _ = finished_run("flt")
     formed = [int(row["round"]) for row in rows_of(out / "rounds.csv") if int(row["formed_anew"])]
@@ -62,7 +63,7 @@ def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished_run):
     assert (out / "figures" / "relatedness.png").is_file()
 
 
-@pytest.mark.slow  # of FLT there is the one above
+@pytest.mark.slow
 def test_a_report_is_made_of_it(finished_run):
     _, out, _ = finished_run("pacfl")
     assert main(["report", str(out)]) == 0

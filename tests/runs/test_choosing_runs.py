@@ -62,6 +62,7 @@ def test_newcomers_join(finished_run, algorithm):
     check_first_client(out)
 
 
+@pytest.mark.slow
 def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
     out = tmp_path / "leak"
     arguments = ["run", "demo_digits", "--algorithm", "flis_dc", "--rounds", "1", "--out", str(out)]

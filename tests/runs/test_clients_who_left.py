@@ -49,6 +49,7 @@ def result(model, everyone, tmp_path_factory):
     return tffcl.train(build_ditto(model, TRAINING), everyone, later={3: stayed}, out=out, **PROTOCOL)
 
 
+@pytest.mark.slow
 def test_the_table_of_an_export_names_each_ones_row_of_the_models(result, tmp_path, without_forms):
     tffcl.export_result(result, tmp_path / "to")
     rows = {row["client_id"]: int(row["model"]) for row in rows_of(tmp_path / "to" / "clustering" / "assignments.csv")}

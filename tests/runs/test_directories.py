@@ -50,6 +50,7 @@ def test_a_run_that_goes_on_with_edited_code_says_so_and_notes_both(tmp_path, ca
     assert '"mine.py" = "a / b"' in (directory / "config.toml").read_text() and capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_what_a_kill_leaves_of_a_run_that_is_removed_is_still_a_runs(finished, tmp_path, monkeypatch):
     settings, unlink = resolved().as_dict(), pathlib.Path.unlink
     removed = []

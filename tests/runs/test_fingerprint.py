@@ -42,6 +42,7 @@ def noted(of):
     return fingerprint.of_method(build_fedavg(of, tffcl.LocalTraining()))["model"]
 
 
+@pytest.mark.slow
 def test_models_of_equal_shapes_that_compute_something_else_are_others():
     weights = {0: 9.0, 1: 1.0, 2: 1.0}
     others = [{"frozen": 0.3}, {"moved": 0.1}, {"drop": 0.5}, {"penalty": 0.1}, {"class_weight": weights}]

@@ -36,6 +36,7 @@ def finished(request, finished_run):
     return finished_run(request.param)
 
 
+@pytest.mark.slow
 def test_a_run_its_newcomers_and_its_models(finished, kept):
     _, out, summary = finished
     assert 0.1 < summary["accuracy"]["local"]["mean"] <= 1

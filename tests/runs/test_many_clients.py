@@ -95,7 +95,8 @@ def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, 
     assert re.search("training examples</dt>\\s*<dd[^>]*>–", page.read_text())
 
 
-@pytest.mark.parametrize("name", ["ifca", pytest.param("fedem", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ifca", "fedem"])
 def test_who_was_not_asked_for_an_evaluation_chooses_when_its_model_is_asked_for(
     name, model, digits, monkeypatch, tmp_path, without_forms
 ):

@@ -61,10 +61,10 @@ DATA = {
 }
 
 
-# In the suite the kinds of data that are most unlike have one method each; each other kind and method is slow.
-# A functional model is the one of the clients of TFF.
-QUICK = [("perceptron", "pacfl"), ("letters", "fedavg")]
-SLOW = [("cnn", "stocfl"), ("client_data", "ifca")]
+# In the suite one kind of data has one method; each other kind and method is slow. A functional model is the one of the
+# clients of TFF.
+QUICK = [("perceptron", "pacfl")]
+SLOW = [("letters", "fedavg"), ("cnn", "stocfl"), ("client_data", "ifca")]
 # Tests in which each kind of data trains anew: those by default, and the slow ones.
 FEW = {
     # A Keras model is exported in test_mixtures.
@@ -229,13 +229,8 @@ def regression():
     return own_data.regression()
 
 
-@pytest.mark.parametrize(
-    "layer, method",
-    [
-        ("SimpleRNN", "fedavg"),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("GRU", "ifca"), ("LSTM", "pacfl"))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layer, method", [("SimpleRNN", "fedavg"), ("GRU", "ifca"), ("LSTM", "pacfl")])
 def test_recurrent_models_are_trained(layer, method, tmp_path):
     """Their layers lose the shape of what they give, and in a round without an evaluation there are no test
     examples.
@@ -280,7 +275,8 @@ def test_double_precision_is_taken_where_the_model_takes_floats(regression, clin
             result.predict("clinic_3", wrong, probabilities=True)
 
 
-@pytest.mark.parametrize("kind", ["images", pytest.param("texts", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["images", "texts"])
 def test_whole_numbers_are_taken_as_the_models_type(tmp_path, kind):
     """NumPy's default for texts, and images for a model of floats: the same run as with the model's own type."""
     model, examples, dtype = {
@@ -336,6 +332,7 @@ def test_padding_counts_in_no_accuracy(tmp_path):
     assert found["cluster"]["pooled"] != pytest.approx(found["cluster"]["mean"])
 
 
+@pytest.mark.slow
 def test_weights_that_a_keras_model_gets_later_are_told_of(tmp_path, clinics):
     model, clients = own_data.new_perceptron(), Population.from_arrays(*clinics)
     method = build_fedavg(model, TRAINING)

@@ -72,6 +72,7 @@ def test_fixed_cohorts_count_half_of_the_noise(noise):
     assert ledger.summary()["neighbours"] == "replace a client"
 
 
+@pytest.mark.slow
 def test_sampling_without_replacement_never_costs_more_than_it_would_without_amplification():
     """At little noise the theorem's bound is the larger one."""
     ledger = ledger_of([Release("a round", 0.2, 10, 100)])
@@ -110,6 +111,7 @@ def test_what_a_client_tells_under_its_name_is_its_data_that_are_left_out_and_re
         assert "replacing_epsilon" not in ledger_of(others).summary()
 
 
+@pytest.mark.slow
 def test_an_upper_bound_in_two_parts_shares_delta_between_them(monkeypatch):
     """A round that hardly anybody is drawn for adds next to nothing to signatures, whose part has half of delta; and
     two steps of (ε, δ') are together 2 ε at (1 + exp ε) δ'."""
@@ -130,6 +132,7 @@ def test_beside_open_rounds_of_drawn_cohorts_signatures_cost_what_they_cost_alon
     assert "7.581 with other data in their place" in privacy_notes(told)[0]
 
 
+@pytest.mark.slow
 def test_little_noise_of_cohorts_that_are_drawn_makes_no_jump():
     less, more = (ledger_of(10 * [Release("a round", noise, 10, 100, 0.1)]).epsilon for noise in (0.1999, 0.2001))
     assert 1 < less / more < 1.01

@@ -40,6 +40,7 @@ def history(out):
     return dict(read_run(out).history)
 
 
+@pytest.mark.slow
 def test_a_run_its_newcomers_and_its_models(finished):
     name, out, summary = finished
     assert summary["accuracy"]["cluster"]["mean"] > 0.3

@@ -35,7 +35,8 @@ def test_a_local_accuracy_is_of_the_test_examples_that_there_are(tmp_path):
         np.testing.assert_array_equal(local, cluster.where(known))
 
 
-@pytest.mark.parametrize("whose", ["ours", pytest.param("TFF's", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("whose", ["ours", "TFF's"])
 def test_secure_sums_in_which_clusters_wait_lose_no_local_accuracy(whose, tmp_path):
     """A client is tested when it trains, though it is drawn again: it may then not be asked."""
     secure = tffcl.aggregation("secure_sum", min_cluster_size=2)

@@ -120,7 +120,8 @@ def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     assert not found["mask"].any() and not found["centres"].any()
 
 
-@pytest.mark.parametrize("epochs", [2, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [2, 0])
 def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder, epochs):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=4, fine_tune_epochs=epochs, seed=4)
     assert str(signature.value_type) == "<centres=float32[4,12],mask=bool[4]>"

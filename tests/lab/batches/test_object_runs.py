@@ -86,6 +86,7 @@ def test_there_are_page_table_and_frames(compared):
     assert all(f'<p class="verdict">{each}</p>' in page and each in repr(compared) for each in (groups, best, cost))
 
 
+@pytest.mark.slow
 def test_seeds_are_added_and_what_is_there_must_be_of_the_same_clients_and_settings(methods, clients, tmp_path):
     alone = {"PACFL": methods["PACFL"]}
     first = compare(alone, clients, tmp_path)
@@ -185,6 +186,7 @@ def test_a_method_that_is_made_for_each_seed_goes_on(model, clients, tmp_path):
         compare({"mine": lambda: build(5)}, clients, tmp_path, **how)
 
 
+@pytest.mark.slow
 def test_clients_that_join_later_are_in_all_runs(methods, clients, tmp_path):
     train, test = own_data.clinics(7)
     everyone = tffcl.Population.from_arrays(train, test, known=clients)

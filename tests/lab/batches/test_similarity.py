@@ -61,6 +61,7 @@ def test_angles_between_data_sets_are_scipys(sets, preprocess):
     assert found.proximity[0, 1] == pytest.approx(0, abs=1e-3) and found.proximity[0, 2] > 1
 
 
+@pytest.mark.slow
 def test_a_table_and_a_picture_have_names_and_values(sets, capsys, tmp_path):
     few = [f"--set=algorithms.pacfl.{key}" for key in ("num_clusters=3", "num_vectors=2", "preprocess=raw")]
     few += ['--set=dataset.names=["digits","mnist","usps"]', "--set=model.name=mlp", "--set=model.hidden=4"]
@@ -139,6 +140,7 @@ def test_of_too_few_features_for_the_vectors_it_is_said_that_angles_say_nothing(
     assert len(tffcl.similarity(few, {"name": "subspace", "num_vectors": 1}, model=model).notes) == 1
 
 
+@pytest.mark.slow
 def test_of_many_clients_fewer_draws_say_how_sure_the_number_of_clusters_is(monkeypatch):
     monkeypatch.setattr(similarity_file, "_ALL_DRAWS_OF", 4)
     clients = tffcl.Population.from_arrays(*own_data.clinics(8))

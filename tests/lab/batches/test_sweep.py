@@ -223,6 +223,7 @@ def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
     assert [row["algorithms.pacfl.num_clusters"] for row in rows_of(out / "sweep.csv")] == ["1", "4", "2"]
 
 
+@pytest.mark.slow
 def test_seeds_and_values_of_earlier_calls_stay_in_the_table(two_keys, tmp_path, capsys):
     out = shutil.copytree(two_keys, tmp_path / "out")
     command = [

@@ -176,6 +176,7 @@ def test_a_task_file_that_is_no_toml(capsys, tmp_path):
     assert "did you mean 'dataset'" in fails(capsys, "run", str(broken), "--algorithm", "pacfl")
 
 
+@pytest.mark.slow
 def test_run_then_similarity(capsys, tmp_path):
     out = tmp_path / "run"
     assert main(["run", "demo_digits", "--algorithm", "pacfl", "--out", str(out), *FEW]) == 0

@@ -321,6 +321,7 @@ def test_labels_are_drawn_once_for_the_same_clusters(comparison_path):
     assert "The clusters are those of fedavg." in render([fedavg, same, pacfl], [], comparison_path)
 
 
+@pytest.mark.slow
 def test_a_page_of_ten_runs_and_a_hundred_rounds_is_no_burden(runs, comparison_path, tmp_path):
     numbers = np.arange(1.0, 101.0)
     rng = np.random.default_rng(0)

@@ -90,6 +90,7 @@ def test_a_study_may_measure_any_metric_of_answers_but_no_unknown_one(tmp_path):
         load_study(tmp_path / "mine.toml")
 
 
+@pytest.mark.slow
 def test_a_part_of_a_league_is_compared_as_in_the_whole(tmp_path):
     """Of a league of one column, among whose 29 differences chance explains FLT's, which it would not among two."""
     league, column, names = KEPT.parent / "league", "FMNIST, P(X)", ("PACFL", "FLT")
