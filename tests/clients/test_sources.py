@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
+from scipy import sparse
 
 from tests import own_data
 from tests.own_data import client_data
@@ -372,7 +373,17 @@ class Frame:
         ({"a": (X, Y.astype(complex))}, r"labels of client a are complex128 \[6\]; they must be integers, numbers or"),
         ({1.0: (X, Y)}, r"client IDs are of float; .*: .dropna\(\).astype\(int\)"),
         ({"a": (X, Y.astype(object))}, r'labels of client a are object \[6\]; .*: y.astype\("int64"\)'),
-        ({"a": (X, None)}, r"labels of client a are object \[\]; they must be integers"),
+        ({"a": (X, None)}, "labels of client a are of NoneType, which is no array"),
+        (
+            {"a": (sparse.csr_array(X), Y)},
+            r"examples of client a are of csr_array, which is no array; x.toarray\(\) makes",
+        ),
+        ({"a": ([sparse.csr_array(X)] * 6, Y)}, r"examples of client a are of csr_array, .*; x.toarray\(\) makes one"),
+        (
+            {"a": (X, tf.sparse.from_dense(Y))},
+            r"labels of client a are of SparseTensor, .*; tf.sparse.to_dense\(x\) makes",
+        ),
+        ({"a": (tf.RaggedTensor.from_tensor(X), Y)}, r"client a are of RaggedTensor, .*; x.to_tensor\(\) makes one"),
         (
             {"a": (X, np.ma.masked_equal(Y, 2))},
             "labels of client a are a masked array with 1 entries masked; fill them",

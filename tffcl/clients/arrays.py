@@ -31,8 +31,8 @@ def as_array(given, what: str) -> np.ndarray:
       what: Names it in messages, e.g. "the labels of client a".
 
     Raises:
-      UserError: If lists are of unequal lengths, or entries of a masked array are masked: NumPy would take what is
-        under the mask.
+      UserError: If lists are of unequal lengths, if it is no array, as a sparse or ragged one is none to NumPy, or if
+        entries of a masked array are masked: NumPy would take what is under the mask.
     """
     if np.ma.is_masked(given):
         masked = int(np.ma.count_masked(given))
@@ -40,9 +40,15 @@ def as_array(given, what: str) -> np.ndarray:
             f"{what} are a masked array with {masked} entries masked; fill them, x.filled(...), or leave their rows out"
         )
     try:
-        return np.asarray(given)
+        x = np.asarray(given)
     except ValueError:
         raise UserError(f"{what} have unequal shapes; they must be all alike") from None
+    if x.dtype.kind == "O" and (not x.ndim or (x.size and hasattr(x.flat[0], "toarray"))):
+        kind = type(x.flat[0]).__name__
+        cures = {"RaggedTensor": "x.to_tensor()", "SparseTensor": "tf.sparse.to_dense(x)"}
+        cure = cures.get(kind, "x.toarray()" if hasattr(x.flat[0], "toarray") else "")
+        raise UserError(f"{what} are of {kind}, which is no array{cure and f'; {cure} makes one'}")
+    return x
 
 
 def numbers_of(given, what: str) -> np.ndarray:
