@@ -18,6 +18,7 @@ from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.errors import UserError
+from tffcl.lab.batches.sweep import plan_given
 
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)  # as in tests/runs
 PROTOCOL = {"rounds": 2, "clients_per_round": 3, "evaluate_every": 1, "checkpoint_every": 1}
@@ -297,6 +298,14 @@ def test_a_sweeps_mistakes_are_told_before_anything_is_written(
     with pytest.raises(UserError, match=message) as told:
         sweep(given, over, clients, tmp_path / "out", **more)
     assert "\n" not in str(told.value) and not (tmp_path / "out").exists()
+
+
+def test_a_function_that_ignores_what_is_swept_over_is_told_of(build, clients, capsys):
+    how = {"task": None, "seeds": [0], "later": None, "memory": None, "overrides": None, "protocol": PROTOCOL}
+    plan_given(build, {"num_clusters": [1, 2]}, clients, **how)
+    assert capsys.readouterr().err == ""
+    plan_given(lambda num_clusters: build(2), {"num_clusters": [1, 2]}, clients, **how)
+    assert "num clusters 1 and num clusters 2 make the same method, as far as" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

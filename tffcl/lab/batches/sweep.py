@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tffcl.display import counted
-from tffcl.errors import UserError
+from tffcl.errors import UserError, tell
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.number_format import show_value
 from tffcl.lab.tasks import resolve as configs
@@ -355,7 +355,24 @@ def plan_given(
     runs = [run for point in planned.points for run in point.runs]
     for run in {(id(run.method.model), run.train.clients_per_round): run for run in runs}.values():
         run.check()
+    _tell_of_equal_methods(planned)
     return planned
+
+
+def _tell_of_equal_methods(planned: Plan):
+    """Says if a function makes of different values what config.toml cannot tell apart. It may be apart: of objects of
+    a user's own not all is noted."""
+    seen: list[tuple[Point, dict]] = []
+    for point in planned.points:
+        made = {name: value for name, value in point.runs[0].as_dict().items() if name != "method"}
+        equal = next((other for other, known in seen if known == made), None)
+        if equal:
+            names = f"{describe(planned.axes, equal.values)} and {describe(planned.axes, point.values)}"
+            return tell(
+                f"{names} make the same method, as far as config.toml notes it: if the function does not use what is "
+                "swept over, their rows are equal for that"
+            )
+        seen.append((point, made))
 
 
 def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
