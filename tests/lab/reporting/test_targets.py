@@ -118,10 +118,11 @@ def test_the_page_sorts_by_numbers(compared):
         assert [cell.value for cell in line[2:5]] == [row.rounds.mean, row.total_bytes.mean, row.megabits.mean]
 
 
-def test_a_run_without_an_accuracy_reaches_nothing(compared):
+@pytest.mark.parametrize("name", ["global", "cluster_auc"])
+def test_what_a_run_does_not_measure_is_told_apart_from_what_it_does_not_reach(compared, name):
     pacfl = next(run for run in batch_index.find_runs(compared) if run.method == "pacfl")
-    (row,) = targets.reached([pacfl], [targets.Target("global", 1)])
-    assert row.rounds.count == 0 and targets.cells(row)[2] == "not reached" and np.isnan(row.megabits.mean)
+    (row,) = targets.reached([pacfl], [targets.Target(name, 1)])
+    assert row.rounds.count == 0 and targets.cells(row)[2] == "not measured" and np.isnan(row.megabits.mean)
 
 
 def test_a_suggested_target_is_of_each_methods_best_seed():

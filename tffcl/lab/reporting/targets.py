@@ -65,6 +65,7 @@ class Reached:
       megabits: As the authors count.
       rounds_of_all: For local accuracy, where those who never trained count with the untrained model.
       seeds: How many ran.
+      measured: Whether any of them has a value of the metric.
     """
 
     method: str
@@ -74,6 +75,7 @@ class Reached:
     megabits: Stat
     rounds_of_all: Stat
     seeds: int
+    measured: bool = True
 
 
 def parse_target(text: str) -> Target:
@@ -126,7 +128,8 @@ def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached
         for method, own in methods.items():
             found = np.array([_needed(run, target) for run in own], float)
             stats = [Stat.of(column.tolist()) for column in found.T]
-            rows.append(Reached(method, target, *stats, seeds=len(own)))
+            measured = any(np.isfinite(run.rounds.get(target.metric.column, np.nan)).any() for run in own)
+            rows.append(Reached(method, target, *stats, seeds=len(own), measured=measured))
     return rows
 
 
@@ -165,9 +168,9 @@ def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[f
 def cells(row: Reached) -> list[str]:
     """A line under `HEADS`."""
     count, of_all = row.rounds.count, row.rounds_of_all.count
-    rounds = show_count(row.rounds) if count else "not reached"
+    rounds = show_count(row.rounds) if count else "not reached" if row.measured else "not measured"
     seeds = f"{count} of {row.seeds}" if count < row.seeds else str(row.seeds)
-    missed = row.seeds - of_all if row.target.name == "local" else 0
+    missed = row.seeds - of_all if row.target.name == "local" and row.measured else 0
     every = show_reached(show_count(row.rounds_of_all), of_all, missed)
     unit = row.target.metric.unit
     target = f"{row.target.name} {row.target.value:g}{unit and f' {unit}'}"
