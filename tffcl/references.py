@@ -1,15 +1,18 @@
 """Functions that a user names as "module:function", in a module on the path or a file beside the task file."""
 
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import pathlib
 import re
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping
 
 from tffcl.errors import UserError, unknown
+from tffcl.validation import tell_once
 
 
 def is_reference(text: object) -> bool:
@@ -109,20 +112,39 @@ def _is_beside(path: pathlib.Path, file: object) -> bool:
     return home is not None and path.is_relative_to(home) and "site-packages" not in path.relative_to(home).parts
 
 
+def source_of(module: types.ModuleType) -> bytes | None:
+    """The text of a module's file as it was imported by a reference; None where it was imported otherwise."""
+    return getattr(getattr(module, "__spec__", None), "loader_state", None)
+
+
+def _is_installed(name: str) -> bool:
+    """Whether Python finds a module among what is installed."""
+    try:
+        found = None if "." in name else importlib.machinery.PathFinder.find_spec(name)
+    except ImportError:
+        return False
+    return found is not None and "site-packages" in pathlib.Path(found.origin or "").parts
+
+
 def _module(name: str, directory, where: str):
-    path = pathlib.Path(directory or ".", *name.split(".")).with_suffix(".py").resolve()
-    # Whoever imports Python's own would get this one from now on.
-    if path.is_file() and name in sys.stdlib_module_names:
-        another = f"Python has one of that name itself; call {path.name} something else"
-        raise UserError(f"{where} names the module {name}, but {another}")
+    home = pathlib.Path(directory or ".").resolve()
+    path = home.joinpath(*name.split(".")).with_suffix(".py").resolve()
+    # Whoever imports Python's own, or an installed one, would get this one from now on.
+    pythons = name in sys.stdlib_module_names
+    if path.is_file() and (pythons or _is_installed(name)):
+        another = "Python has one of that name itself" if pythons else "one of that name is installed"
+        raise UserError(f"{where} names the module {name}, but {another}; call {path.name} something else")
     try:
         if not path.is_file():
             return importlib.import_module(name)
-        known = sys.modules.get(name)
+        known, text = sys.modules.get(name), path.read_bytes()
         if known is not None and getattr(known, "__file__", None) == str(path):
+            if source_of(known) not in (None, text):
+                tell_once(f"tffcl: {path} was edited since it was imported; this process goes on with the code of then")
             return known
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec and spec.loader, path  # it ends in .py
+        spec.loader_state = text
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # before it runs: its dataclasses look themselves up by it
         try:
@@ -132,12 +154,15 @@ def _module(name: str, directory, where: str):
             raise
         return module
     except ModuleNotFoundError as error:
-        if error.name == name.split(".")[0] or error.name == name:
+        missing = (error.name or "").split(".")[0]
+        if not path.is_file() and error.name in (name, missing) and missing == name.split(".")[0]:
             raise UserError(
-                f"{where} names the module {name}, which is neither a file {path.name} beside the task file nor on "
-                f"Python's path{'; a module is named without .py' if name.endswith('.py') else ''}"
+                f"{where} names the module {name}, which is neither a file {name.replace('.', '/')}.py beside the task "
+                f"file nor on Python's path{'; a module is named without .py' if name.endswith('.py') else ''}"
             ) from None
-        raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
+        beside = missing and ((home / missing).is_dir() or (home / f"{missing}.py").is_file())
+        cure = f"; PYTHONPATH={home} puts what is beside the task file on Python's path" if beside else ""
+        raise UserError(f"{where} names the module {name}, which cannot be imported: {error}{cure}") from None
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
         message = in_a_line(error, str(path))
         raise UserError(f"{where} names the module {name}, which cannot be imported: {message}") from None

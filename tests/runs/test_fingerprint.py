@@ -225,22 +225,29 @@ def test_an_object_that_remembers_an_answer_is_the_same_and_one_with_another_num
     assert fingerprint.of_function(cost) == before != fingerprint.of_function(Cost(3.0))
 
 
-def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path):
-    """But for comments and layout; nothing of modules that are elsewhere."""
+def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path, capsys):
+    """But for comments and layout; nothing of modules that are elsewhere, unless the settings name them."""
     given = build_given(build_mlp((6, 1, 1), 3, hidden=2), tffcl.LocalTraining(batch_size=4))
+    settings, reference = {"directory": str(tmp_path)}, "my_own_part:build"
 
     def noted(text):
         sys.modules.pop("my_own_part", None)
         (tmp_path / "my_own_part.py").write_text(text)
-        load_reference("my_own_part:build", tmp_path, "")
-        found = fingerprint.of_own_modules(given, str(tmp_path))
+        load_reference(reference, tmp_path, "")
         (tmp_path / "my_own_part.py").write_text("edited = 'while its code of before runs'")
-        assert fingerprint.of_own_modules(given, str(tmp_path)) == found
-        return found
+        assert (load_reference(reference, tmp_path, "")() == 2) == ("2" in text)
+        return fingerprint.of_own_modules(given, settings)
 
     first = noted("def build():\n    return 1\n")
     assert [*first] == ["my_own_part.py"]
+    told = f"{tmp_path / 'my_own_part.py'} was edited since it was imported; this process goes on with the code of then"
+    assert capsys.readouterr().err == f"tffcl: {told}\n"
     assert first == noted("def build():  # one\n\n    return 1\n") != noted("def build():\n    return 2\n")
-    assert fingerprint.of_own_modules(given, "") == {}
+    assert fingerprint.of_own_modules(given, {}) == {}
+    assert [*fingerprint.of_own_modules(given, {"model": {"builder": reference}})] == ["my_own_part.py"]
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "my_own_part.py").write_text("def build():\n    return 3\n")
+    load_reference("more.my_own_part:build", tmp_path, "")
+    assert [*fingerprint.of_own_modules(given, settings)] == ["more/my_own_part.py", "my_own_part.py"]
     own = type("Own", (type(given),), {"__module__": __name__})
-    assert [*fingerprint.of_own_modules(object.__new__(own), "")] == ["test_fingerprint.py"]
+    assert [*fingerprint.of_own_modules(object.__new__(own), {})] == ["tests/runs/test_fingerprint.py"]

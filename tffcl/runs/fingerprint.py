@@ -22,6 +22,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, FlatWeights
 from tffcl.models.graph_function import graph_function
+from tffcl.references import references_in, source_of
 from tffcl.runs.run_directory import RunDirectory
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
@@ -155,29 +156,32 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
     return f"{name} differ ({are}, not {was})" if was != are else f"{name} differ"
 
 
-def of_own_modules(method: Method, directory: str) -> dict[str, str]:
-    """Returns a hash of the code of each of the user's modules that a run is made of, by the name of its file: that of
-    the method's class, and those that have been imported from a directory. Comments and layout do not count.
+def of_own_modules(method: Method, settings: Mapping) -> dict[str, str]:
+    """Returns a hash of the code of each of the user's modules that a run is made of, by the path of its file: that of
+    the method's class, those that its settings name, and those that have been imported from the task's directory.
+    Comments and layout do not count.
 
     Args:
       method: Of the run.
-      directory: Of the task, where modules of builders are looked for; "" where there are none.
+      settings: Of the run; `directory` is where modules of builders are looked for.
     """
-    found, ours = {}, pathlib.Path(__file__).parents[1]
-    for name in [*sys.modules] if directory else [type(method).__module__]:
+    found, ours, directory = {}, pathlib.Path(__file__).parents[1], settings.get("directory", "")
+    named = {type(method).__module__, *(each.split(":")[0] for each in references_in(settings))}
+    for name in [*sys.modules] if directory else named & sys.modules.keys():
         # From its own names: to ask a module that loads lazily would load what nobody needs.
         path = pathlib.Path(getattr(sys.modules.get(name), "__dict__", {}).get("__file__") or "")
-        asked = name == type(method).__module__ or path.is_relative_to(directory)
-        own = asked and not path.is_relative_to(ours) and "site-packages" not in path.parts
+        beside = bool(directory) and path.is_relative_to(directory)
+        own = (name in named or beside) and not path.is_relative_to(ours) and "site-packages" not in path.parts
         if own and name != "__main__" and path.suffix == ".py":
-            found[path.name] = _code_of(sys.modules[name])
+            called = path.relative_to(directory).as_posix() if beside else f"{name.replace('.', '/')}.py"
+            found[called] = _code_of(sys.modules[name])
     return dict(sorted(found.items()))
 
 
 @functools.cache  # the file may be edited while its code of before still runs
 def _code_of(module: types.ModuleType) -> str:
     try:
-        code = ast.dump(ast.parse(pathlib.Path(module.__file__).read_bytes()))
+        code = ast.dump(ast.parse(source_of(module) or pathlib.Path(module.__file__).read_bytes()))
     except (OSError, SyntaxError, ValueError):  # edited since it was imported, or gone
         code = ""
     return hashlib.blake2b(code.encode(), digest_size=6).hexdigest()

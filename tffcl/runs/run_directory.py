@@ -340,6 +340,12 @@ class RunDirectory(os.PathLike):
                 "or give another directory"
             )
 
+    def tell_edits(self, code: Mapping[str, str]):
+        """Says on standard error which of the user's own files, given by hashes, the run has never run as they are."""
+        noted = self._versions()
+        for name in [each for each in code if each in noted and code[each] not in noted[each].split(" / ")]:
+            tell(f"{name} was edited since the run in {self} began; it goes on with the code of now")
+
     # Writers
 
     def claim(
@@ -353,8 +359,7 @@ class RunDirectory(os.PathLike):
           settings: Of the run.
           data: The fingerprint of its data.
           code: Hashes of the user's own modules, by file.
-          anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard
-            error.
+          anew: Whether what an earlier run has left is removed; what is no run's stays, and is named on standard error.
           resume: Whether the run keeps its name, and what was released of the clients stays counted, also where it
             begins anew.
 
@@ -379,17 +384,15 @@ class RunDirectory(os.PathLike):
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
         versions = {**{name: importlib.metadata.version(name) for name in packages}, **code}
         longer = result is not None and result["rounds"] < _rounds_of(settings)
+        goes_on = not anew and (result is None or longer)
+        if goes_on:
+            self.tell_edits(code)
         for name, was in ({} if anew else self._versions()).items():
-            if versions.get(name, was) in was.split(" / ") or result is not None and not longer:
-                versions[name] = was
-            else:  # the run is of both
-                versions[name] = f"{was} / {versions[name]}"
-                if name in code:
-                    tell(f"{name} was edited since the run in {self} began; it goes on with the code of now")
+            known = versions.get(name, was) in was.split(" / ") or not goes_on
+            versions[name] = was if known else f"{was} / {versions[name]}"  # the run is of both
         config = tomli_w.dumps({**settings, "versions": versions})
-        if longer:
-            self._extended = config
-        else:
+        self._extended = config if longer else ""
+        if not longer:
             write_text(self / CONFIG, config)
         return marker["tffcl run"]
 

@@ -264,7 +264,7 @@ def _claimed(
         ledger.read_file(directory.run_name)
     elif ledger.file.exists() or _was_private(directory):
         tell(f"{directory} held a private run; what it has released adds to what this one does, which counts its own")
-    code = fingerprint.of_own_modules(run.method, settings.get("directory", ""))
+    code = fingerprint.of_own_modules(run.method, settings)
     ledger.run = directory.claim(settings, data, code, anew=anew, resume=resume)
     return ledger.run
 

@@ -149,6 +149,10 @@ BAD_BUILDERS = {
     'builder = "bad_two:build"': "cannot be imported: ZeroDivisionError: division by zero (bad_two.py:1)",
     'builder = "random:build"': "names the module random, but Python has one of that name itself; call random.py "
     "something else",
+    'builder = "umap:build"': "names the module umap, but one of that name is installed; call umap.py something else",
+    'builder = "bad_four:build"': "cannot be imported: No module named 'bad_seven'; PYTHONPATH=",
+    'builder = "bad.five:build"': "cannot be imported: No module named 'bad'; PYTHONPATH=",
+    'builder = "bad.six:build"': "neither a file bad/six.py beside the task file nor on Python's path",
     'builder = "bad_one:takes_one"': "it must take (model, training, ...)",
     'builder = "bad_one:build_ti"\nrat = 3': "unknown key in [algorithms.own] 'rat'; did you mean 'rate'?",
     'builder = "bad_one:build_ti"\nrate = "much"': "algorithms.own.rate is 'much'; it must be a number",
@@ -187,9 +191,10 @@ def build_unread(model, training):
 
 @pytest.mark.parametrize("text", BAD_BUILDERS)
 def test_bad_builders_get_one_line(text, tmp_path):
-    path = own_task(
-        tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n", bad_three="import sys\n\nsys.exit(3)\n", random=BAD_ONE
-    )
+    (tmp_path / "bad").mkdir()
+    files = {"bad_two": "1 / 0\n", "bad_three": "import sys\n\nsys.exit(3)\n", "bad_four": "import bad_seven\n"}
+    files |= {"bad/five": "from . import six\n", **dict.fromkeys(("bad_one", "bad_seven", "random", "umap"), BAD_ONE)}
+    path = own_task(tmp_path, text, **files)
     with pytest.raises(UserError) as told:
         resolve.resolve(path, "own")
     assert BAD_BUILDERS[text] in str(told.value) and "\n" not in str(told.value)

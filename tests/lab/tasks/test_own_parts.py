@@ -3,6 +3,7 @@
 import importlib.metadata
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -54,9 +55,21 @@ def test_two_tasks_with_modules_of_one_name_have_their_own(task, tmp_path):
     assert sizes == [30 * hidden + hidden + hidden * 2 + 2 for hidden in (6, 4)]
 
 
-def test_newcomers_find_the_users_files_again(compared):
+def test_newcomers_find_the_users_files_again(compared, capsys):
     found = newcomers.join_newcomers(compared / "pacfl" / "seed-0", show_progress=False, trust_builders=True)
-    assert found["newcomers"] == 2
+    assert found["newcomers"] == 2 and "edited" not in capsys.readouterr().err
+
+
+def test_who_loads_a_run_is_told_that_its_code_was_edited(compared, task, monkeypatch, capsys):
+    """As newcomers and exports do, in a process of their own."""
+    file, run_of_then = task.parent / "my_parts.py", compared / "pacfl" / "seed-0"
+    text = file.read_text()
+    monkeypatch.delitem(sys.modules, "my_parts")
+    file.write_text(f"{text}\nMORE = 1\n")
+    tffcl.load_run(run_of_then, trust_builders=True)
+    file.write_text(text)
+    told = f"my_parts.py was edited since the run in {run_of_then} began; it goes on with the code of now"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("exported", [False, pytest.param(True, marks=pytest.mark.slow)])

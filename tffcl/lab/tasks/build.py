@@ -230,6 +230,7 @@ def load_run(
     federated = load_data(config, data_dir)
     fingerprint.check_same_data(directory, data_fingerprint(federated))
     method = build_method(config, build_model(config, federated), federated, data_dir, simulated=simulated)
+    directory.tell_edits(fingerprint.of_own_modules(method, config.as_dict()))
     runtime.use_local_worker()
     with simulating(client_states=KeptStore(directory / CLIENT_STATES, run=directory.run_name)):
         state, totals = _newest(checkpoints, method.state_class)
