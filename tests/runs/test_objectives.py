@@ -13,6 +13,7 @@ from tests import own_objectives
 from tests.own_objectives import X, labels_of
 from tests.runs.finished_runs import without_times
 from tffcl.export.writer import save_models
+from tffcl.runs.population_changes import taken_by
 
 A = tffcl.algorithms
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
@@ -70,6 +71,21 @@ def test_labels_that_are_not_the_models_are_told_in_one_line(name, labels, messa
     method = METHODS["fedavg"](own_objectives.model(name))
     with pytest.raises(tffcl.UserError, match=message):
         tffcl.train(method, population, rounds=1, clients_per_round=1, out=tmp_path, show_progress=False)
+
+
+def test_labels_of_clients_that_are_read_when_they_are_needed_are_looked_through():
+    """Of 70 some are read before a run, and c1 is none of them: what was counted tells of it, or reading it does."""
+    model = own_objectives.model("binary")
+
+    def held(label):
+        return {f"c{each}": (np.zeros([3, 4]), np.array([0, 1, label if each == 1 else 0])) for each in range(70)}
+
+    for train, test in ((2, 0), (0, 2), (10_000, 0)):
+        with pytest.raises(
+            tffcl.UserError, match=f"client c1 has the label {train or test}; the model knows the classes"
+        ):
+            taken = taken_by(model, tffcl.Population.from_arrays(held(train), held(test), lazy=True))
+            assert train != 2 and taken.train("c0") and taken.pooled_tests and taken.train("c1")
 
 
 @pytest.mark.slow  # a run on own data goes on in test_own_data

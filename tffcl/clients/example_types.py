@@ -213,11 +213,38 @@ def _check_values(population: Population, client: int, kind: str, held: ClientEx
             arrays.check_finite(inputs_of(held.x)[name], f"the {kind} examples of {who}{place}")
     arrays.check_finite(held.y, f"the labels of {who}")
     arrays.coded_labels(held.y, who, None)
-    if num_classes is not None and (largest := int(held.y.max(initial=0))) >= num_classes:
+    _check_classes(population, client, held.y, num_classes)
+
+
+def _check_classes(population: Population, client: int, y: np.ndarray, num_classes: int | None):
+    """Raises UserError if a label is none of the model's."""
+    if num_classes is not None and (largest := int(y.max(initial=0))) >= num_classes:
         counts = population.label_counts
         unused = counts is not None and not counts[:, 0].any()
         hint = "; labels count from 0, and no client has that: y - 1" if unused else ""
         named = "" if population.label_names is None else f", {population.label_names[largest]!r}"
         raise UserError(
-            f"{who} has the label {largest}{named}; the model knows the classes 0 to {num_classes - 1}{hint}"
+            f"client {population.name_of(client)} has the label {largest}{named}; the model knows the classes 0 to "
+            f"{num_classes - 1}{hint}"
         )
+
+
+def checked_when_read(population: Population, num_classes: int | None) -> Population:
+    """Returns the population whose labels are checked, as `check_examples` does, also where examples are read when they
+    are needed, of which that looks at some. Numbers that are not finite reading them has refused.
+
+    Raises:
+      UserError: If what has been counted of the labels shows one that is out of range.
+    """
+    if isinstance(population.train_examples.held, dict) or num_classes is None:
+        return population
+    if population.label_counts is not None:
+        for row in np.flatnonzero(population.label_counts[:, num_classes:].any(axis=1))[:1]:
+            labels = np.flatnonzero(population.label_counts[row])
+            _check_classes(population, int(population.client_ids[row]), labels, num_classes)
+
+    def checked(client: int, held: ClientExamples) -> ClientExamples:
+        _check_classes(population, client, held.y, num_classes)
+        return held
+
+    return _with_examples(population, checked)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tffcl.algorithms.method import Views
 from tffcl.clients.arrays import BOOLS
 from tffcl.clients.client_examples import ClientExamples
-from tffcl.clients.example_types import check_examples, fitted, reconstructed
+from tffcl.clients.example_types import check_examples, checked_when_read, fitted, reconstructed
 from tffcl.clients.population import Population
 from tffcl.display import counted, listed
 from tffcl.errors import UserError
@@ -159,9 +159,10 @@ def taken_by(model: FlatModel, population: Population) -> Population:
     """Returns the clients as a model takes them; UserError if they do not fit it."""
     name, spec = model.objective.name, model.example_spec
     population = fitted(reconstructed(population) if name == RECONSTRUCTION else population, spec)
-    check_examples(population, spec, 2 if name == LABELS else model.num_classes)
+    classes = 2 if name == LABELS else model.num_classes
+    check_examples(population, spec, classes)
     check_tokens(model, population)
-    return population
+    return checked_when_read(population, classes)
 
 
 def names_of(population: Population) -> dict[int, object]:
