@@ -105,7 +105,9 @@ def test_into_how_many_parts_a_cluster_is_split_follows_the_parameters(tff_worke
     for how, parts in (({}, 3), ({"most_parts": 2}, 2), ({"gamma": 1e-12}, 1)):
         method = build_fedgwc(model, TRAINING, FedGWCParameters(**how))
         state = dataclasses.replace(method.initialize(grouped), interactions=seen)
-        assert len(method._split(state, 0, 0, 5).models) == parts, how
+        after = method._split(state, 0, 0, 5)
+        assert len(after.models) == parts, how
+        assert ("told no parts apart" in "".join(method.views(after).notes)) == (parts == 1), how
 
 
 def test_bad_parameters(model):

@@ -122,8 +122,11 @@ class FedGWC(TryingMethod):
         return dataclasses.replace(found, when={**found.when, "training": note})
 
     def views(self, state: FedGWCState) -> Views:
-        note = f"no cluster has split: interactions change by {state.changes[0]:.1e}, tolerance {self._how.tolerance}"
-        notes = () if len(state.splits) else (note,)
+        takes = f"tolerance {self._how.tolerance}, and that takes {self._how.least_clients} clients or more"
+        note = f"interactions change by {state.changes[0]:.1e}, {takes}"
+        if state.changes[0] == 1:  # as before any, and where a cluster that was to be split begins anew
+            note = "its interactions had settled, and told no parts apart, or no two of its clients have met in a round"
+        notes = () if len(state.splits) else (f"no cluster has split: {note}",)
         return dataclasses.replace(super().views(state), splits=state.splits, notes=notes)
 
 
