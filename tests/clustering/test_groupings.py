@@ -134,6 +134,14 @@ def test_a_grouping_that_gives_no_cluster_for_each_client_is_told(found):
         grouping(np.zeros([3, 3]), None, 2, 0)
 
 
+@pytest.mark.parametrize("found", [np.array([-1, 0, -1]), np.array([np.nan, 0.0, -1.0])])
+def test_clients_in_no_cluster_are_not_made_one(found):
+    """As scikit-learn's DBSCAN says of those far from all others."""
+    grouping = groupings.Grouping(lambda *_: found, lambda *_: None)
+    with pytest.raises(UserError, match="the grouping gives (-1|nan) to 2 clients; .* must have one of its own"):
+        grouping(np.zeros([3, 3]), None, 2, 0)
+
+
 def test_points_of_the_cosine_have_its_root_as_distance():
     first, second = {"value": _points()}, {"value": _points(seed=3)[:4]}
     points, others = vector_points("cosine", first), vector_points("cosine", first, second)

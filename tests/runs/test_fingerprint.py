@@ -12,9 +12,12 @@ import pytest
 import tensorflow as tf
 
 import tffcl
+from tffcl.algorithms.composed import group_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.given import build_given
+from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
+from tffcl.algorithms.parameters import ComposedParameters, WhenParameters
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.models.classifiers import build_mlp
 from tffcl.references import load_reference
@@ -223,6 +226,19 @@ def test_an_object_that_remembers_an_answer_is_the_same_and_one_with_another_num
     before = fingerprint.of_function(cost)
     cost(None, None)
     assert fingerprint.of_function(cost) == before != fingerprint.of_function(Cost(3.0))
+
+
+def test_a_grouping_of_ones_own_is_noted_whenever_it_groups():
+    mlp = build_mlp((6, 1, 1), 3, hidden=2)
+    histograms = [
+        group_composed(mlp, TRAINING, ComposedParameters(signature="label_histogram"), seed=s) for s in (0, 1)
+    ]
+    trainings = TRAINING, tffcl.LocalTraining(epochs=3)
+    for when in (WhenParameters(), WhenParameters(when=2)):
+        made = [build_one_shot("mine", mlp, own, how, when=when) for own in trainings for how in histograms]
+        assert made[0].training == TRAINING
+        noted = [fingerprint.of_method(each) for each in made]
+        assert all(noted.count(each) == 1 for each in noted)
 
 
 def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path, capsys):

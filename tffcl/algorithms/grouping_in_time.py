@@ -18,7 +18,16 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Moves, Views, ended_within, in_first_rounds
+from tffcl.algorithms.method import (
+    ClusteredState,
+    Exports,
+    Method,
+    Moves,
+    Views,
+    ended_within,
+    in_first_rounds,
+    method_builder,
+)
 from tffcl.algorithms.one_shot import MOST_COMPARED, OneShot, OneShotClustering, OneShotState, Signed
 from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
 from tffcl.choices import GAP, SELF
@@ -376,6 +385,7 @@ def _build_losses(model: FlatModel) -> tff.Computation:
     return build_asking(tff.TensorType(np.float32, [model.size]), examples_type, loss)
 
 
+@method_builder
 def build_one_shot(
     name: str,
     model: FlatModel,

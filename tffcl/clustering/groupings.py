@@ -18,6 +18,7 @@ from sklearn.mixture import GaussianMixture
 
 from tffcl.clustering import hierarchical, newcomers
 from tffcl.clustering.hierarchical import by_first_member
+from tffcl.display import counted
 from tffcl.errors import UserError
 
 
@@ -134,8 +135,8 @@ class Grouping:
     """A way to group clients into a number of clusters.
 
     Attributes:
-      group: `(proximity [N, N], points [N, ...], num_clusters, seed) -> int [N]`, clusters of any numbers; fewer than
-        asked for where fewer clients differ.
+      group: `(proximity [N, N], points [N, ...], num_clusters, seed) -> int [N]`, clusters of any numbers from 0 on;
+        fewer than asked for where fewer clients differ.
       place: `(proximity [M + B, M + B], points [M + B, ...], labels [M]) -> int [B]`, the clusters that newcomers join,
         in the numbers of `labels`, which count the clusters by their first members; old clients first.
       of_points: Whether it takes points, and not the proximity alone: a vector of each client, in which Euclidean
@@ -155,6 +156,11 @@ class Grouping:
         if found.shape != (clients,) or found.dtype.hasobject:
             there = f"{found.dtype} {list(found.shape)}"
             raise UserError(f"the grouping gives {there}; it must be a cluster for each of {clients} clients")
+        if found.dtype.kind in "if" and len(nowhere := found[~(found >= 0)]):
+            raise UserError(
+                f"the grouping gives {nowhere[0]} to {counted(len(nowhere), 'client')}; clusters are numbered from 0 "
+                "on, and who is in none, as -1 of scikit-learn says, must have one of its own"
+            )
         return by_first_member(found)
 
 
