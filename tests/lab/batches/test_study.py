@@ -438,23 +438,32 @@ def test_rounds_to_a_target_need_every_round_evaluated(mine):
         study.plan(study_file.load_study(mine))
 
 
+NUMBERS = {"every = 1": 'every = 1\nmetrics = ["mae"]'}
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("changes", "message"),
     [
         (
-            '"global"',
-            '"cluster_auc"',
+            {'"global"': '"cluster_auc"'},
             r"measure cluster_auc of digits/FedAvg needs the metric: --set 'evaluation.metrics",
         ),
+        (NUMBERS, "measure global of digits/FedAvg 'global_accuracy'; did you mean"),
         (
-            "every = 1",
-            'every = 1\nmetrics = ["mae"]',
-            "measure global of digits/FedAvg 'global_accuracy'; did you mean",
+            {**NUMBERS, '"global"': '"cluster_variance"'},
+            "measure cluster_variance of digits/FedAvg 'cluster_accuracy'; did you mean",
+        ),
+        (
+            {'"global"': '"benign_worst"'},
+            "digits/FedAvg: benign_worst is of those who do not attack; .* needs set.attack.share",
         ),
     ],
 )
-def test_what_a_cell_compares_must_be_measured(mine, old, new, message):
-    mine.write_text(MINE.replace(old, new, 1))
+def test_what_a_cell_compares_must_be_measured(mine, changes, message):
+    text = MINE
+    for old, new in changes.items():
+        text = text.replace(old, new, 1)
+    mine.write_text(text)
     with pytest.raises(UserError, match=message):
         study.plan(study_file.load_study(mine))
 

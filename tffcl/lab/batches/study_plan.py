@@ -103,27 +103,38 @@ def plan(
         if cell.missing:
             places.append(None)
             continue
-        compared = BY_MEASURE.get(cell.accuracy if cell.measure.endswith("_to") else cell.measure)
-        if compared and compared.column:
-            check_measured(f"measure {compared.measure} of {cell.name}", compared.column, resolved[0].measured)
-        every = resolved[0].evaluation.every
-        if cell.measure.endswith("_to") and every != 1:
-            raise UserError(
-                f"{cell.name}: {cell.measure} is read off evaluated rounds, which are every {every}; it needs "
-                "set.evaluation.every = 1"
-            )
+        _check_measured(cell, resolved[0])
         places.append(place := known.setdefault(_identity(resolved[0]), own_places[cell.name]))
         for config in resolved:
             own = place / f"seed-{config.seed}"
             job = jobs.setdefault(own, Job(config, own, f"{cell.column} / {cell.row}, seed {config.seed}"))
-            if cell.measure in ("unseen_cluster", "unseen_local"):
-                if not config.newcomers.any:
-                    raise UserError(
-                        f"{cell.name}: {cell.measure} is of clients that are held out; its task holds none: it needs "
-                        "set.newcomers.clients"
-                    )
+            if cell.measure.startswith("unseen_"):
                 jobs[own] = dataclasses.replace(job, newcomers=True)
     return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(jobs.values()))
+
+
+def _check_measured(cell: Cell, config: RunConfig):
+    """Raises UserError if a run does not measure what its cell compares."""
+    compared = BY_MEASURE.get(cell.accuracy if cell.measure.endswith("_to") else cell.measure)
+    if compared and (compared.column or compared.source[0] == "accuracy"):
+        column = compared.column or BY_MEASURE["cluster"].column  # of a variance of accuracies
+        check_measured(f"measure {compared.measure} of {cell.name}", column, config.measured)
+    every = config.evaluation.every
+    if cell.measure.endswith("_to") and every != 1:
+        raise UserError(
+            f"{cell.name}: {cell.measure} is read off evaluated rounds, which are every {every}; it needs "
+            "set.evaluation.every = 1"
+        )
+    if cell.measure.startswith("unseen_") and not config.newcomers.any:
+        raise UserError(
+            f"{cell.name}: {cell.measure} is of clients that are held out; its task holds none: it needs "
+            "set.newcomers.clients"
+        )
+    if cell.measure in ("benign", "benign_worst") and not config.attack.share:
+        raise UserError(
+            f"{cell.name}: {cell.measure} is of those who do not attack; in its task nobody does: it needs "
+            "set.attack.share"
+        )
 
 
 def _identity(config: RunConfig) -> str:
