@@ -22,7 +22,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.registry import ALGORITHMS
 from tffcl.runs import checkpoints as checkpoints_module
-from tffcl.runs.checkpoints import Checkpoints, pack, unpack
+from tffcl.runs.checkpoints import Checkpoints, Foreign, pack, unpack
 from tffcl.runs.run import Totals
 
 TOTALS = Totals(*np.arange(9).reshape(3, 3), 10, 11, 12, np.arange(3.0), np.zeros([0, 8]), '{"mine": [1]}')
@@ -357,6 +357,22 @@ class Velocity:
 class OwnState(ClusteredState):
     velocity: typing.Optional[Velocity] = None  # noqa: UP045 the older way to write it
     more: object = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EditedState(OwnState):
+    velocity: Totals | None = None  # of other fields
+
+
+def test_a_checkpoint_of_states_that_were_edited_stays(tmp_path):
+    """Nothing is wrong with it: that of the round before, which an edited class can read, is not taken in its place."""
+    checkpoints, first = Checkpoints(tmp_path), OwnState(np.arange(2), np.zeros(2), np.ones([1, 5]), {})
+    for number, state in ((2, first), (3, dataclasses.replace(first, velocity=Velocity(np.ones(2))))):
+        checkpoints.save(number, state, TOTALS)
+    told = r"round 3 cannot be read \(it holds rows; .* of Totals are expected\)"
+    with pytest.raises(Foreign, match=told):
+        checkpoints.load_newest(EditedState, 9)
+    assert checkpoints.rounds() == [2, 3] and checkpoints.load_newest(OwnState, 9)[0] == 3
 
 
 class Pair(typing.NamedTuple):

@@ -146,8 +146,8 @@ def _dataclass(content: Mapping, arrays: Mapping, kind):
     fields = [] if found is None else dataclasses.fields(found)
     wanted = [field.name for field in fields]
     if sorted(wanted) != sorted(content):
-        expected = ", ".join(sorted(wanted)) or "no such values"
-        raise ValueError(f"it holds {', '.join(sorted(content))}; {expected} are expected")
+        expected = f"{', '.join(sorted(wanted))} of {found.__name__}" if wanted else "no such values"
+        raise _OtherFields(f"it holds {', '.join(sorted(content))}; {expected} are expected")
     hints = typing.get_type_hints(found)
     return found(**{name: _unpacked(each, arrays, hints[name]) for name, each in content.items()})
 
@@ -167,8 +167,12 @@ _NAME = re.compile(r"round_(\d+)\.npz")
 _LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
 
-class _Foreign(UserError):
-    """A checkpoint is another run's."""
+class _OtherFields(ValueError):
+    """What was packed is no dataclass, or one of other fields."""
+
+
+class Foreign(UserError):
+    """A checkpoint is another run's, or of states of another class, as after an edit: the file itself is whole."""
 
 
 class Checkpoints:
@@ -270,17 +274,18 @@ class Checkpoints:
                 if damaged := saved.zip.testzip():
                     raise ValueError(f"{damaged} is damaged")
                 if self._run and str(saved[_RUN]) != self._run:
-                    raise _Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
+                    raise Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
                 self._check_client_states(saved[_VERSIONS].tolist())
                 loaded = unpack(
                     collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals}
                 )
             return loaded["state"], loaded["totals"]
-        except _Foreign:
+        except Foreign:
             raise
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
+            kind = Foreign if isinstance(error, _OtherFields) else UserError
+            raise kind(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
 
     def load_newest(self, state_class: type, last_round: int):
         """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed,
@@ -304,7 +309,7 @@ class Checkpoints:
                 )
             try:
                 loaded = self.load(number, state_class)
-            except _Foreign:
+            except Foreign:
                 raise
             except UserError as error:
                 first, damaged = first or error, [*damaged, number]

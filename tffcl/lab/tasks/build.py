@@ -23,7 +23,7 @@ from tffcl.lab.tasks.settings import OF_UPLOADS
 from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
-from tffcl.runs.checkpoints import ANEW, Checkpoints
+from tffcl.runs.checkpoints import ANEW, Checkpoints, Foreign
 from tffcl.runs.population_changes import names_of, taken_by
 from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
@@ -246,7 +246,7 @@ def _newest(checkpoints: Checkpoints, state_class: type):
     try:
         return checkpoints.load(newest, state_class)
     except UserError as error:
-        if not before:
+        if not before or isinstance(error, Foreign):  # those before are, too
             raise
         raise UserError(f"{str(error).removesuffix(str(ANEW))}; {_again(before[-1])}") from None
 
