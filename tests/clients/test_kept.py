@@ -285,3 +285,13 @@ def test_a_file_of_another_client_is_refused(tmp_path):
     (tmp_path / "4.2.npz").replace(tmp_path / "3.1.npz")
     with pytest.raises(UserError, match=r"3.1.npz, what client 3 kept, cannot be read \(it is of client 4\)"):
         list(kept.of([3]))
+
+
+def test_what_a_client_kept_earlier_is_not_taken_for_what_it_keeps(tmp_path):
+    """As after a single file was put back from a copy."""
+    first = KeptStates(value(0), store=KeptStore(tmp_path, 0)).updated([3], [value(1)])
+    kept = first.updated([3], [value(2)])
+    assert numbers(kept, [3]) == [2]
+    (tmp_path / "3.1.npz").replace(tmp_path / "3.2.npz")
+    with pytest.raises(UserError, match=r"3.2.npz, what client 3 kept, .* \(it is version 1 of what the client kept\)"):
+        list(kept.of([3]))

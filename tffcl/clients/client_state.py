@@ -22,6 +22,7 @@ from tffcl.files import entries, opened, replacing
 _NAME = re.compile(r"(\d+)\.(\d+)\.npz")
 _RUN = "run"  # which run a file is of
 _CLIENT = "client"  # and which client
+_VERSION = "version"  # and which of the values that the client has kept in turn
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
 
@@ -67,7 +68,8 @@ class KeptStore:
         version = next(self._versions)
         self.directory.mkdir(parents=True, exist_ok=True)
         leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
-        write_arrays(self._path(client, version), {_RUN: np.array(self._run), _CLIENT: np.array(client), **leaves})
+        whose = {_RUN: np.array(self._run), _CLIENT: np.array(client), _VERSION: np.array(version)}
+        write_arrays(self._path(client, version), {**whose, **leaves})
         return version
 
     def read(self, client: int, version: int, like):
@@ -90,6 +92,8 @@ class KeptStore:
                 raise ValueError("it is of another run, which was written there since; a directory for each keeps both")
             if owner != client:
                 raise ValueError(f"it is of client {owner}")
+            if (held := int(arrays.pop(_VERSION, version))) != version:  # earlier: none
+                raise ValueError(f"it is version {held} of what the client kept")
             leaves = [arrays[f"arr_{place}"] for place in range(len(arrays))]
             found = tf.nest.pack_sequence_as(like, leaves)
             tf.nest.map_structure(_check_alike, found, like)
