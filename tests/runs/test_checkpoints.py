@@ -307,6 +307,13 @@ def test_fewer_rows_in_a_header_are_told(saved):
     assert "state.models.npy is damaged" in refused(checkpoints)
 
 
+def test_an_older_checkpoint_under_the_name_of_a_newer_one_is_told(saved):
+    checkpoints, file, state = saved
+    checkpoints.save(2, state, TOTALS)
+    file.with_name("round_000002.npz").replace(file)
+    assert "it is of round 2" in refused(checkpoints)
+
+
 class Executed:
     """Something that would be called if a file were unpickled."""
 

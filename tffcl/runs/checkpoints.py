@@ -160,6 +160,7 @@ def _declared(kind) -> type | None:
 
 _VERSIONS = "kept versions"  # of client states, `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
+_ROUND = "round"  # and after which round
 _LARGE = "large arrays"  # the name of each, and of its file, in JSON
 LARGE_BYTES = 2**22  # from so many on an array has a file of its own
 ANEW = Option("; --overwrite starts anew", "; overwrite=True starts anew")
@@ -208,6 +209,7 @@ class Checkpoints:
         about = {
             _VERSIONS: np.array(named, np.int64).reshape(-1, 2),
             _RUN: np.array(self._run),
+            _ROUND: np.array(round_number),
             _LARGE: np.array(json.dumps(large)),
             STRUCTURE: described,
         }
@@ -275,6 +277,8 @@ class Checkpoints:
                     raise ValueError(f"{damaged} is damaged")
                 if self._run and str(saved[_RUN]) != self._run:
                     raise Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
+                if _ROUND in saved and int(saved[_ROUND]) != round_number:  # earlier: none
+                    raise ValueError(f"it is of round {saved[_ROUND]}")
                 self._check_client_states(saved[_VERSIONS].tolist())
                 loaded = unpack(
                     collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals}

@@ -118,6 +118,13 @@ clients_per_round = 4
     assert several.train.y.shape[1:] == (2,) and several.num_classes is None
 
 
+@pytest.mark.parametrize("task, may_be", [("clinics_diabetes", True), ("demo_digits", False)])
+def test_where_labels_may_be_numbers_their_metrics_may_be_chosen_by_without_naming_them(task, may_be):
+    config = tffcl.resolve(task, "fedavg", overrides={"evaluation": {"metrics": []}, "dataset": {"validation": 0.2}})
+    assert ("cluster_mae" in config.measured) is ("validation_cluster_mae" in config.measured) is may_be
+    assert "cluster_accuracy" in config.measured and "cluster_auc" not in config.measured
+
+
 def test_a_builder_of_a_task_gets_no_classes_where_labels_are_numbers(tmp_path):
     (tmp_path / "my_net.py").write_text(
         """import tensorflow as tf, tffcl

@@ -39,6 +39,8 @@ DATASETS: Mapping[str, Row] = dict([
 ])
 # Those that always have natural clients: a task file needs no partition for them.
 NATURAL = ("femnist", "texts", "table", "folders")
+# Those whose labels may be numbers to predict.
+MAY_BE_NUMBERS = ("diabetes", "npz", "table")
 
 PARTITIONS: Mapping[str, Row] = dict([
     _rule("iid", "by_label", "equal parts of a shuffled set"),

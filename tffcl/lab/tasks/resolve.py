@@ -13,6 +13,7 @@ from tffcl.clients import cohort
 from tffcl.display import Shown, counted
 from tffcl.errors import OVERRIDES, Option, UserError, unknown
 from tffcl.files import text_of_file
+from tffcl.lab.datasets.catalog import MAY_BE_NUMBERS
 from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.batch_index import runs_below
 from tffcl.lab.tasks import task_file
@@ -128,11 +129,15 @@ class RunConfig(Shown):
 
     @property
     def measured(self) -> Mapping[str, Metric] | None:
-        """What the run measures, by column of rounds.csv; None where a builder of the user's own gives the model."""
+        """What the run measures, by column of rounds.csv; None where a builder of the user's own gives the model. Where
+        only the data tell whether labels are numbers, and no metrics are named, what it measures of either kind."""
         names = self.evaluation.metrics
         if references_in(self.model) and not names:
             return None
-        return measured(names, has_accuracy=not {*names} & {*OF_NUMBERS}, validation=self.has_validation)
+        found = measured(names, has_accuracy=not {*names} & {*OF_NUMBERS}, validation=self.has_validation)
+        if names or not (references_in(self.dataset) or self.dataset.get("name") in MAY_BE_NUMBERS):
+            return found
+        return found | measured(OF_NUMBERS, validation=self.has_validation)
 
     @property
     def last_change(self) -> int:
