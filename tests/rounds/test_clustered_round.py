@@ -6,12 +6,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs
+from tffcl.algorithms import scaffold
 from tffcl.algorithms.clustered_training import build_clustered_round, build_clustered_training
 from tffcl.algorithms.method import ClusteredState
+from tffcl.algorithms.stocfl import both_models
 from tffcl.errors import UserError
+from tffcl.rounds.server import own_row
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic, type_bytes
 
@@ -40,6 +44,17 @@ def test_clients_receive_and_move_the_row_of_their_key(tff_worker, composed, mod
     np.testing.assert_array_equal(whole.measurements["update"]["clients"], [2, 0, 2])
     # In simulation every client has all rows; a device gets its own only, and that is what counts.
     assert whole.traffic == Traffic(4 * 4 * model.size, 4 * composed.transfer.up_bytes())
+
+
+@pytest.mark.parametrize("receive", [own_row, both_models, scaffold.receive])
+def test_a_key_that_is_no_row_is_refused(receive):
+    """Also by devices, whose upload under it a secure sum would take for nobody's."""
+    values = dict.fromkeys(("models", "control_sums", "global_model"), np.ones([2, 5], np.float32))
+    values["members"] = np.ones(2, np.float32)
+    assert receive(values, {"key": np.int32(1)})["model"].shape == [5]
+    for key in (-1, 2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"indices = {key} is not in \[0, 2\)"):
+            receive(values, {"key": np.int32(key)})
 
 
 def test_of_a_round_with_another_training_only_the_clients_part_is_traced(model, composed, monkeypatch):

@@ -17,7 +17,7 @@ from tffcl.clustering.relatedness_graph import only_used, with_stored
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
-from tffcl.rounds.server import Replacing, models_type
+from tffcl.rounds.server import Replacing, models_type, row_of
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.trace_cache import built_once
@@ -39,7 +39,7 @@ def build_related_round(
     """
 
     def receive(values, client):
-        return collections.OrderedDict(model=values["models"][client["row"]])
+        return collections.OrderedDict(model=row_of(values["models"], client["row"]))
 
     work = build_model_work(model, training, flags=flags)
     server = Server({"models": models_type(model.size)}, receive, Replacing("trained"), by_row={"models": "row"})

@@ -19,14 +19,14 @@ from tffcl.clients.cohort import Cohort
 from tffcl.models.flat import FlatModel
 from tffcl.registry import TRAININGS
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
-from tffcl.rounds.server import models_type
+from tffcl.rounds.server import models_type, row_of
 from tffcl.trace_cache import built_once
 
 
 def receive(values, client) -> collections.OrderedDict:
     """A client receives the model of its cluster, and of what c is the quotient."""
     rows = {"model": "models", "control_sum": "control_sums", "members": "members"}
-    return collections.OrderedDict((name, values[of][client["key"]]) for name, of in rows.items())
+    return collections.OrderedDict((name, row_of(values[of], client["key"])) for name, of in rows.items())
 
 
 def averages_anew(aggregation: tff.aggregators.AggregationFactory | None) -> bool:

@@ -30,7 +30,7 @@ from tffcl.models.graph_function import session_function
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server import models_type, move_rows
+from tffcl.rounds.server import models_type, move_rows, row_of
 from tffcl.rounds.simulation import check_finite, run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.runtime import MESSAGE_BYTES
@@ -42,7 +42,7 @@ from tffcl.trace_cache import built_once
 def both_models(values, client) -> collections.OrderedDict:
     """A client receives the model of its cluster and the global one."""
     return collections.OrderedDict(
-        model=values["models"][client["key"]], global_model=tf.identity(values["global_model"])
+        model=row_of(values["models"], client["key"]), global_model=tf.identity(values["global_model"])
     )
 
 

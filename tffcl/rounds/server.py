@@ -19,9 +19,14 @@ def models_type(size: int, rows: int | None = None) -> tff.TensorType:
     return tff.TensorType(np.float32, [rows, size])
 
 
+def row_of(values, number) -> tf.Tensor:
+    """A row of values; TensorFlow refuses one that is not there, also -1, which a slice would take for the last."""
+    return tf.gather(values, number)
+
+
 def own_row(values, client) -> collections.OrderedDict:
     """A client receives the model of its key."""
-    return collections.OrderedDict(model=values["models"][client["key"]])
+    return collections.OrderedDict(model=row_of(values["models"], client["key"]))
 
 
 def all_values(values, client) -> collections.OrderedDict:
