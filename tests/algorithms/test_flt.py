@@ -20,7 +20,7 @@ from tffcl.algorithms.parameters import FLTParameters, PCAKMHCParameters
 from tffcl.algorithms.presets import build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
 from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.models.autoencoder import build_autoencoder
 
 
@@ -108,7 +108,7 @@ def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, 
 def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
     method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)
     with pytest.raises(
-        UserError, match="client 0 has no finite centre to send: its fine-tuning diverged, and a lower fine_tune"
+        Diverged, match="client 0 has no finite centre to send: its fine-tuning diverged, and a lower fine_tune"
     ):
         method.initialize(grouped)
 

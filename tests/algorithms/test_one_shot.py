@@ -25,7 +25,7 @@ from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km
 from tffcl.choices import SELF
 from tffcl.clients.population import Population
 from tffcl.clustering.groupings import Grouping
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.registry import find, parameters_of
 
 # Of answers, which a warm-up comes before, and of labels; the others are slow.
@@ -203,7 +203,7 @@ def test_a_client_whose_signature_is_not_finite_is_named(build, by_labels, monke
     state = method.initialize(known)
     sent[[5, 8], 2] = np.nan, np.inf
     for join, called in ((lambda: method.initialize(known), 5), (lambda: method.admit(state, newcomers), 8)):
-        with pytest.raises(UserError, match=f"client {called} has a signature that is not finite"):
+        with pytest.raises(Diverged, match=f"client {called} has a signature that is not finite"):
             join()
 
 

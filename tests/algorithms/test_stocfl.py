@@ -397,7 +397,7 @@ def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turn
     how = StoCFLParameters(form="displacement", anchor_learning_rate=1e30)
     method = build_stocfl(model, LocalTraining(), how)
     with pytest.raises(
-        UserError, match="client 0 has a signature that is not finite; .* anchor_learning_rate is too high"
+        Diverged, match="client 0 has a signature that is not finite; .* anchor_learning_rate is too high"
     ):
         rounds(method, turned, [(3, 0)])
 

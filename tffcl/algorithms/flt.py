@@ -31,7 +31,7 @@ from tffcl.clustering import hierarchical
 from tffcl.clustering import taskonomy as fcr
 from tffcl.clustering.reclustering import ChangeFlags, Triggers, mean_of_members, renumbered
 from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness, only_used, starting_models, suggested_gamma
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
@@ -237,11 +237,11 @@ class TaskonomyGrouping(OneShotClustering):
 
 
 def check_centres(signed, population: Population):
-    """Raises UserError, with the client's name, if one has sent no centre, as with an encoder that diverged, or one not
+    """Raises Diverged, with the client's name, if one has sent no centre, as with an encoder that diverged, or one not
     finite."""
     bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)) | ~signed["mask"].any(axis=1))
     if len(bad):
-        raise UserError(
+        raise Diverged(
             f"client {population.name_of(population.client_ids[bad[0]])} has no finite centre to send: its "
             "fine-tuning diverged, and a lower fine_tune_rate helps, or its data hold NaN"
         )

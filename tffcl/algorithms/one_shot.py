@@ -23,7 +23,7 @@ from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
 from tffcl.clustering.vector_distances import without_direction
 from tffcl.display import counted, listed
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
@@ -428,11 +428,11 @@ def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np
 
 
 def _check_finite(population: Population, signatures: Mapping[str, np.ndarray]):
-    """Raises UserError with the name of a client whose signature is not finite."""
+    """Raises Diverged with the name of a client whose signature is not finite."""
     finite = [np.isfinite(each).all(axis=tuple(range(1, each.ndim))) for each in signatures.values()]
     bad = np.flatnonzero(~np.all(finite, axis=0))
     if len(bad):
-        raise UserError(
+        raise Diverged(
             f"client {population.name_of(population.client_ids[bad[0]])} has a signature that is not finite; its "
             "training before it diverged, and a lower learning_rate helps, or its data hold NaN"
         )

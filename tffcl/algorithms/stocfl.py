@@ -24,7 +24,7 @@ from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
 from tffcl.clustering.stochastic import KnownClients
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
 from tffcl.models.layer_parts import require_shared
@@ -264,13 +264,13 @@ class StoCFL(Method):
         return state, dataclasses.replace(metrics.with_signatures(self.joining * fresh), scalars=scalars)
 
     def _signatures(self, population: Population, client_ids: np.ndarray) -> np.ndarray:
-        """Asks some clients, ascending, for their signatures `float32 [n, d]`; UserError if one is not finite."""
+        """Asks some clients, ascending, for their signatures `float32 [n, d]`; Diverged if one is not finite."""
         found = self._sign(population.restricted(client_ids))
         with np.errstate(over="ignore"):
             # a length that overflows has no direction
             bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))
         if len(bad):
-            raise UserError(
+            raise Diverged(
                 f"client {population.name_of(client_ids[bad[0]])} has a signature that is not finite; its data hold "
                 "NaN, or anchor_learning_rate is too high"
             )
