@@ -368,10 +368,11 @@ def _tell_of_equal_methods(planned: Plan):
         equal = next((other for other, known in seen if known == made), None)
         if equal:
             names = f"{describe(planned.axes, equal.values)} and {describe(planned.axes, point.values)}"
-            return tell(
+            tell(
                 f"{names} make the same method, as far as config.toml notes it: if the function does not use what is "
                 "swept over, their rows are equal for that"
             )
+            return
         seen.append((point, made))
 
 
