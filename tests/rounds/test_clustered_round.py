@@ -49,8 +49,8 @@ def test_clients_receive_and_move_the_row_of_their_key(tff_worker, composed, mod
 @pytest.mark.parametrize("receive", [own_row, both_models, scaffold.receive])
 def test_a_key_that_is_no_row_is_refused(receive):
     """Also by devices, whose upload under it a secure sum would take for nobody's."""
-    values = dict.fromkeys(("models", "control_sums", "global_model"), np.ones([2, 5], np.float32))
-    values["members"] = np.ones(2, np.float32)
+    values = dict.fromkeys(("models", "control_sums", "global_model"), tf.ones([2, 5]))
+    values["members"] = tf.ones([2])
     assert receive(values, {"key": np.int32(1)})["model"].shape == [5]
     for key in (-1, 2):
         with pytest.raises(tf.errors.InvalidArgumentError, match=rf"indices = {key} is not in \[0, 2\)"):
