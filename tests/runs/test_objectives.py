@@ -116,7 +116,6 @@ def test_a_reconstruction_needs_no_test_examples(tff_worker, tmp_path):
         assert np.isfinite(result.clients["cluster_mse"]).sum() == (tests is not None)
 
 
-@pytest.mark.slow
 @pytest.mark.slow  # of labels it is so always in test_own_data
 @pytest.mark.parametrize("name", ["binary", "several numbers"])
 def test_a_saved_model_answers_as_the_result(tff_worker, name, tmp_path):
