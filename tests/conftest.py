@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import os
 import pathlib
 import re
@@ -178,6 +179,31 @@ def operations_without_history(request):
     lines = tf_stack.extract_stack()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf_stack, "extract_stack", lambda stacklevel=1: lines)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def neighbors_uncompiled(request):
+    """umap-learn imports pynndescent, which compiles for half a minute where nothing is cached, to find neighbours
+    among thousands of points; the suite maps few, and `-m slow` compiles as users do."""
+    if request.config.getoption("markexpr") != "not slow":
+        yield
+        return
+    from tffcl.clustering import projection
+
+    load = projection.load_umap
+
+    @functools.cache
+    def load_umap():
+        import numba
+
+        numba.config.DISABLE_JIT = 1
+        importlib.import_module("pynndescent")
+        numba.config.DISABLE_JIT = 0
+        return load()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(projection, "load_umap", load_umap)
         yield
 
 

@@ -76,6 +76,7 @@ def test_secure_sums_are_the_weighted_mean(tff_worker, clusters, bounds):
     assert list(found.measurements["clients"]) == list(np.bincount(keys, minlength=clusters))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least, uniform", [(2, False), (3, False), (2, True)])
 def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least, uniform):
     """A member of weight 0 hides nobody, also in what is summed beside updates, as control variates, where all others
@@ -94,6 +95,7 @@ def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least, uniform)
     assert not np.any(np.asarray(found.measurements["weight"])[told == 0])
 
 
+@pytest.mark.slow
 def test_secure_sums_of_equal_weights_lose_nothing_to_the_largest_weight(tff_worker):
     """Means of updates as small as those at the end of a training; rounded, they are not all too short."""
     values = 1e-5 * np.random.default_rng(2).normal(size=(5, SIZE)).astype(np.float32)
@@ -122,6 +124,7 @@ def test_without_noise_a_private_mean_is_the_mean_over_members(tff_worker, clust
     np.testing.assert_allclose(found.measurements["clients"], np.bincount(keys, minlength=clusters), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_updates_are_clipped_and_small_clusters_wait(tff_worker):
     keys, values = np.array([0, 0, 0, 1]), np.ones((4, SIZE), np.float32)
     factory = tffcl.aggregation("dp", noise_multiplier=0, clip=0.5).with_clusters(3)
@@ -302,6 +305,7 @@ def test_two_of_seven_attackers_move_a_robust_mean_by_little(tff_worker, rule):
     np.testing.assert_allclose(found.result, [np.zeros(SIZE), np.full(SIZE, 1)], atol=0.3)
 
 
+@pytest.mark.slow
 def test_updates_longer_than_the_clip_count_with_its_length(tff_worker):
     """And shorter ones as they are; where the clip goes follows the quantile."""
     keys, values = np.zeros(3, np.int32), np.float32([[3, 4, 0, 0, 0, 0], [0, 0, 0.5, 0, 0, 0], [0, 0, 0, 0, 0, 8]])
@@ -348,6 +352,7 @@ def test_zeroing_takes_out_what_is_so_many_clips_long(tff_worker):
     np.testing.assert_allclose(found.result, [[1, *[0] * (SIZE - 1)]], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, options",
     [

@@ -88,6 +88,7 @@ def test_other_aggregations_run_once_for_each_mean(tff_worker, name, same, atol)
         assert not np.any(found["result"][2])
 
 
+@pytest.mark.slow
 def test_noise_is_another_for_each_mean_and_counts_for_all(tff_worker):
     private = tffcl.aggregation("dp", noise_multiplier=0.5, clip=1.0, seed=3)
     factory = SoftMeanFactory(4, private)
@@ -105,6 +106,7 @@ def test_noise_is_another_for_each_mean_and_counts_for_all(tff_worker):
     assert deployed.noise_seed is None and factory.noise_seed == 3
 
 
+@pytest.mark.slow
 def test_traffic_and_forms(tff_worker):
     assert SoftMeanFactory(K).uploaded_type(TYPE) == TYPE
     secure = SoftMeanFactory(K, tffcl.aggregation("secure_sum"))

@@ -128,6 +128,7 @@ def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, popul
     assert np.linalg.norm(moves[1] - moves[0]) < 1e-3 * np.linalg.norm(moves[0])
 
 
+@pytest.mark.slow
 def test_who_waits_trains_no_personal_model_either(tff_worker, model, population):
     """Nobody is sent a model that the traffic has not, and nobody counts as trained that was not asked."""
     method = build_ditto(model, ONCE, aggregation=tffcl.aggregation("secure_sum"))

@@ -112,6 +112,7 @@ def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, mode
     assert np.abs(shared - before.models[0, : last.start]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_losses_of_many_small_clients_are_those_that_each_would_answer(tff_worker, model, digit_clients, monkeypatch):
     """At an evaluation these are not asked through the runtime; choices are the same, with clients of any size
     together.

@@ -53,7 +53,8 @@ class Stops(tffcl.Callback):
         return "enough" if run.round_number == 2 else None
 
 
-@pytest.mark.parametrize("build", [build_clove, pytest.param(build_ifca, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [build_clove, build_ifca])
 def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_worker, model, turned, tmp_path, build):
     """All clients are grouped anew at an evaluation; between two the labels that are known are of different rounds."""
     method, found = build(model, TRAINING), {}
@@ -69,6 +70,7 @@ def test_a_round_says_the_same_of_clusters_whenever_others_are_evaluated(tff_wor
     np.testing.assert_array_equal(read_run(tmp_path / "stopped", "method").history[2], stopped.clients["cluster"])
 
 
+@pytest.mark.slow
 def test_clove_with_fewer_clients_than_models_leaves_the_others_as_they_are(tff_worker, model, population):
     clove = build_clove(model, TRAINING, CLoVEParameters(4))
     state = clove.initialize(population)
@@ -97,6 +99,7 @@ def test_fedclust_with_one_cluster_is_fedavg_and_with_n_solo(tff_worker, model, 
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])
 
 
+@pytest.mark.slow
 def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, population):
     def signatures(epochs):
         return build_fedclust(model, TRAINING, FedClustParameters(num_clusters=2, warm_up_epochs=epochs)).initialize(

@@ -78,6 +78,7 @@ def test_fednova_is_the_papers_in_numpy(tff_worker, model, population, by_hand, 
     np.testing.assert_allclose(state.models[0], by_hand(oracle.fednova, training, pull=pull), rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_fednovas_other_effective_steps_are_the_mean_number_of_local_steps(tff_worker, model, population):
     """With momentum ‖a‖₁ is several times τ, by which the authors' code moves the model."""
     moves = {}
@@ -117,6 +118,7 @@ def test_scaffold_is_the_papers_in_numpy(tff_worker, model, population, by_hand,
     assert np.abs(control).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_scaffolds_options_of_the_server(tff_worker, model, population, by_hand):
     how = ScaffoldParameters(weighting="examples", server_learning_rate=0.5)
     w, control, _ = by_hand(oracle.scaffold, PLAIN, clients=5, server_rate=0.5, by_size=True)
@@ -153,6 +155,7 @@ def test_newcomers_leave_c_the_mean_of_all_control_variates(tff_worker, model, p
     assert apart(train(method, population, [(0, 3), (1, 3, 4), (0, 2)], joined)) < 1e-6
 
 
+@pytest.mark.slow
 def test_control_variates_of_who_has_left_count_again_when_it_is_back(tff_worker, model, population):
     """In between it is SCAFFOLD of the others, with the mean of their c_i."""
     method, here = build_scaffold(model, PLAIN), [0, 1, 3]

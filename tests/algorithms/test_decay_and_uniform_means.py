@@ -91,7 +91,8 @@ def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population
     assert np.abs((shares @ steps - steps.mean()) * directions.mean(axis=0)).max() > 1e-3
 
 
-@pytest.mark.parametrize("build", [build_stocfl, pytest.param(build_fedavg, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [build_stocfl, build_fedavg])
 def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population, build):
     """In StoCFL's global model, which is its row 0, as in its clusters'."""
     method = build(model, PLAIN, aggregation=UniformClusteredMeanFactory())

@@ -69,7 +69,8 @@ def test_a_client_whose_data_change_is_clustered_anew_after_its_flag(tff_worker,
     assert metrics.traffic.up == plain_bytes and np.isfinite(models).all()
 
 
-@pytest.mark.parametrize("clusters", ["disjoint", pytest.param("joint", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("clusters", ["disjoint", "joint"])
 def test_clusters_formed_anew_of_unchanged_clients_change_nothing(tff_worker, model, encoder, grouped, clusters):
     methods = flt(model, encoder, clusters=clusters), flt(model, encoder, clusters=clusters, period=2)
     states = [each.initialize(grouped) for each in methods]
@@ -94,6 +95,7 @@ def test_new_clusters_start_from_the_means_of_their_members_models(tff_worker, m
             np.testing.assert_allclose(found[cluster], np.average(own[of], axis=0, weights=sizes[of]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_period_forms_clusters_without_flags(tff_worker, model, encoder, grouped):
     method = flt(model, encoder, clusters="disjoint", period=3)
     state, after = method.initialize(grouped), exchanged(grouped, 2, 3)
@@ -106,6 +108,7 @@ def test_a_period_forms_clusters_without_flags(tff_worker, model, encoder, group
     np.testing.assert_array_equal(np.flatnonzero(state.flags.moved_in), [2, 3])
 
 
+@pytest.mark.slow
 def test_a_formation_that_is_due_in_a_round_of_nobody_comes_in_the_next(tff_worker, model, encoder, grouped):
     method = flt(model, encoder, clusters="disjoint", period=2)
     state, anew = method.initialize(grouped), []

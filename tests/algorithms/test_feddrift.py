@@ -114,6 +114,7 @@ def test_losses_that_are_not_finite_merge_nobody():
     assert merged_clusters(apart, 1e30).tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_rehearsal_of_an_export_keeps_the_number_of_models(tff_worker, model, population):
     """Examples that are drawn for it are not what any model was trained on, and the computations are for so many."""
     private = tffcl.aggregation("dp", noise_multiplier=0.1, seed=1, min_cluster_size=1)
@@ -137,6 +138,7 @@ def test_bad_parameters(tff_worker, model, population, monkeypatch):
         method.next(state, cohort_of(population, range(5), 4))
 
 
+@pytest.mark.slow
 def test_newcomers_before_any_round_have_a_model_each_as_all_others(tff_worker, model, digit_clients):
     clients = digit_clients([30] * 5, turns=[0, 1, 0, 1, 0])
     method = build_feddrift(model, TRAINING, FedDriftParameters(start="each"))

@@ -27,6 +27,7 @@ def test_fedsem_with_one_centre_is_fedavg(tff_worker, model, population, referen
     assert_close(one.models[0], reference("fedavg")[1][0])
 
 
+@pytest.mark.slow
 def test_fedsems_centres_are_the_means_of_the_models_near_them(tff_worker, model, grouped):
     method, solo = build_fedsem(model, TRAINING, FedSEMParameters(3)), build_solo(model, TRAINING)
     cohort = cohort_of(grouped, grouped.client_ids, 1)
@@ -85,6 +86,7 @@ def test_fedsems_centre_of_an_absent_group_stays(tff_worker, model, grouped):
     assert changed.sum() == 2 and not changed[state.assignment[0]]
 
 
+@pytest.mark.slow
 def test_fedsem_finds_the_clusters_of_clients_that_come_late(tff_worker, model, grouped):
     """Trained from another group's centre their models would stay near to it."""
     known, newcomers = split(grouped, [4, 8])
@@ -133,6 +135,7 @@ def test_fedsem_places_late_clients_at_the_first_rounds_learning_rate(tff_worker
     assert same_groups(method.admit(state, newcomers).assignment)
 
 
+@pytest.mark.slow
 def test_fedsem_places_late_clients_at_the_first_rounds_rate_of_a_warm_up(tff_worker, model, grouped, monkeypatch):
     """Which is a tenth of the full one."""
     warming = dataclasses.replace(TRAINING, learning_rate_decay=tffcl.LearningRateDecay(warm_up=10))

@@ -98,6 +98,7 @@ def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, imag
     np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_clients_of_the_same_examples_warm_up_in_orders_of_their_own(tff_worker, model, images, population):
     signature = build_inference(model, TRAINING, images, soft=True, seed=4)
     clients = [
@@ -177,6 +178,7 @@ def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
     assert method.views(method.choose(after, population)).clusters.min() >= 0
 
 
+@pytest.mark.slow
 def test_answers_at_the_server_give_the_same_models(tff_worker, model, images, population):
     results = []
     for where in ("clients", "server"):
@@ -284,6 +286,7 @@ def test_a_threshold_that_no_pair_reaches(model, images):
         build_flis_hc(model, TRAINING, FLISHCParameters(threshold=0.3, metric="frobenius"), server_images=images)
 
 
+@pytest.mark.slow
 def test_of_sequences_each_label_is_an_answer():
     """Two clients whose models answer the same to 4 texts of 5 labels are 1 / sqrt(20) alike."""
     tokens = tf.TensorSpec([None, 5], tf.int32)
@@ -295,6 +298,7 @@ def test_of_sequences_each_label_is_an_answer():
             build(model, TRAINING, parameters, server_images=np.zeros([4, 5], np.int32))
 
 
+@pytest.mark.slow
 def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):
     nobody = dataclasses.replace(
         population, test_examples={client: population.test(client).nothing for client in population.client_ids}

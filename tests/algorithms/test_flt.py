@@ -40,6 +40,7 @@ def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tu
     np.testing.assert_array_equal(np.diag(state.relatedness), np.ones(9))
 
 
+@pytest.mark.slow
 def test_the_signature_of_images_looks_at_the_one_input_that_its_encoder_takes(tff_worker):
     """Centres are those of the images alone; a client with few images is named as thin."""
     autoencoder = build_autoencoder((8, 8, 1), latent=3)
@@ -113,7 +114,8 @@ def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encod
         method.initialize(grouped)
 
 
-@pytest.mark.parametrize("clusters", ["joint", pytest.param("disjoint", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
 def test_uniform_weights_do_not_ask_for_sizes(tff_worker, model, encoder, population, clusters):
     """The 1/|Ã_m| and 1/|C_c| of Alg. 3 lines 17 and 19, everyone related: the plain mean of the trained models."""
     assert len(set(population.sizes.tolist())) > 1
@@ -124,6 +126,7 @@ def test_uniform_weights_do_not_ask_for_sizes(tff_worker, model, encoder, popula
     assert_close(models_of(method, train(method, population, (everyone,)), population)[0], alone.mean(axis=0))
 
 
+@pytest.mark.slow
 def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     autoencoder, vector = encoder
     plain, tuned = (flt(model, encoder, fine_tune_epochs=epochs).joining for epochs in (0, 1))
@@ -228,6 +231,7 @@ def test_newcomers_are_held_against_the_map_that_they_are_placed_in(tff_worker, 
     assert same_groups(there.assignment)
 
 
+@pytest.mark.slow
 def test_the_map_has_the_dimensions_and_the_density_that_are_asked_for(tff_worker, model, encoder, grouped):
     plain, deep, wide = (
         flt(model, encoder, **how).initialize(grouped) for how in ({}, {"map_dimensions": 3}, {"min_dist": 0.9})

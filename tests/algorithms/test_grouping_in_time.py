@@ -152,6 +152,7 @@ def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
     assert not any(anew) and not state.flags.raised.any()
 
 
+@pytest.mark.slow
 def test_a_loss_is_held_against_the_least_that_was_told(tff_worker, pacfl, clients):
     """Or many small rises would go unseen."""
     method = pacfl(regroup_on={"signal": "loss", "bound": 100.0})
@@ -191,6 +192,7 @@ def test_cluster_models_go_on_and_new_ones_start_from_their_members(tff_worker, 
     assert np.flatnonzero(moves.moved_in).tolist() in ([1, 2], [2, 3]) and moves.flagged_in is None
 
 
+@pytest.mark.slow
 def test_who_has_left_is_grouped_by_what_it_sent_and_comes_back(tff_worker, pacfl, clients):
     method, there = pacfl(regroup_every=1), clients.restricted([0, 1, 2, 4])
     state, _ = through(method, method.initialize(clients), clients, (1,))
@@ -203,6 +205,7 @@ def test_who_has_left_is_grouped_by_what_it_sent_and_comes_back(tff_worker, pacf
     assert not back.flags.moved_in.any()
 
 
+@pytest.mark.slow
 def test_who_has_left_counts_nowhere_for_a_signal(tff_worker, pacfl, clients):
     method = pacfl(regroup_on={"signal": "signature", "bound": 5.0, "share": 0.5})
     state, after = method.initialize(clients), with_data_of(clients, [1, 0, 3, 2, 4, 5])
@@ -217,13 +220,8 @@ def test_who_has_left_counts_nowhere_for_a_signal(tff_worker, pacfl, clients):
     assert dict(metrics.scalars) == {"change_flags": 2, "formed_anew": 1}  # two of three
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param({"when": 1}, marks=pytest.mark.slow),
-        {"regroup_on": {"signal": "loss", "bound": 0.1}, "when": "as_they_join"},
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"when": 1}, {"regroup_on": {"signal": "loss", "bound": 0.1}, "when": "as_they_join"}])
 def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
     method = pacfl(regroup_every=2, **how)
     state = method.initialize(clients)
@@ -234,6 +232,7 @@ def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
         np.testing.assert_array_equal(models_of(method, resumed, clients), models_of(method, state, clients))
 
 
+@pytest.mark.slow
 def test_each_private_signature_is_a_release_of_its_own_with_other_noise(tff_worker, pacfl, clients):
     method, noised = pacfl(regroup_every=1, signature_noise_multiplier=4.0), []
     ledger = Ledger(PrivacySettings(delta=1e-3), 6)
@@ -344,6 +343,7 @@ def test_clusters_after_rounds_of_fedavg_start_from_its_local_layers_too(tff_wor
     np.testing.assert_array_equal(models_of(method, state, clients)[away], before[away])
 
 
+@pytest.mark.slow
 def test_clusters_that_go_on_from_none_start_from_their_members_local_layers_too(tff_worker, model, digit_clients):
     """Of four alike two come to be of a third kind."""
     alike, changed = (digit_clients([60] * 6, turns=turns) for turns in ([0, 0, 0, 0, 1, 1], [0, 0, 2, 2, 1, 1]))
@@ -366,7 +366,8 @@ def test_clients_sign_with_the_whole_model_where_a_part_of_it_is_shared(tff_work
     np.testing.assert_array_equal(state.met.signed_with, start)
 
 
-@pytest.mark.parametrize("training", [pytest.param("sgd", marks=pytest.mark.slow), "lg_fedavg"])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", ["sgd", "lg_fedavg"])
 def test_who_comes_after_the_rounds_of_one_model_starts_from_it(tff_worker, model, digit_clients, training):
     """Who was away when clients were grouped, and the clusters of newcomers."""
     clients = digit_clients([60] * 6, turns=[0, 1, 0, 1, 0, 2])

@@ -144,6 +144,7 @@ def test_the_authors_way_chooses_by_test_accuracy(tff_worker, convex, digit_clie
     np.testing.assert_array_equal(method.choose(state, population).assignment, right)
 
 
+@pytest.mark.slow
 def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, digit_clients):
     population = digit_clients([40, 40])
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="validation_loss"))
@@ -229,6 +230,7 @@ def test_more_models_than_the_cohort_has_clients(tff_worker, convex, digit_clien
     np.testing.assert_array_equal(state.models[left], before.models[left])
 
 
+@pytest.mark.slow
 def test_what_the_finder_asks_is_traffic_of_the_first_round(tff_worker, convex, digit_clients):
     population = digit_clients([60] * 4, turns=[0, 1, 0, 1])
     found, plain = (
@@ -251,6 +253,7 @@ def test_what_the_finder_asks_is_traffic_of_the_first_round(tff_worker, convex, 
     assert later.signatures.down == later.signatures.up == 0
 
 
+@pytest.mark.slow
 def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
     """Two rounds are FedAvg's own; then all models share what it learned but for their last layers."""
     population, cohorts = digit_clients([31, 40, 25, 50]), [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]

@@ -112,6 +112,7 @@ def test_clients_see_the_global_part_of_now_and_newcomers_the_first_local_layers
         method.models_for(joined, [0, 9])
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_fedavg_first_and_everyone_goes_on_from_there(tff_worker, model, population, reference):
     method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=2))
     cold = build_lg_fedavg(model, TRAINING)
@@ -181,6 +182,7 @@ def test_each_shared_layer_is_compressed_with_a_range_of_its_own(model):
             assert sent["ranges"].shape == (2 * ranges,), local
 
 
+@pytest.mark.slow
 def test_private_noise_goes_on_where_the_whole_model_is_no_longer_shared(tff_worker, model, population):
     private = PrivateClusteredMeanFactory(DPParameters(noise_multiplier=1.0, clip=0.1, min_cluster_size=1), seed=3)
     method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1), aggregation=private)
@@ -210,6 +212,7 @@ class Remembering(tff.aggregators.UnweightedAggregationFactory):
         return tff.templates.AggregationProcess(initialize, next_fn)
 
 
+@pytest.mark.slow
 def test_an_aggregator_that_does_not_fit_the_shared_part_starts_anew(tff_worker, model, population):
     method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1), aggregation=Remembering())
     whole = train(method, population, COHORTS[:1])

@@ -85,6 +85,7 @@ def test_newcomers_take_the_model_of_least_loss_and_stay_while_clusters_are_draw
     assert joined.soft_rounds and method.joined_traffic(state, joined).up == 0 < method.joined_traffic(None, state).up
 
 
+@pytest.mark.slow
 def test_noised_updates_and_private_rounds_are_both_counted(tff_worker, model, grouped, tmp_path):
     def privacy(name, z):
         method = built(

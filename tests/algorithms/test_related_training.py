@@ -102,9 +102,8 @@ def test_no_model_is_stored_twice(tff_worker, model, digit_clients):
     assert len(np.unique(state.models, axis=0)) == 4
 
 
-@pytest.mark.parametrize(
-    "mixes", ["cohort", *(pytest.param(each, marks=pytest.mark.slow) for each in ("everyone", "stored"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mixes", ["cohort", "everyone", "stored"])
 def test_models_in_a_file_are_those_in_memory(tff_worker, model, population, monkeypatch, mixes):
     """In blocks and a few at a time too; a round does not touch the models of the state before it."""
     matrix = np.array([[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [1, 1, 1, 1, 0], [0, 0, 0, 1, 0], [0, 1, 0, 0, 1]], np.float32)

@@ -46,6 +46,7 @@ def test_each_client_trains_what_it_chose_in_whatever_order_they_come(tff_worker
     assert method.next(state, cohort_of(population, clients, 1))[1].clusters.tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.slow
 def test_an_export_has_the_choices_though_a_warm_up_asks_for_none(tff_worker, convex, digit_clients):
     """The round of a rehearsal is the first; what the others release is told."""
     how = RRClusterParameters(num_clusters=2, least_clients=0, start="warm_up")

@@ -242,6 +242,7 @@ def test_a_model_whose_clients_are_not_there_stays_nearly_as_it_is(tff_worker, m
     assert 0 < moved[1] < 2 * far * moved[0] and moved[0] > 0.01
 
 
+@pytest.mark.slow
 def test_without_smoothing_a_model_that_is_nobodys_nearest_stays(tff_worker, model, population):
     method = build_fedsoft(model, TRAINING, FedSoftParameters(2, smoother=0.0))
     nines, without = model.initial.copy(), population.map(lambda x, y: (x, y % 9))
@@ -312,6 +313,7 @@ def test_a_round_sends_all_models_each_way(tff_worker, regression, population):
 LIKE_FEDRC = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedsoft", "composed")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedrc", *LIKE_FEDRC])
 def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population, name):
     builders = {"fedem": build_fedem, "fedrc": build_fedrc, "fedsoft": build_fedsoft}
@@ -334,6 +336,7 @@ def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population,
         np.testing.assert_allclose(found["labels"], after.server["labels"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_client_whose_model_is_not_finite_is_silenced_in_a_sum(tff_worker, regression, population):
     method = fedem(regression)
     state, cohort = method.initialize(population), cohort_of(population, (0, 1), 1)
@@ -432,6 +435,7 @@ SUMS = [("fedem", "dp"), ("fedrc", "secure_sum"), ("fedsoft", None)]
 SUMS = [("composed", None), *(pytest.param(*each, marks=pytest.mark.slow) for each in SUMS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, kind", SUMS)
 def test_clients_join_leave_and_come_back_in_a_run_that_was_killed(
     tff_worker, model, regression, population, tmp_path, name, kind

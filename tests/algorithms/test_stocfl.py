@@ -175,6 +175,7 @@ def test_a_new_cluster_starts_from_the_closest_of_those_that_have_trained(tff_wo
     assert_close(models_of(method, after, turned)[1], trained)
 
 
+@pytest.mark.slow
 def test_a_rounds_scalars_are_of_the_clusters_after_it(tff_worker, model, turned):
     method = stocfl(model, StoCFLParameters(threshold=0.9999))
     state, (told,) = rounds(method, turned, [(0, 1, 2, 4, 5)])
@@ -185,15 +186,9 @@ def test_a_rounds_scalars_are_of_the_clusters_after_it(tff_worker, model, turned
     np.testing.assert_allclose(told.scalars["mean_cosine"], cosines.mean(), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "how",
-    [
-        HOW,
-        pytest.param(
-            dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single"),
-            marks=pytest.mark.slow,
-        ),
-    ],
+    "how", [HOW, dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single")]
 )
 def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     method = stocfl(model, how)
@@ -348,6 +343,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
         assert np.abs(direct[key] - state[key]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_another_global_aggregation_is_another_global_objective(tff_worker, model, turned):
     uniform = tff.aggregators.MeanFactory(no_nan_division=True)
     clipped = tff.aggregators.clipping_factory(1e-3, uniform)
@@ -357,6 +353,7 @@ def test_another_global_aggregation_is_another_global_objective(tff_worker, mode
     assert_close(free.models[1:], near.models[1:])  # the centre was the same in the first round
 
 
+@pytest.mark.slow
 def test_the_authors_settings_run(tff_worker, model, turned, monkeypatch):
     monkeypatch.setattr(stochastic, "merge", None)  # which is of all members' representations
     how = StoCFLParameters(
@@ -374,7 +371,8 @@ def test_the_authors_settings_run(tff_worker, model, turned, monkeypatch):
     assert len(set(state.assignment)) < 10
 
 
-@pytest.mark.parametrize("own", [{"anchor_learning_rate": 0.05}, pytest.param({}, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [{"anchor_learning_rate": 0.05}, {}])
 def test_signatures_are_those_that_are_asked_for(tff_worker, model, turned, own):
     """Displacements by as many epochs, in such batches and at such a rate, which else is that of training; noised."""
     how = {"form": "displacement", "projection": 50}
@@ -465,6 +463,7 @@ def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(
         )
 
 
+@pytest.mark.slow
 def test_a_chain_of_clients_says_whose_model_is_not_finite(model, turned):
     cohort, wild = cohort_of(turned, (3, 1), 3), dataclasses.replace(QUICK, learning_rate=1e30, epochs=3)
     with pytest.raises(Diverged, match=r"client 3 trained a model that is not finite \(loss .*\) in round 3"):

@@ -120,6 +120,7 @@ def read_images(model, vectors):
     return np.stack([own[:, unit] for own, unit in zip(weights, strongest)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples, least", [(1, 0.999), (HELD, 0.5)])
 def test_a_gradient_has_the_image_in_its_rows_and_a_noised_one_does_not(
     tff_worker, model, digit_clients, pixels, examples, least
@@ -216,7 +217,8 @@ def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(t
     assert attacked(ClusteredMeanFactory(2 * COPIES), 1) == 1
 
 
-@pytest.mark.parametrize("least", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("least", [1, 2])
 def test_the_update_of_a_lone_member_is_in_what_secure_sums_tell_only_where_one_member_is_enough(
     tff_worker, model, digit_clients, least
 ):

@@ -48,6 +48,7 @@ def test_inertia_is_scikit_learns(digits, num_centres, rows):
     np.testing.assert_allclose(found["centres"], means, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_a_client_may_make_fewer_centres_than_a_message_holds(digits, limit):
     points = digits[0][100:400].reshape(-1, 64).astype(np.float32) / 255
@@ -67,6 +68,7 @@ def test_the_centres_of_scikit_learn_where_clusters_are_clear():
     assert found["counts"].tolist() == [30] * 5
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(
     points=arrays.arrays(

@@ -144,6 +144,7 @@ def test_bad_hyper_parameters(values, message):
         LocalTraining(**values)
 
 
+@pytest.mark.slow
 def test_a_corrected_training_gives_the_same_to_the_last_bit():
     """With tensors of their own, of a model that is large enough: an order of additions must not change by chance."""
     model, rng = build_mlp((28, 28, 1), 10, hidden=141), np.random.default_rng(0)

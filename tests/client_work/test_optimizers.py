@@ -93,6 +93,7 @@ def test_tffs_object_is_the_name(digits, model, name, made):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_looks_at_shapes_trains(digits, model):
     training = LocalTraining(optimizer=tff.learning.optimizers.build_adafactor(0.01), optimizer_state="kept")
     trained, loss, state = build_local_sgd(model, training)(model.initial, digits[0][:45], digits[1][:45], SEED)
@@ -210,6 +211,7 @@ def gradient_of(model, vector, x, y):
     return tape.gradient(loss, vector).numpy().astype(float)
 
 
+@pytest.mark.slow
 def test_single_clients_train_as_if_all_had_their_settings(tff_worker, model, population):
     """Each client's update is that of a training with its epochs and batch size."""
     own = {str(population.name_of(1)): {"epochs": 3}, str(population.name_of(3)): {"epochs": 1, "batch_size": 0}}

@@ -60,6 +60,7 @@ def test_a_training_is_the_same_twice_and_close_to_float32s(digits, model):
     assert 0 < np.linalg.norm(rounded - meta) < 0.2 * np.linalg.norm(meta - model.initial)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_in_its_own_precision_alone(monkeypatch, tff_worker, tmp_path, population, model):
     # Other processors compute the same, only more slowly.
     monkeypatch.setattr(checks, "_INSTRUCTIONS", {"float32": "", "bfloat16": ""})

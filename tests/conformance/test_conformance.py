@@ -101,20 +101,9 @@ def test_a_strangers_method_conforms(built_by, clients, two_workers):
     assert checks.check_method_conforms(built_by(strangers.ByParity), *clients, two_workers=two_workers) == []
 
 
-# What is checked by default of one, without blocks and forms, which a stranger's rounds have.
-WITHOUT_FORMS = tuple(each for each in checks.CHECKS if each not in (checks.check_blocks, checks.check_forms))
-WHEN = [1, "before_training", "as_they_join", "soft"]
-
-
-@pytest.mark.parametrize(
-    "when, checked",
-    [
-        pytest.param(1, WITHOUT_FORMS, id="1 without blocks and forms"),
-        *(pytest.param(each, checks.CHECKS, id=str(each), marks=pytest.mark.slow) for each in WHEN),
-    ],
-)
-def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, monkeypatch, when, checked):
-    monkeypatch.setattr(checks, "CHECKS", checked)
+@pytest.mark.slow
+@pytest.mark.parametrize("when", [1, "before_training", "as_they_join", "soft"])
+def test_a_composition_that_groups_again_or_softly_conforms(data_dir, clients, when):
     signal = {"signal": "signature", "bound": 0.01, "share": 0.1}  # that an export's rehearsal gives no heed to
     how = {"signature": "label_histogram", "when": when, "regroup_every": 1}
     how |= {"regroup_on": signal} if when == 1 else {}  # its flags come from the third round on

@@ -11,14 +11,10 @@ from tests.conformance.conftest import configured, conforming
 from tests.conformance.subject import DoesNotApply
 
 TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
-# Two models a client, and joint clusters of two uploads; the others take their states from the same parts, and are
-# looked at in the slow tests. FedAvg's are in test_optimizers of runs and of client_work.
-KINDS = ["ditto", "stocfl"]
-KINDS += [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("fedavg", "ifca", "flt", "cfl", "fedsem", "solo", "lg_fedavg", "flis_dc")
-]
-EXPORTED = {"ditto"}  # with kept values; test_every_method looks at its export in the slow tests
+# Two models a client, and joint clusters of two uploads; then others, which take their states from the same parts. What
+# the default suite looks at is in test_optimizers of runs and of client_work.
+KINDS = ["ditto", "stocfl", "fedavg", "ifca", "flt", "cfl", "fedsem", "solo", "lg_fedavg", "flis_dc"]
+EXPORTED = {"ditto", "fedavg"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -29,18 +25,19 @@ def name(request):
 @pytest.fixture(scope="module")
 def subject(name, data_dir, clients, two_workers, tmp_path_factory):
     given = name, configured(name, train=TRAIN), data_dir, clients, two_workers, tmp_path_factory
-    yield from conforming(*given, exports=name in {*EXPORTED, "fedavg"})
+    yield from conforming(*given, exports=name in EXPORTED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [
         checks.check_resume,
         checks.check_states_do_not_change,
-        pytest.param(checks.check_blocks, marks=pytest.mark.slow),
-        pytest.param(checks.check_two_workers, marks=pytest.mark.slow),
+        checks.check_blocks,
+        checks.check_two_workers,
         checks.check_newcomers,
-        pytest.param(checks.check_forms, marks=pytest.mark.slow),
+        checks.check_forms,
         checks.check_traffic,
         checks.check_device_operations,
         checks.check_exported_files,

@@ -30,6 +30,7 @@ def trained(method, population, out):
     return tffcl.train(method, population, rounds=2, clients_per_round=2, seed=3, out=out, show_progress=False)
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own(tff_worker, model, population, tmp_path, without_forms):
     """Clients are called in the table as their owner calls them; of a run in its place nothing is exported."""
     population = dataclasses.replace(population, names=np.array(["ann", "bob", "cy", "dee", "=eve"]))

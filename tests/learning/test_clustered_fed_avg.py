@@ -127,6 +127,7 @@ class TestAgainstLocalTraining:
         assert_close(state.global_model_weights[0], expected)
         assert metrics["client_work"]["train"]["clients_per_cluster"].tolist() == [3]
 
+    @pytest.mark.slow
     def test_clients_count_alike_if_told(self, tff_worker, model, population):
         how = tff.learning.ClientWeighting.UNIFORM
         process = build_clustered_fed_avg(model, 1, TRAINING, client_weighting=how, seed=SEED)
@@ -160,6 +161,7 @@ class TestState:
         with pytest.raises(UserError, match=rf"weights has {given} models?; it must have 2, num_clusters"):
             process.set_model_weights(None, (None,) * given)
 
+    @pytest.mark.slow
     def test_what_clients_draw_follows_from_seed_round_and_examples(self, tff_worker, alone, data):
         start = alone.initialize()
         later = start._replace(client_work={**start.client_work, "round_num": 1})
@@ -193,6 +195,7 @@ class TestState:
         seeds = {tuple(own_seed(np.int32([3, 1]), turned.train(each).dataset).numpy()) for each in turned.client_ids}
         assert len(seeds) == 6
 
+    @pytest.mark.slow
     def test_a_client_whose_training_is_not_finite_is_left_out(self, tff_worker, turned):
         """Of floats, one of which is infinite; the others go on as without it."""
         functional = tff.learning.models.FunctionalModel(
@@ -249,6 +252,7 @@ class TestAggregators:
             "clients_per_cluster"
         ]
 
+    @pytest.mark.slow
     def test_a_robust_mean_inside_the_clusters(self, tff_worker, model, process, data):
         """One that clips nobody is the mean; a cluster that nobody chose keeps its model there too."""
         robust = tff.aggregators.clipping_factory(1000.0, tff.aggregators.MeanFactory())

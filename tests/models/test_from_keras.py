@@ -251,6 +251,7 @@ class Weighted(tf.keras.losses.Loss):
         return each * tf.gather(tf.constant(self.weights, tf.float32), tf.cast(y, tf.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss, ignored", [(Weighted(0.0, 1.0, 2.0, 0.0), (0, 3)), (Weighted(0.1, 1.0, 2.0, 3.0), ())])
 def test_labels_that_a_loss_leaves_out_do_not_count(loss, ignored):
     model = of_keras(layers.Dense(4, input_shape=(30,)), loss=loss)
@@ -268,6 +269,7 @@ def test_labels_that_a_loss_leaves_out_do_not_count(loss, ignored):
     np.testing.assert_allclose(scores[0], 1 - right.sum() / counts.sum(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_label_of_many_is_left_out_by_rounding():
     """Among so many classes one label's loss is the same to the last bit under outputs that differ."""
     assert of_keras(layers.Dense(5000, input_shape=(30,)), loss=Weighted(*np.ones(5000))).objective.ignored == ()

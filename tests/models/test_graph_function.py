@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -10,6 +11,7 @@ from tffcl.client_work.evaluation import build_predict
 from tffcl.models.graph_function import graph_function, traced_once
 
 
+@pytest.mark.slow
 def test_it_runs_when_the_function_that_it_was_made_of_has_gone(model):
     """TensorFlow forgets a function with its Python object, though graphs that were imported still name it."""
     predict = build_predict(model)

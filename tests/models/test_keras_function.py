@@ -242,6 +242,7 @@ def test_a_run_notes_that_statistics_are_clipped_with_the_updates(tff_worker, tm
     )
 
 
+@pytest.mark.slow
 def test_other_starts_have_the_statistics_of_the_model():
     keras = frozen_base()
     keras.layers[3].moving_variance.assign(np.arange(1.0, 7.0))
@@ -258,6 +259,7 @@ def with_dropout():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_dropout_follows_from_the_seed_also_across_resume(tff_worker, tmp_path):
     clients = tffcl.Population.from_arrays(*own_data.clinics())
     method = tffcl.algorithms.build_fedavg(made_of(with_dropout()), TRAINING)

@@ -176,6 +176,7 @@ def test_examples_without_a_label_that_counts_are_nearest_to_no_model():
     np.testing.assert_allclose(responsibilities(losses, tf.constant([0.2, 0.3, 0.5]), none)[1], [0.2, 0.3, 0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignored", IGNORED)
 def test_examples_without_a_label_that_counts_weigh_nothing_in_a_mixture(ignored):
     """What a mixture of models makes of a client with them is what it makes of the client without."""
@@ -256,13 +257,10 @@ class Weighted(losses.Loss):
         return each * tf.gather(tf.constant([0.0] + [1.0] * 6), tf.cast(y, tf.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
-    [
-        pytest.param(None, id="nothing left out"),
-        pytest.param(0, id="ignore_class", marks=pytest.mark.slow),
-        pytest.param(Weighted(), id="own", marks=pytest.mark.slow),
-    ],
+    [pytest.param(None, id="nothing left out"), pytest.param(0, id="ignore_class"), pytest.param(Weighted(), id="own")],
 )
 def test_a_mask_of_the_outputs_needs_labels_that_are_left_out(loss):
     """Keras leaves padding out of the loss by it."""

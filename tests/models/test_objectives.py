@@ -91,13 +91,14 @@ def test_one_output_is_two_with_the_first_at_zero():
     np.testing.assert_allclose(*(in_graph(build_losses(each), each.initial, x, y) for each in (one, two)), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "outputs, loss, label, objective",
     [
         (3, losses.CategoricalFocalCrossentropy(from_logits=True), labels_of((3,), tf.float32), "classes"),
-        pytest.param(3, losses.CategoricalHinge(), labels_of(), "classes", marks=pytest.mark.slow),
+        (3, losses.CategoricalHinge(), labels_of(), "classes"),
         (3, losses.KLDivergence(), labels_of(), "classes"),
-        pytest.param(3, losses.CosineSimilarity(), labels_of(), "classes", marks=pytest.mark.slow),
+        (3, losses.CosineSimilarity(), labels_of(), "classes"),
         (3, losses.SparseCategoricalCrossentropy(from_logits=True), labels_of((), tf.float32), "classes"),
         (1, losses.Hinge(), labels_of((), tf.float32), "binary"),
     ],
@@ -329,6 +330,7 @@ def test_what_draws_by_no_seed_is_refused_in_one_line(make, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_what_draws_by_a_seed_of_its_own_is_taken():
     fixed = drawing(lambda outputs: outputs + tf.random.stateless_normal(tf.shape(outputs), [1, 2]))
     assert tffcl.FlatModel.from_functional(fixed).size == 12

@@ -69,9 +69,8 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize(
-    "method, shards", [("fedavg", 2), *(pytest.param(each, None, marks=pytest.mark.slow) for each in METHODS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method, shards", [("fedavg", 2), *((each, None) for each in METHODS)])
 def test_what_clients_keep_goes_through_resume_newcomers_and_export(
     tff_worker, tmp_path, capsys, without_forms, method, shards
 ):
@@ -120,6 +119,7 @@ def test_clients_that_are_grouped_again_keep_their_own(tff_worker, tmp_path):
     assert len(np.unique(once[:, keeping("fedbn").own.parts.is_local], axis=0)) > 4
 
 
+@pytest.mark.slow
 def test_what_clients_keep_is_not_noised(tff_worker):
     """In the first round it is the same with and without privacy, and what they share is not."""
     noised = tffcl.aggregation("dp", noise_multiplier=1.0, clip=0.1)
@@ -189,6 +189,7 @@ def test_what_cannot_be_kept_is_refused_in_one_line(make, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_method_that_loses_what_clients_keep_is_refused(tff_worker, tmp_path):
     method = ByParity(keeping("local"), TRAINING)
     with pytest.raises(UserError, match="by_parity: its state has no optimizers after a round, in which clients keep"):

@@ -34,6 +34,7 @@ def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatc
     np.testing.assert_allclose(found, [each / each.sum() for each in counts], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_as_many_are_asked_at_a_time_as_fit_into_memory(tff_worker, model, population):
     sign, moved = client_queries.build_signing(build_label_histogram(model)), []
     each = population.train(24).nbytes
@@ -70,6 +71,7 @@ def test_each_client_has_seeds_of_its_own(tff_worker, model, population):
     np.testing.assert_array_equal(found["as_sent"], [[3, 4]] * 25)
 
 
+@pytest.mark.slow
 def test_clients_in_shards_answer_the_same(tff_worker, model, population):
     sign = client_queries.build_signing(build_subspace(model.example_spec, 2))
     whole = sign(population)

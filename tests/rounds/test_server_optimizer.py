@@ -48,6 +48,7 @@ def assert_same(first, second):
     tf.nest.map_structure(np.testing.assert_array_equal, first, second)
 
 
+@pytest.mark.slow
 def test_an_empty_cluster_does_not_step_though_it_has_momentum(tff_worker, engine, population):
     """In a round that has the models of both clusters, of which one has no client."""
     state = train(engine, population, COHORTS[:1], state=ClusteredState(**engine.start(population, GROUPS)))

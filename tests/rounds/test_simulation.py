@@ -121,6 +121,7 @@ def test_small_clients_compute_in_shards_where_they_are_many(tff_worker, model, 
     assert len(lines) == 1
 
 
+@pytest.mark.slow
 def test_what_a_round_takes_of_memory_is_about_its_budget(tff_worker, model, population):
     rows = np.arange(57_000) % len(population.train(3))
     tests = ClientExamples(*population.train(3).pool, rows)

@@ -151,6 +151,7 @@ def test_metrics_at_the_end_are_those_of_the_last_round(validated):
         assert BY_KEY[key].of_run(run) == pytest.approx(100 * took_part[part])
 
 
+@pytest.mark.slow
 def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
     """StoCFL gives strangers the global model, or, when asked, that of the closest cluster (section 3.3); the training
     is the same.
@@ -252,6 +253,7 @@ def test_confusions_are_of_the_clusters_with_most_clients(monkeypatch):
     assert np.isnan(accuracies).tolist() == [False, True, True, False, False, False, False]
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):
     chosen, whole = validated
     assert tffcl.run(chosen, tmp_path / "run", until=2, show_progress=False) is None
@@ -261,6 +263,7 @@ def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of functions that are forgotten twice
 def test_answers_in_the_process_need_no_function_of_eager_tensorflow():
     """It forgets functions while graphs that were imported still name them."""

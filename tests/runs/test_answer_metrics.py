@@ -80,6 +80,7 @@ def test_the_log_loss_of_sure_answers_is_that_of_their_logits(kind):
         assert found == pytest.approx(np.log1p(np.exp(signs * sure.astype(float))).mean(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_users_own_probabilities_are_given_what_they_were_tried_with():
     """A function with a constant of its own takes float32 alone."""
     prior = np.array([0.5, 0.3, 0.2], np.float32)
@@ -144,6 +145,7 @@ def test_each_client_cluster_and_all_have_the_metrics_of_scikit_learn(tff_worker
     assert json.loads((tmp_path / "summary.json").read_text())["metrics"] == found
 
 
+@pytest.mark.slow
 def test_the_one_model_of_all_is_measured_on_all_test_data(tff_worker, model, clients, tmp_path):
     result = run(tffcl.algorithms.build_fedavg(model, TRAINING), clients, tmp_path)
     x, y = (np.concatenate(parts) for parts in zip(*clients[1].values()))
@@ -152,6 +154,7 @@ def test_the_one_model_of_all_is_measured_on_all_test_data(tff_worker, model, cl
         assert found["global"]["mean"] == pytest.approx(together[metric], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_clients_own_model_is_measured_after_its_training(tff_worker, model, clients, tmp_path):
     """Where each client has a model of its own that is the assigned one; and through a resumed run."""
     solo = tffcl.algorithms.build_solo(model, TRAINING)
@@ -201,6 +204,7 @@ def test_a_users_metric_that_fails_is_told_before_any_round_and_one_that_is_neve
     assert "of_both is defined for 5 of 6 clients: its mean is of these" in result.summary["notes"]
 
 
+@pytest.mark.slow
 def test_early_stopping_may_choose_by_any_metric_of_the_model(tff_worker, model, clients, tmp_path):
     fedavg = tffcl.algorithms.build_fedavg(model, TRAINING)
     stopping = tffcl.EarlyStopping("cluster_log_loss", 1, 10.0)
@@ -210,6 +214,7 @@ def test_early_stopping_may_choose_by_any_metric_of_the_model(tff_worker, model,
         run(fedavg, clients, tmp_path / "b", callbacks=[tffcl.EarlyStopping("cluster_f2", 1)])
 
 
+@pytest.mark.slow
 def test_early_stopping_of_a_model_of_numbers_has_no_accuracy_to_choose_by(tff_worker, tmp_path):
     method = tffcl.algorithms.build_fedavg(own_objectives.build("numbers"), TRAINING)
     with pytest.raises(tffcl.UserError, match="unknown metric of this run 'cluster_accuracy'.*cluster_mae") as raised:

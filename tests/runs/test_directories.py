@@ -72,6 +72,7 @@ def test_what_a_kill_leaves_of_a_run_that_is_removed_is_still_a_runs(finished, t
     assert kept > 8 and not [*place.iterdir()]
 
 
+@pytest.mark.slow
 def test_no_old_model_survives_overwriting(stopped):
     (stopped / "config.toml").unlink()
     run(resolved(seed=3), stopped, overwrite=True, show_progress=False, until=1)

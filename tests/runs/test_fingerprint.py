@@ -193,6 +193,7 @@ def test_the_librarys_own_models_are_told_apart_by_their_metrics():
     assert first != other
 
 
+@pytest.mark.slow
 def test_statistics_do_not_go_through_what_measures_updates():
     training, shown = tffcl.LocalTraining(), model()
     for name, options in (("dp", {}), ("robust", {"rule": "clipping"}), ("robust", {"rule": "multi_krum"})):

@@ -153,6 +153,7 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, m
     assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["initialize", "next", "finish"])
 def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_path, monkeypatch, when):
     """While the method initialises, in a round, and where the result is written."""

@@ -122,6 +122,7 @@ def test_the_keras_model_of_a_mixture_is_an_ensemble_without_tffcl(run, populati
     np.testing.assert_array_equal(run.mixture_of("clinic_0")[1], MIXTURES[0])
 
 
+@pytest.mark.slow
 def test_an_export_has_the_weights_and_serves_mixtures(run, population, tmp_path, without_forms):
     tffcl.export_result(run, tmp_path / "export")
     rows = rows_of(tmp_path / "export" / "clustering" / "assignments.csv")
@@ -132,6 +133,7 @@ def test_an_export_has_the_weights_and_serves_mixtures(run, population, tmp_path
     np.testing.assert_allclose(answered["probabilities"].numpy(), mixed(run, 0, x), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_of_one_model_are_rows(run, model, population, tmp_path):
     rows = np.array([1, 0, 1, 0, 0, 1])
     hard, soft = (train(blend(model, each), population, tmp_path / str(np.ndim(each)))

@@ -354,6 +354,7 @@ def with_token(arrays, client, token):
     return {**arrays, client: (np.where((np.arange(len(x)) == 3)[:, None] & (np.arange(9) == 2), token, x), y)}
 
 
+@pytest.mark.slow
 def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
     train, test = own_data.writers()
     method, known = build_fedavg(own_data.letters(), TRAINING), Population.from_arrays(train, test)
@@ -431,6 +432,7 @@ def test_data_that_do_not_fit_the_model_are_refused_before_anything_is_written(r
         method.admit(state, Population.from_arrays({"new": train["clinic_0"]}))
 
 
+@pytest.mark.slow
 def test_what_is_odd_about_clients_is_said_in_the_notes(regression, tmp_path, tff_worker):
     """Of a run that groups by subspaces, also where clients are asked as they join: data that are all zero, labels that
     count from 1, and fewer examples than a signature has vectors."""

@@ -98,7 +98,8 @@ def test_a_run_is_resumed_with_the_same_table_only(method, result, out, tmp_path
         tffcl.train(method, renamed, out=tmp_path / "other", resume=True, show_progress=False, **PROTOCOL)
 
 
-@pytest.mark.parametrize("noise", [pytest.param(None, marks=pytest.mark.slow), 2.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [None, 2.0])
 def test_what_standardises_features_is_a_release_of_a_private_run(noise, tmp_path):
     """The same run on a table whose means have noise, or none."""
     frame = clinics()
@@ -203,6 +204,7 @@ def test_validation_examples_may_be_held_out_later(population):
         whole.with_validation(0.001)
 
 
+@pytest.mark.slow
 def test_columns_of_what_is_predicted_are_in_the_clients_order(tff_worker, tmp_path):
     x = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)).astype("f4"), columns=["age", "dose"])
     clients = tffcl.Population.from_arrays({name: (x, (x["age"] > 0).astype(int)) for name in "ab"})

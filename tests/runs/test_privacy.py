@@ -328,6 +328,7 @@ def test_what_each_client_tells_once_counts_once_for_each_thing():
     assert ledger_of(told).epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
 
+@pytest.mark.slow
 def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker, model, digit_clients):
     """PACFL as its clients join: who signs is seen to take part, once."""
     clients = digit_clients([40] * 8)
@@ -363,6 +364,7 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
             )
 
 
+@pytest.mark.slow
 def test_delta_is_of_all_clients_newcomers_included(model, population, tmp_path, capsys):
     """One of the first few alone would allow to give a later client away."""
     result = tffcl.train(
@@ -397,6 +399,7 @@ def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
         directory.check_same({"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-2}})
 
 
+@pytest.mark.slow
 def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tmp_path):
     """One of five clients on average: a third of the rounds has none. Models move by noise, or who watches
     would know.
@@ -466,6 +469,7 @@ def test_every_local_training_has_private_rounds_of_nobody(tff_worker, model, po
     assert state.kept is None or not len(state.kept)
 
 
+@pytest.mark.slow
 def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model, population):
     clove = build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=tffcl.aggregation("dp"))
     assert not clove.hides_empty_rounds(clove.initialize(population))  # its losses have none
@@ -474,6 +478,7 @@ def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model
         assert method.hides_empty_rounds(method.initialize(population)) == hidden
 
 
+@pytest.mark.slow
 def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_last_steps_too(
     model, population, tmp_path
 ):
@@ -489,6 +494,7 @@ def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_las
     assert "secure sums hide the updates only" in " ".join(run(resume=True).summary["notes"])
 
 
+@pytest.mark.slow
 def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, population, tmp_path):
     known = population.restricted(population.client_ids[:4])
 
@@ -539,6 +545,7 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
 
 
+@pytest.mark.slow
 def test_clients_that_secure_sums_would_not_hide_are_in_the_notes(model, population, tmp_path):
     def notes(clients_per_round, build=build_fedavg):
         return tffcl.train(
@@ -558,6 +565,7 @@ def test_clients_that_secure_sums_would_not_hide_are_in_the_notes(model, populat
     )
 
 
+@pytest.mark.slow
 def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker, model, population):
     """CLoVE's losses; and, at the start alone, which of IFCA's models attracts whom."""
     first = Cohort(population, population.client_ids, (1, 1))
@@ -585,6 +593,7 @@ def test_a_private_mean_hides_uploads_by_noise_or_secure_sums(how, hides):
         releases.check_hidden({"update": factory, "steps": tffcl.aggregation("uniform_mean")})
 
 
+@pytest.mark.slow
 def test_what_a_method_reads_itself_is_no_private_release(tff_worker, model, population, tmp_path):
     """The server of this one sees each client's labels, whatever noise its updates have."""
     noisy = tffcl.aggregation("dp", noise_multiplier=1.0, clip=1.0, min_cluster_size=1)
@@ -643,7 +652,8 @@ def test_who_the_clients_are_and_how_much_they_hold_counts_as_no_reading(labelle
     assert not len(ledger.as_array())
 
 
-@pytest.mark.parametrize("choose_by", ["validation_loss", pytest.param("test_accuracy", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("choose_by", ["validation_loss", "test_accuracy"])
 def test_what_clients_choose_on_stays_on_their_devices(tff_worker, model, labelled, choose_by):
     ledger = ledger_of([])
     method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, choose_by=choose_by), seed=0)

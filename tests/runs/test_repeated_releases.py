@@ -114,6 +114,7 @@ def test_a_budget_holds_over_all_that_was_told(go, tmp_path):
     assert "stopped after round 2" in stopped.summary["privacy"]["stopped"]
 
 
+@pytest.mark.slow
 def test_rounds_that_a_seed_tells_again_are_the_same_release(go, tmp_path):
     go(seed=1, kill=3)
     resumed, whole = go(seed=1, resume=True), go("whole", seed=1)
@@ -129,6 +130,7 @@ def test_a_run_is_not_resumed_with_another_seed_of_its_noise(go):
             go(seed=other, resume=True)
 
 
+@pytest.mark.slow
 def test_signatures_that_are_told_again_count_again(go, signing, tmp_path):
     """Killed before the first checkpoint; and what a seed would repeat after them is of other clusters now."""
     with mock.patch("tffcl.runs.checkpoints.Checkpoints.save", side_effect=Killed), pytest.raises(Killed):

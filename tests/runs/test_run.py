@@ -93,6 +93,7 @@ def compared(tmp_path_factory):
         runtime.use_local_worker(runtime.WorkerSettings())
 
 
+@pytest.mark.slow
 def test_fedavg_has_a_global_model_and_solo_sends_nothing(compared):
     out, (fedavg, solo), *_ = compared
     assert 0 < fedavg["accuracy"]["global"]["mean"] <= 1
@@ -239,6 +240,7 @@ def test_more_clients_a_round_than_there_are(tmp_path):
         tffcl.run(resolved(train={"clients_per_round": 41}), tmp_path / "run", show_progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", [False, True], ids=["on the worker", "in the process"])
 def test_pooled_evaluation_is_every_client_on_its_own(tff_worker, monkeypatch, here):
     """The shared pool gives the accuracies of clients that evaluate their own copies with another implementation."""

@@ -58,7 +58,8 @@ def logged_by_wandb(place):
     return found
 
 
-@pytest.mark.parametrize("tracker", ["MLflow", pytest.param("WandB", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tracker", ["MLflow", "WandB"])
 def test_a_resumed_run_is_one_run_of_a_tracker_with_the_rows_of_rounds_csv(
     trackers, model, population, tmp_path, tracker
 ):

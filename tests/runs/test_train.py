@@ -165,7 +165,8 @@ def test_damage_is_told_with_what_mends_it_in_python(finished, method, populatio
         train(method, population, out, resume=True)
 
 
-@pytest.mark.parametrize("until", [None, pytest.param(1, marks=pytest.mark.slow)], ids=["finished", "interrupted"])
+@pytest.mark.slow
+@pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])
 def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, method, population, tmp_path, until):
     """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must
     not notice.
@@ -227,6 +228,7 @@ def test_a_run_that_was_stopped_and_is_resumed_keeps_what_was_made_of_its_result
     assert without_times(again.summary) == without_times(stopped.summary) and (tmp_path / "newcomers.json").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_without_its_rounds_goes_on_and_has_a_report(method, population, tmp_path):
     train(method, population, tmp_path, rounds=2)
     (tmp_path / "rounds.csv").unlink()

@@ -21,6 +21,7 @@ def run(method, clients, out, **how):
     return tffcl.train(method, tffcl.Population.from_arrays(*clients), out=out, **{**protocol, **how})
 
 
+@pytest.mark.slow
 def test_a_local_accuracy_is_of_the_test_examples_that_there_are(tmp_path):
     """All have others in the last round, in which two of them train: SOLO's models are both."""
     train, test = own_data.clinics()
@@ -58,6 +59,7 @@ def test_where_nobody_is_tested_it_is_said(tmp_path):
     assert "no client has test examples: no accuracy is known" in found["notes"]
 
 
+@pytest.mark.slow
 def test_clients_with_the_same_test_examples_are_told(tmp_path):
     train, test = own_data.clinics()
     x, y = test["clinic_0"]

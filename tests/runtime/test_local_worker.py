@@ -61,7 +61,8 @@ def clears_away(pipe):
     pipe.send(gc.collect())
 
 
-@pytest.mark.parametrize("kind", ["of this machine", pytest.param("remote", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["of this machine", "remote"])
 def test_a_forked_process_leaves_to_its_parent_what_a_worker_keeps(kind, tff_worker, processes):
     """It would wait for ever for an answer, or the worker would clear away what the parent still needs."""
     if kind == "remote":

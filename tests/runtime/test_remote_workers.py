@@ -315,6 +315,7 @@ def test_one_line_for_a_mistake(capsys, tmp_path, workers, timeout, message):
     assert message in fails(capsys, tmp_path / "out", workers, timeout)
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_worker_and_says_who_can_reach_it(tmp_path):
     port = _free_port()
     command = [sys.executable, "-m", "tffcl", "worker", "--port", str(port), "--max-concurrent", "1"]

@@ -91,6 +91,7 @@ def test_more_steps_displace_as_local_sgd_does(tff_worker, digits, model):
     np.testing.assert_allclose(found, model.initial - model.ravel(trained), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_clients_of_the_same_examples_visit_them_in_orders_of_their_own(tff_worker, digits, model):
     signature = build_anchor_gradient(
         model, form="displacement", local=LocalTraining(epochs=2, batch_size=5, learning_rate=0.1)

@@ -42,6 +42,7 @@ def test_codes_batch_by_batch(digits, autoencoder, count):
         np.testing.assert_allclose(codes, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_steps_are_adam(digits, autoencoder):
     """Algorithm 1 of Kingma and Ba line by line, in float64; Keras puts epsilon elsewhere, which small
     gradients show.
@@ -88,6 +89,7 @@ def test_clients_with_the_same_images_visit_them_in_orders_of_their_own(tff_work
     assert FINE_TUNE_RATES == {"sgd": 0.01, "adam": 0.001}
 
 
+@pytest.mark.slow
 def test_steps_in_parts_are_steps_at_once(digits, autoencoder):
     x, order = digits[0][:60], np.arange(60, dtype=np.int32)
     steps = build_steps(autoencoder, 10, 1e-3)

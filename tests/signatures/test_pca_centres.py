@@ -43,6 +43,7 @@ def test_signs_do_not_depend_on_the_order_of_examples(digits):
     np.testing.assert_allclose(principal_components(x[order], 6), principal_components(x, 6).numpy()[order], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_collected_signatures_in_the_runtime(tff_worker, digits):
     signature = build_pca_centres(SPEC, num_components=10, num_centres=4, seed=1)
     assert str(signature.value_type) == "<centres=float32[4,10],mask=bool[4]>"

@@ -140,6 +140,7 @@ def test_a_gram_matrix_is_that_of_clipped_examples_with_the_stated_noise_and_non
         assert 5e-4 < tail < 1 - 5e-4 and np.ptp(np.diag(found - expected) - shift) < 7 * noise + 1e-9
 
 
+@pytest.mark.slow
 def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model, population):
     """With a clip that none reaches the noised Gram matrix has the plain one's eigenvectors."""
     plain = signed(build_subspace(model.example_spec, 3), population)["basis"]
@@ -254,6 +255,7 @@ def test_clients_that_sign_one_after_the_other_cost_what_one_costs(tff_worker, m
     assert told["noised_epsilon"] == pytest.approx(by_hand, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_clients_that_sign_again_cost_again(tff_worker, model, population):
     sign = build_signing(build_label_histogram(model, noise_multiplier=4.0, noise_seed=1))
     few, others = population.restricted([0, 1]), population.restricted([2, 3, 4])

@@ -42,6 +42,7 @@ def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
     assert json.loads((compared / "fedavg" / "seed-0" / batch_index.FAILED).read_text())["algorithm"] == "fedavg"
 
 
+@pytest.mark.slow
 def test_overwriting_tries_it_again(tmp_path, capsys):
     command = ["compare", "demo_digits", "--algorithms", "fedavg", *SHORT, "--out", str(tmp_path)]
     assert main([*command, *WILD]) == 1

@@ -154,6 +154,7 @@ def test_what_has_failed_goes_on(compared, methods, clients, tmp_path):
     assert [each["accuracy"] for each in found] == [compared[place]["accuracy"] for place in (0, 2)]
 
 
+@pytest.mark.slow
 def test_a_function_is_given_each_seed_and_a_run_that_diverges_leaves_the_others(model, clients, tmp_path):
     given = []
 

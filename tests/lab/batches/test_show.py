@@ -95,6 +95,7 @@ def test_the_samples_are_what_a_run_trains_on(tmp_path):
             assert (held == picture).all(axis=(1, 2, 3)).any()
 
 
+@pytest.mark.slow
 def test_without_groups_there_are_clients(tmp_path):
     path = write(tmp_path / "plain.toml", 'name = "digits"', 'name = "quantity_skew"\nclients = 14')
     text = show(resolved(path, 0), tmp_path)
@@ -156,6 +157,7 @@ def test_label_skew_of_fashion_mnist(tmp_path):
     assert "classes of a client: 2; 10 in all" in text
 
 
+@pytest.mark.slow
 @_lacks("svhn_cropped", "usps")
 def test_sets_of_different_shapes(tmp_path):
     path = write(

@@ -648,6 +648,7 @@ def test_the_page_of_results_is_that_of_the_kept_files(tmp_path, left_out):
     assert made == page
 
 
+@pytest.mark.slow
 def test_a_study_is_listed_with_its_cells(capsys):
     assert main(["list", "studies", "pacfl_table_6"]) == 0
     text = capsys.readouterr().out
@@ -941,6 +942,7 @@ def test_kept_runs_whose_newcomers_have_joined_or_that_diverged_are_not_made_aga
     ]
 
 
+@pytest.mark.slow
 def test_kept_numbers_that_do_not_come_back_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     kept = tmp_path / "kept" / "privacy_signatures"

@@ -53,6 +53,7 @@ def test_runs_further_down_are_named(capsys, tmp_path, monkeypatch):
     assert told in fails(capsys, "report", "runs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides, message",
     [
@@ -61,7 +62,7 @@ def test_runs_further_down_are_named(capsys, tmp_path, monkeypatch):
             "give threshold or num_clusters, not both",
         ),
         (["train.clients_per_round=50"], "train.clients_per_round is 50, but there are only 40 clients"),
-        pytest.param(["train.learning_rate=1e30"], "trained a model that is not finite", marks=pytest.mark.slow),
+        (["train.learning_rate=1e30"], "trained a model that is not finite"),
     ],
 )
 def test_contradictions_that_the_data_show(capsys, tmp_path, overrides, message):

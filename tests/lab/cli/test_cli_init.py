@@ -84,6 +84,7 @@ def test_completion_knows_commands_and_names(shell):
         assert subprocess.run([shell, "-n"], input=script, text=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_nobody_need_read_the_whole_script():
     """As `tffcl --print-completion bash | head`: it is longer than what a pipe holds of what nobody reads."""
     command = [sys.executable, "-m", "tffcl", "--print-completion", "bash"]

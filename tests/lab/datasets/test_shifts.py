@@ -172,6 +172,7 @@ def test_concept_changes_labels_and_no_picture():
             np.testing.assert_array_equal(pool.y[index], np.array(transform.labels)[whole.y[own]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [numbered(500), coloured(500)], ids=["grey", "colour"])
 def test_levels_of_class_features_turn_the_pictures_of_more_classes(data):
     before = set()

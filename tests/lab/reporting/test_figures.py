@@ -29,6 +29,7 @@ def drawn(figure: Figure) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names, columns", [(["a", "b", "c"], 3), (["within true groups (2,877,600)"] * 3, 2), (["n" * 60] * 3, 1)]
 )
@@ -43,6 +44,7 @@ def test_a_legend_is_as_wide_as_its_figure_at_most(names, columns):
     assert legend.get_window_extent().x0 >= 0 and legend.get_window_extent().x1 <= figure.bbox.width
 
 
+@pytest.mark.slow
 def test_proximity_is_ordered_by_cluster(population):
     # As the clients come, their groups are mixed; the image must not be.
     mixed = np.random.default_rng(0).permutation(len(population.labels))
@@ -117,6 +119,7 @@ def test_branches_have_the_colour_of_their_cluster(population):
     np.testing.assert_array_equal(same.axes[0].collections[0].get_colors(), lines.get_colors())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 def test_a_large_tree_is_cut_short(chained):
     # A chain of 3,000 merges is deeper than Python's recursion allows.
@@ -194,6 +197,7 @@ def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
     drawn(figure)
 
 
+@pytest.mark.slow
 def test_one_seed_has_no_band(runs):
     figure = figures.accuracy_figure(runs[2:3])
     assert not any(axes.collections for axes in figure.axes)
@@ -318,7 +322,8 @@ def test_sample_pictures_have_labels_below():
     drawn(figure)
 
 
-@pytest.mark.parametrize("count", [1, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 300, 1000))])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 300, 1000])
 def test_few_and_many_clients(count):
     rng = np.random.default_rng(0)
     points = rng.normal(size=(count, 3))

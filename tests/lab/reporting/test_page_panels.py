@@ -234,6 +234,7 @@ def representations_of(count: int):
     return run_files.Representations(np.arange(count), np.random.default_rng(0).normal(size=[count, 2]))
 
 
+@pytest.mark.slow
 def test_nothing_of_a_figure_has_the_colours_of_paper_or_a_name_of_another(runs):
     panels = [
         *panels_of("accuracy", figures.accuracy_figure(runs)),

@@ -63,6 +63,7 @@ def test_the_tree_stands_above_its_columns(noisy):
     assert tree.get_xlim() == (-0.5, 11.5)
 
 
+@pytest.mark.slow
 def test_a_deep_tree_and_one_client():
     # SciPy's dendrogram would recurse 1,500 deep.
     related = np.ones((1500, 1500), bool)

@@ -96,6 +96,7 @@ def test_a_sweep_has_a_panel_for_each_value(run):
     drawn(figure)
 
 
+@pytest.mark.slow
 def test_how_clusters_merge(run):
     rounds = {
         **run.rounds,
@@ -112,6 +113,7 @@ def test_how_clusters_merge(run):
     drawn(figure)
 
 
+@pytest.mark.slow
 def test_pairs_within_and_across_groups(population):
     truth = population.truth
     figure = figures.pairs_figure(

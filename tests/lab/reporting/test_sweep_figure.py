@@ -136,6 +136,7 @@ def test_the_figure_has_a_line_for_each_second_value(with_errors):
     assert errors.get_ylim()[1] > max(band.get_paths()[0].vertices[:, 1].max() for band in errors.collections)
 
 
+@pytest.mark.slow
 def test_without_clustering_errors_the_clusters_are_drawn(tmp_path, make_run):
     sweep = sweeps.read_sweep(write_sweep(tmp_path, make_run, [(1,), (2,), (3,)]))
     figure = figures.sweep_figure(sweep)
@@ -198,6 +199,7 @@ def test_the_x_axis_of_numbers_and_of_names(tmp_path, make_run, values, scale, l
     assert low < min(line.get_xdata()) and max(line.get_xdata()) < high
 
 
+@pytest.mark.slow
 def test_nothing_overlaps(with_errors, tmp_path, make_run):
     crowded = write_sweep(tmp_path, make_run, [(each,) for each in (0, 100, 105, 110, 200, 1000)])
     for path in (with_errors, crowded):

@@ -51,6 +51,7 @@ def test_scaled_uploads(tff_worker, kind, factor, more):
     np.testing.assert_allclose(attacked(kind, [11], **more), means({1: factor * VALUES[1]}), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_little_is_enough(tff_worker):
     """Two attackers of one cluster and one of the other: each lies by the honest members of its own."""
     honest = VALUES[[0]], VALUES[[4, 5]]
@@ -65,6 +66,7 @@ def test_noise_has_the_size_of_the_update(tff_worker):
     assert abs(np.corrcoef(noise, VALUES[4])[0, 1]) < 0.2
 
 
+@pytest.mark.slow
 def test_nobody_malicious_changes_nothing_and_rules_are_attacked_too(tff_worker):
     np.testing.assert_allclose(attacked("sign_flip", []), means({}), atol=1e-5)
     np.testing.assert_allclose(attacked("sign_flip", [], tffcl.aggregation("uniform_mean")), means({}), atol=1e-5)
@@ -137,6 +139,7 @@ def run(task, out, label="fedavg", **overrides):
     return tffcl.run(resolve.resolve(task, label, overrides=overrides), out, show_progress=False)
 
 
+@pytest.mark.slow
 def test_those_who_join_later_are_not_among_the_malicious(task, tmp_path):
     for seed in range(2):
         how = {"newcomers": {"clients": 4}, "attack": {"share": 0.5}, "train": {"rounds": 1, "clients_per_round": 3}}

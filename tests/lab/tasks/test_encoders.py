@@ -47,6 +47,7 @@ def test_the_file_says_where_the_encoder_is_from(trained, digits):
     assert after < provenance["loss"] < before
 
 
+@pytest.mark.slow
 def test_the_seed_decides(trained, tmp_path):
     same, other = (
         pretrain_encoder({"name": "digits"}, out=tmp_path / f"{seed}.npz", **{**QUICK, "seed": seed}) for seed in (5, 6)

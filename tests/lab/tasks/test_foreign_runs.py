@@ -120,6 +120,7 @@ def test_no_command_runs_it(forged, tmp_path, capsys, what):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     out, to, canary = forged("aggregation")
     run = out / "fedavg" / "seed-0"

@@ -72,7 +72,8 @@ def test_who_loads_a_run_is_told_that_its_code_was_edited(compared, task, monkey
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("exported", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exported", [False, True])
 def test_an_aggregation_of_ones_own_runs_inside_each_cluster(compared, task, tmp_path, exported):
     """And is exported, with the user's files. The number of clusters of PACFL by threshold is known when it has
     clustered.

@@ -42,6 +42,7 @@ def test_mmd_by_a_double_loop(script):
     assert script.maximum_mean_discrepancy(a, a) == pytest.approx(0, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_it_has_the_papers_order(script):
     found = script.measured()
     for name, published in script.PUBLISHED.items():
