@@ -106,6 +106,7 @@ class TestExecution:
         np.testing.assert_allclose(forth["b"], back["b"], rtol=1e-6)
         assert forth["b"].shape == (6, 2)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("factory, rows", [(ClusteredMeanFactory(), 40), (ClusteredMeanFactory(45), 45)])
     def test_more_clusters_than_tensors_that_hold_their_sums(self, tff_worker, factory, rows):
         generator = np.random.default_rng(0)

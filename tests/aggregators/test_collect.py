@@ -61,6 +61,7 @@ KINDS = collections.OrderedDict(
 )
 
 
+@pytest.mark.slow
 def test_numbers_of_every_kind_come_as_they_were(tff_worker):
     def of(client):
         return collections.OrderedDict(

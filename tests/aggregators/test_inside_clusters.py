@@ -142,9 +142,8 @@ def test_all_that_a_round_tells_is_as_private_as_its_noise_multiplier_says(clipp
     assert sum((change / noises[what]) ** 2 for what, change in changes.items()) == pytest.approx(0.7**-2)
 
 
-@pytest.mark.parametrize(
-    ("quantile", "least", "most"), [(0.8, 2.6, 3.6), pytest.param(0.3, 0.75, 1.2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("quantile", "least", "most"), [(0.8, 2.6, 3.6), (0.3, 0.75, 1.2)])
 def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker, quantile, least, most):
     """Half of the updates have norm 1, half 3: the clip that starts at 10 ends at one of them or between, also with
     seven empty clusters.
@@ -188,6 +187,7 @@ def test_the_noise_has_the_stated_standard_deviation(tff_worker, secure):
     assert len(np.unique(np.round(np.ravel(counts), 6))) == rounds * clusters  # no draw comes twice
 
 
+@pytest.mark.slow
 def test_a_cluster_waits_by_its_noisy_number_and_not_by_its_own(tff_worker):
     """Which nobody is told: whether a result is zero would tell of it."""
     factory = tffcl.aggregation("dp", noise_multiplier=1.0, min_cluster_size=4, seed=3).with_clusters(3)
@@ -235,6 +235,7 @@ def test_compression_is_off_by_a_step_of_each_layer_at_most(tff_worker, clusters
     assert (sent["ranges"].shape, sent["bits"].shape) == ((4,), (5,))
 
 
+@pytest.mark.slow
 def test_rounding_has_the_value_as_its_expectation(tff_worker):
     factory = tffcl.aggregation("compression", bits=1, seed=3)
     values = np.tile(np.array([0, 1, 0.25, 0.25, 0.25, 0.25], np.float32), (400, 1))
@@ -270,7 +271,8 @@ def test_robust_rules_against_numpy_and_within_their_bound(tff_worker, rule, clu
         assert np.all((np.linalg.norm(difference) if rule == "multi_krum" else difference) <= bound + 1e-5)
 
 
-@pytest.mark.parametrize("count", [2, 4, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4, 5])
 def test_multi_krum_breaks_ties_whatever_the_order_of_members(tff_worker, count):
     """Two that are each other's nearest have equal scores."""
     values = np.random.default_rng(1).normal(size=(count, SIZE)).astype(np.float32)

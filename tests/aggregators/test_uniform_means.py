@@ -33,6 +33,7 @@ def test_over_all_clients_too(tff_worker, weights, mean):
     np.testing.assert_allclose(process.next(process.initialize(), list(VALUES), weights).result, mean, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_device_keeps_its_model_where_training_is_not_finite(tff_worker, model, population):
     """And what it keeps of its optimizer."""
     training = LocalTraining(epochs=2, batch_size=4, learning_rate=1e30, momentum=0.5, optimizer_state="kept")

@@ -203,6 +203,7 @@ def test_newcomers_train_each_split_model_at_the_learning_rate_of_its_round(tff_
     np.testing.assert_allclose(seen[0][1][6], before[0][1][6], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_newcomers_exchange_on_their_way_down_the_tree_is_counted(tff_worker, model, turned):
     """The first cluster is split twice: some newcomers meet two splits, others one."""
     method = build_cfl(model, TRAINING, EAGER)
@@ -251,6 +252,7 @@ def test_it_finds_the_four_rotations(tmp_path):
     assert result.summary["clusters"]["count"] == 4 and result.summary["clusters"]["ari"] == 1
 
 
+@pytest.mark.slow
 def test_relative_norms_are_shares_of_the_first_rounds_longest(tff_worker, model, turned):
     relative = build_cfl(model, TRAINING, CFLParameters(0.9, 0.2, relative=True, first_rounds=2))
     seen = recording(relative)

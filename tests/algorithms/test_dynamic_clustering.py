@@ -118,6 +118,7 @@ def test_a_formation_that_is_due_in_a_round_of_nobody_comes_in_the_next(tff_work
     assert anew == [0, 1, 1, 0, 1] and state.flags.formed_in == 9
 
 
+@pytest.mark.slow
 def test_newcomers_are_flags_too_and_are_part_of_the_new_clusters(tff_worker, model, encoder, grouped):
     known, newcomers = split(grouped, [4, 8])
     method = flt(model, encoder, clusters="disjoint", change_flags=1)

@@ -35,6 +35,7 @@ def test_it_groups_after_a_warm_up_by_what_its_model_makes_of_the_data(tff_worke
     assert len(np.unique(points[0].round(4), axis=0)) == 64
 
 
+@pytest.mark.slow
 def test_a_client_with_few_examples_sends_each_as_often_as_it_takes(tff_worker, model, digit_clients):
     few = digit_clients([5, 30, 30, 1])
     method = build_emd_cfl(model, TRAINING, EMDCFLParameters(num_clusters=2, samples=15, when="before_training"))

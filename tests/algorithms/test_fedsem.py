@@ -63,6 +63,7 @@ def test_fedsems_centres_are_the_means_of_those_who_end_near_them(tff_worker, mo
         np.testing.assert_allclose(after.models[cluster], mean, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_first_round_of_few_by_chance_leaves_centres_at_the_initial_model(tff_worker, model, grouped):
     """They are there for clients that are nearer to them."""
     method = build_fedsem(model, TRAINING, FedSEMParameters(3))

@@ -84,6 +84,7 @@ def test_relation_on_the_aggregator_is_the_servers_similarity(soft, form, missin
         np.testing.assert_array_equal(related(tf.constant(answers), beta, form, 3), expected)
 
 
+@pytest.mark.slow
 def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, images, population):
     signature = build_inference(model, TRAINING, images, seed=4)
     client = collections.OrderedDict(examples=population.train(0).dataset, client_id=np.int32(0))

@@ -105,7 +105,8 @@ def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, 
         method.admit(admitted, newcomers)
 
 
-@pytest.mark.parametrize("triggers", [{}, pytest.param({"period": 5}, marks=pytest.mark.slow)], ids=["once", "anew"])
+@pytest.mark.slow
+@pytest.mark.parametrize("triggers", [{}, {"period": 5}], ids=["once", "anew"])
 def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
     method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)
     with pytest.raises(

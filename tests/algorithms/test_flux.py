@@ -31,6 +31,7 @@ def found(flux, grouped, worker):
     return state, signatures
 
 
+@pytest.mark.slow
 def test_descriptors_are_moments_of_the_outputs(tff_worker, model, population):
     signature = build_descriptors(model)
     for client in (0, 4):

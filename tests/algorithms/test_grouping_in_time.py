@@ -74,11 +74,10 @@ WITHOUT_A_TREE = {
 
 
 # One that groups before training, one after a warm-up and one without a tree; the others are slow.
-QUICK = ["pacfl", "displacement after a warm-up", "k-means"]
-OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("as they join", "decomposed", "spectral")]
+OTHERS = ("displacement after a warm-up", "k-means", "as they join", "decomposed", "spectral")
 
 
-@pytest.mark.parametrize("kind", [*QUICK, *OTHERS])
+@pytest.mark.parametrize("kind", ["pacfl", *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_grouping_unchanged_clients_again_changes_nothing(tff_worker, model, pacfl, clients, kind):
     """To the last bit, whatever the signature depends on."""
     again = {"regroup_every": 1, "regroup_on": {"signal": "signature", "bound": 1e-3}}
@@ -99,6 +98,7 @@ def test_grouping_unchanged_clients_again_changes_nothing(tff_worker, model, pac
     assert state.flags.formed_in == 2 and not state.flags.flagged_in.any() and not state.flags.moved_in.any()
 
 
+@pytest.mark.slow
 def test_clients_are_grouped_after_rounds_of_fedavg_with_its_model(tff_worker, model, clients):
     """FL+HC's order; the signatures are those of clients that are given that model."""
     method = composed(model, LAST_LAYER, when=2)
@@ -273,6 +273,7 @@ def test_a_method_that_forms_no_groups_of_signatures_has_no_signal():
         IFCAParameters(regroup_on={"signal": "loss"})
 
 
+@pytest.mark.slow
 def test_noised_signatures_tell_no_change(pacfl):
     with pytest.raises(UserError, match="signatures have noise: two of a client differ by it"):
         pacfl(signature_noise_multiplier=1.0, regroup_on={"signal": "signature"})

@@ -60,6 +60,7 @@ def test_clients_that_are_alike_are_one_cluster_by_default(tff_worker, build, di
     assert not state.assignment.any() and state.notes[0].startswith("nothing differs:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_newcomers_to_a_number_of_clusters_found_none(tff_worker, build, digit_clients, name):
     known, newcomers = split(digit_clients([40] * 6 + [2, 1], turns=[0, 1, 0, 1, 0, 1, 2, 3]), [6, 7])

@@ -306,6 +306,7 @@ def test_newcomers_join_a_single_client(tff_worker, model, digit_clients, how):
     assert method.admit(method.initialize(known), newcomers).assignment.tolist() == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_odd_examples_are_noted(tff_worker):
     flat = build_mlp((30,), 2, normalization=None)
     rng, scales = np.random.default_rng(0), np.array([1000.0, *[0.1] * 29])
@@ -324,6 +325,7 @@ def population_of_arrays(clients):
     )
 
 
+@pytest.mark.slow
 def test_newcomers_of_too_few_examples_to_tell_found_no_cluster(tff_worker, model, digits):
     """By self-distances; with enough of them the same kind of images founds one."""
     x, y = digits

@@ -62,6 +62,7 @@ def test_ditto_without_its_term_is_solo_and_its_global_model_is_fedavgs(tff_work
     assert_close(reference("ditto")[0].global_model, reference("fedavg")[1][0])  # which the term does not hold
 
 
+@pytest.mark.slow
 def test_a_strong_term_holds_personal_models_at_the_global_one_of_the_rounds_start(tff_worker, model, population):
     """λ = 1 / learning rate: every step sets the model to the centre minus a gradient step."""
     still = dataclasses.replace(TRAINING, epochs=1, batch_size=0, momentum=0.0)
@@ -114,6 +115,7 @@ def test_a_weight_of_the_training_beside_the_methods_own_is_refused(model, name)
         getattr(tffcl.algorithms, f"build_{name}")(model, pulled)
 
 
+@pytest.mark.slow
 def test_a_weight_of_the_training_pulls_where_the_method_has_none(tff_worker, model, population):
     pulled = build_fedavg(model, dataclasses.replace(TRAINING, proximal_weight=PULL))
     own = build_fedprox(model, TRAINING, FedProxParameters(PULL))

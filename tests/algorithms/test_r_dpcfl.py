@@ -57,6 +57,7 @@ def test_its_pre_training_has_epochs_of_its_own_and_one_batch(tff_worker, model,
     assert overlaps[0] == overlaps[1] > 0
 
 
+@pytest.mark.slow
 def test_a_client_is_drawn_as_likely_as_its_update_says(tff_worker, model, grouped):
     method = built(model, num_clusters=2, soft_rounds=100)
     start = method.initialize(grouped)

@@ -114,6 +114,7 @@ def test_shares_give_each_cluster_its_least_size_in_expectation():
     np.testing.assert_array_equal(moving_shares([0, 0], 6), np.eye(2))
 
 
+@pytest.mark.slow
 def test_what_is_expected_is_how_many_choose_and_not_how_many_were_left(tff_worker, convex, digit_clients):
     """Of six clients all choose model 0, as both are one, and half of them move: of a left there, 2 a had chosen it."""
     population, everyone = digit_clients([30] * 6), range(6)

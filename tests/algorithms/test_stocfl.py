@@ -391,6 +391,7 @@ def test_centroid_linkage_has_no_tree_to_draw(model):
         group_stocfl(model, QUICK, StoCFLParameters(linkage="centroid"))
 
 
+@pytest.mark.slow
 def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turned):
     how = StoCFLParameters(form="displacement", anchor_learning_rate=1e30)
     method = build_stocfl(model, LocalTraining(), how)

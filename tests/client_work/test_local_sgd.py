@@ -77,6 +77,7 @@ def test_it_is_numpys_sgd(digits, model, training, elsewhere, worth_splitting, m
     assert float(loss) == pytest.approx(mean, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_losses_by_epoch_are_those_of_so_many_epochs(digits, model):
     """A client with fewer epochs than another has the loss of its last in the place of the others."""
     x, y, training = digits[0][:45], digits[1][:45], LocalTraining(epochs=2, learning_rate=0.1)

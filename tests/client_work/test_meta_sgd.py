@@ -94,6 +94,7 @@ FEW = [(9, 2, 4), (2, 3, 1), (1, 2, 1)]
 FEW += [pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 2, 1), (5, 3, 1))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n, needed, size", FEW)
 def test_a_client_of_few_examples_trains_with_smaller_batches(model, data, n, needed, size):
     """With n below what a step needs, batches repeat."""

@@ -78,11 +78,12 @@ def test_a_name_is_kerass_optimizer(digits, model, name):
     np.testing.assert_allclose(trained, kerass(model, own, training, x, y), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, made",
     [
-        pytest.param("adam", tff.learning.optimizers.build_adam(0.01, 0.8, epsilon=1e-6), marks=pytest.mark.slow),
-        pytest.param("rmsprop", tff.learning.optimizers.build_rmsprop(0.01, 0.95, 1e-14), marks=pytest.mark.slow),
+        ("adam", tff.learning.optimizers.build_adam(0.01, 0.8, epsilon=1e-6)),
+        ("rmsprop", tff.learning.optimizers.build_rmsprop(0.01, 0.95, 1e-14)),
         ("adamw", tff.learning.optimizers.build_adamw(0.01, beta_2=0.99, epsilon=1e-6, weight_decay=0.1)),
     ],
 )
@@ -121,6 +122,7 @@ def test_longer_gradients_are_shortened(digits, model, kind):
         assert np.array_equal(still, model.initial) and np.isfinite(loss)
 
 
+@pytest.mark.slow
 def test_weight_decay_and_proximal_term_are_gradients_of_adam(digits, model):
     """One step on all data: Adam's first step is the sign of the gradient, of which both terms are parts."""
     x, y, centre = digits[0][:45], digits[1][:45], model.draw(9)
@@ -227,7 +229,8 @@ def test_single_clients_train_as_if_all_had_their_settings(tff_worker, model, po
         np.testing.assert_allclose(updates[row], expected - model.initial, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("build", [build_fednova, pytest.param(build_scaffold, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [build_fednova, build_scaffold])
 def test_what_the_steps_of_single_clients_are_worth_follows_from_their_settings(tff_worker, model, population, build):
     """The same updates, in a first round divided by as many steps as each client takes."""
     own = {str(population.name_of(1)): {"epochs": 3}, str(population.name_of(3)): {"epochs": 1, "batch_size": 0}}

@@ -49,6 +49,7 @@ def test_gradients_are_float32s_but_for_its_digits(build, most):
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_training_is_the_same_twice_and_close_to_float32s(digits, model):
     given = model.initial, digits[0][:100], digits[1][:100], SEED
     exact, first = (build_local_sgd(model, each)(*given)[0].numpy() for each in (TRAINING, BFLOAT16))

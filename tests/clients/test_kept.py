@@ -243,6 +243,7 @@ def test_files_of_others_are_nobodys_and_a_directory_that_cannot_be_read_has_not
         run.files()
 
 
+@pytest.mark.slow
 def test_newcomers_need_no_entry(digits):
     """SOLO's and Ditto's states after newcomers joined keep what they kept; newcomers use the first row."""
     from tffcl.algorithms.ditto import build_ditto

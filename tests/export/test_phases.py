@@ -93,6 +93,7 @@ def flt(model, **how):
     return parts.build_flt(model, TRAINING, parts.FLTParameters(**how), encoder=(autoencoder, autoencoder.initial))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build, told",
     [

@@ -146,6 +146,7 @@ class TestState:
         assert str(state.client_work) == "<seed=int32,round_num=int32>"
         assert str(process.next.type_signature.parameter[1]) == "{<uint8[?,8,8,1],int32[?]>*}@CLIENTS"
 
+    @pytest.mark.slow
     def test_weights_go_round(self, tff_worker, model, process, data):
         state, _ = run(process, data, ROUNDS[:1])
         weights = process.get_model_weights(state)

@@ -167,6 +167,7 @@ def with_layers_of_one_name():
     return made_of(build)
 
 
+@pytest.mark.slow
 def test_layers_of_one_name_are_layers_of_their_own():
     """Each has its own name and its own part of the vector, also where Keras puts the weights of several together."""
     model = with_layers_of_one_name()
@@ -569,6 +570,7 @@ def test_half_precision_is_the_same_model_when_it_is_built_again():
         tf.keras.mixed_precision.set_global_policy("float32")
 
 
+@pytest.mark.slow
 def test_a_run_does_not_start_after_frozen_weights_were_set():
     keras = frozen_base()
     model = made_of(keras)

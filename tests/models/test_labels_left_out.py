@@ -129,6 +129,7 @@ def test_means_over_parts_of_the_examples_are_those_over_all_labels_that_count(m
     np.testing.assert_allclose(told[1:], told[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [lambda: of_classes(0), of_sequences], ids=["labels", "sequences"])
 def test_a_histogram_has_shares_of_the_labels_that_count(build):
     model = build()
@@ -243,6 +244,7 @@ def test_accuracies_are_of_the_labels_that_count():
         assert evaluator.global_accuracy(answers) == share
 
 
+@pytest.mark.slow
 def test_a_class_of_weight_0_is_no_padding():
     """Its labels are wrong or right as all are, also under a loss that does not name what it leaves out."""
     loss = losses.CategoricalCrossentropy(from_logits=True)

@@ -78,6 +78,7 @@ def test_answers_are_of_the_kind_of_the_labels(case):
     np.testing.assert_array_equal(answers, found > 0.5 if model.objective.name == "labels" else found.argmax(1))
 
 
+@pytest.mark.slow
 def test_one_output_is_two_with_the_first_at_zero():
     """The softmax of (0, s) is the sigmoid of s: mapped weights give the same loss, step and answers."""
     one = own_objectives.model("binary logits")
@@ -203,6 +204,7 @@ def test_what_needs_classes_says_so_before_it_trains(build):
         build(own_objectives.model("numbers"))
 
 
+@pytest.mark.slow
 def test_a_vector_of_outputs_is_as_a_column_of_them():
     """The model without the last axis has the losses, with class weights, and answers of the one with it."""
     column = one()

@@ -57,6 +57,7 @@ def test_as_many_are_asked_at_a_time_as_fit_into_memory(tff_worker, model, popul
     assert moved == [4, 7, 10, 12, 14, 16, 18, 20, 21, 22, 23, 24, 25]
 
 
+@pytest.mark.slow
 def test_each_client_has_seeds_of_its_own(tff_worker, model, population):
     """The same whoever is asked beside it; all else that the server sends is as it was sent."""
     seed, sequence = tff.TensorType(np.int32, [2]), sequence_type(model.example_spec)

@@ -94,14 +94,11 @@ def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, whole, act):
     same(go("run", resume=True, rounds=4), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leave, why",
     [
-        pytest.param(
-            lambda run: run.callback_states.update(mine=np.zeros(2)),
-            "Object of type ndarray is not JSON serializable",
-            marks=pytest.mark.slow,
-        ),
+        (lambda run: run.callback_states.update(mine=np.zeros(2)), "Object of type ndarray is not JSON serializable"),
         (lambda run: setattr(run, "callback_states", None), "NoneType in place of a dict"),
     ],
 )

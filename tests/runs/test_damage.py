@@ -54,6 +54,7 @@ def test_all_checkpoints_damaged(stopped):
     assert (stopped / NEWEST).exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_stays(stopped, tmp_path, runs):
     run(resolved(seed=1), tmp_path / "other", show_progress=False, until=3)
     shutil.copy(tmp_path / "other" / NEWEST, stopped / NEWEST)

@@ -39,6 +39,7 @@ def test_it_is_raised_at_once_and_remembered(pythons_own_handler):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_one_that_a_callback_loses_is_found(pythons_own_handler):
     def callback(phase, info):

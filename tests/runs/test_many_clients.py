@@ -57,6 +57,7 @@ def method(request, model):
     return build_pacfl(model, TRAINING, how)
 
 
+@pytest.mark.slow
 def test_a_run_reads_whom_it_draws_and_keeps_little_of_the_others(method, many, monkeypatch, tmp_path):
     """Newcomers are compared with few of those who are known, and are in the same clusters as if with all."""
     monkeypatch.setattr(one_shot, "MOST_COMPARED", 12)

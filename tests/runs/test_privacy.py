@@ -60,7 +60,8 @@ def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     assert ledger.summary()["neighbours"] == "add or remove a client"
 
 
-@pytest.mark.parametrize("noise", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [2, 8])
 def test_fixed_cohorts_count_half_of_the_noise(noise):
     """Replacing a client changes a sum by up to twice the clip."""
     ledger = ledger_of(50 * [Release("a round", noise, 10, 100)])
@@ -149,6 +150,7 @@ def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
         ledger_of([Release("the signatures", 0, 100, 100)], epsilon=5)
 
 
+@pytest.mark.slow
 def test_a_budget_is_never_overspent_and_entries_go_on():
     release, ledger = Release("a round", 1, 10, 100, 0.1), ledger_of([], epsilon=2)
     with pytest.raises(BudgetSpent, match="privacy.epsilon is 2; 1.9.* is spent, and a round would make it 2.0"):

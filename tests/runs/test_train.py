@@ -320,6 +320,7 @@ class Means(Method):
         return Views(state.ids, state.ids % 2, **{name: make(len(state.ids)) for name, make in self.more.items()})
 
 
+@pytest.mark.slow
 def test_a_strangers_method_runs_resumes_and_is_reported(model, population, tmp_path):
     whole = train(Means(model), population, tmp_path / "run", keep_checkpoints=9)
     assert whole.summary["algorithm"] == "means" and whole.summary["clusters"]["sizes"] == [3, 3]

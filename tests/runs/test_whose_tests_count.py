@@ -54,6 +54,7 @@ def test_secure_sums_in_which_clusters_wait_lose_no_local_accuracy(whose, tmp_pa
     np.testing.assert_array_equal(often["local_accuracy"], once["local_accuracy"])
 
 
+@pytest.mark.slow
 def test_where_nobody_is_tested_it_is_said(tmp_path):
     found = run(build_fedavg(own_data.perceptron(), TRAINING), own_data.clinics()[:1], tmp_path / "run").summary
     assert "no client has test examples: no accuracy is known" in found["notes"]

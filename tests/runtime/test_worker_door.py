@@ -85,6 +85,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_its_process_is_killed():
     process = subprocess.Popen([sys.executable, "-c", STARTED], stdout=subprocess.PIPE, text=True)
     pid, target = process.stdout.readline().split()

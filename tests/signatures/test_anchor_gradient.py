@@ -105,6 +105,7 @@ def test_clients_of_the_same_examples_visit_them_in_orders_of_their_own(tff_work
     np.testing.assert_array_equal(first, second)  # the projection is one for all
 
 
+@pytest.mark.slow
 def test_a_sketch_is_a_fixed_linear_map_of_signs():
     size, dimensions = 500, 64
     matrix = np.stack([sketch(row, dimensions, SEED) for row in np.eye(size, dtype=np.float32)], axis=1)

@@ -99,6 +99,7 @@ def test_steps_in_parts_are_steps_at_once(digits, autoencoder):
     np.testing.assert_allclose(both["vector"], at_once["vector"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fine_tuning_lowers_the_error_on_the_clients_images(digits, autoencoder):
     fine_tune = build_fine_tune(autoencoder, 5, 10, 1e-3)
     x = digits[0][:100]

@@ -19,6 +19,7 @@ from tffcl.signatures.subspace import build_subspace
 PARTS = ("whole", "first", "second")
 
 
+@pytest.mark.slow
 def test_two_halves_are_all_of_the_examples_at_random(tff_worker, model, digit_clients):
     population = digit_clients([40, 41, 1])
     signature = build_label_histogram(model)

@@ -67,6 +67,7 @@ def test_no_more_components_than_an_image_has_values():
     assert str(signature.value_type) == "<centres=float32[5,64],mask=bool[5]>"
 
 
+@pytest.mark.slow
 def test_equal_images_have_one_centre_at_the_origin(tff_worker, digits):
     signature = build_pca_centres(SPEC, num_components=3)
     found = signature.computation(signature.context, dataset(digits, 1).repeat(9))

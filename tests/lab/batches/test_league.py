@@ -128,6 +128,7 @@ def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatc
     assert "holds another run" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_cell_that_diverges_is_run_again_with_gentler_settings(league, tmp_path, capsys):
     """Its trial, which is shorter, has not shown it: here scores are written in that no such trial would have."""
     noted = json.loads((league[1] / "results" / "batch.json").read_text())

@@ -143,6 +143,7 @@ class Ending(tffcl.Callback):
             raise RuntimeError("ended")
 
 
+@pytest.mark.slow
 def test_what_has_failed_goes_on(compared, methods, clients, tmp_path):
     ending = Ending((1, 1))
     with pytest.raises(UserError, match="RuntimeError: ended"):

@@ -28,6 +28,7 @@ def write(path, dataset, partition):
     return path
 
 
+@pytest.mark.slow
 def test_the_demo(tmp_path, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True

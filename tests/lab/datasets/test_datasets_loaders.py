@@ -214,6 +214,7 @@ def tfds():
     return pytest.importorskip("tensorflow_datasets")
 
 
+@pytest.mark.slow
 def test_emnist_balanced_is_turned_upright(tmp_path, tfds):
     x = np.random.default_rng(0).integers(0, 256, (94, 28, 28, 1), dtype=np.uint8)
     y = np.arange(94) % 47

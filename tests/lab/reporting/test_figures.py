@@ -226,6 +226,7 @@ def test_only_rounds_of_all_seeds_are_averaged(runs):
     assert over_seeds([second], "cluster_accuracy")[0].tolist() == [1, 3, 5, 6]
 
 
+@pytest.mark.slow
 def test_progress_shows_loss_clusters_and_agreement(runs):
     figure = figures.progress_figure(runs)
     loss, clusters, agreement = figure.axes
@@ -357,6 +358,7 @@ def test_figures_are_saved(tmp_path, population):
     assert path.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_names_of_clients_are_no_formulas(recwarn):
     names = [r"$\frac{$", "$x$", "\x1b[31m", "a\nb", "東京"]
     figure = figures.proximity_figure(1 - np.eye(5), client_ids=names, unit="degrees")

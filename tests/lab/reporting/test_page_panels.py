@@ -105,6 +105,7 @@ def test_a_method_has_its_colour_and_switch_in_every_panel(runs):
         assert "var(--c1)" in drawn_lines(panel)[0].find("path").get("style")
 
 
+@pytest.mark.slow
 def test_infinite_privacy_is_no_point(runs):
     spent = dataclasses.replace(
         runs[0], rounds={**runs[0].rounds, "epsilon": np.array([1.0, 2.0, np.inf, np.inf, np.inf])}

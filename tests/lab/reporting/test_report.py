@@ -248,6 +248,7 @@ def test_the_same_files_give_the_same_report_and_nothing_is_printed(run_page, ru
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_run_without_rounds_tree_or_local_training(run_path):
     path = run_path / "rounds.csv"
     path.write_text(path.read_text().splitlines()[0] + "\n")

@@ -92,6 +92,7 @@ def test_colour_images(tmp_path):
     assert autoencoder.name == "residual_autoencoder" and provenance["examples"] == 12
 
 
+@pytest.mark.slow
 def test_several_sets_become_one(tmp_path, monkeypatch, digits):
     """Which sets, and that they are put together with labels apart; the mixture itself has tests of its own."""
     from tffcl.lab.datasets.core import Dataset

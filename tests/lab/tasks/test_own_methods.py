@@ -240,7 +240,8 @@ def test_a_signature_that_is_no_vector_of_numbers_is_told(tmp_path, given, messa
 PAGE = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
 
 
-@pytest.mark.parametrize("radius, exported", [(0.0, False), pytest.param(0.5, True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("radius, exported", [(0.0, False), (0.5, True)])
 def test_local_training_of_ones_own_is_fedavg_where_it_does_the_same(digit_clients, radius, exported, tmp_path):
     """Steps on all examples; with a radius they go to where all around is low, too. And it is exported."""
     clients, training = digit_clients([30, 20, 25]), tffcl.LocalTraining(epochs=3, batch_size=0, learning_rate=0.1)

@@ -41,6 +41,7 @@ def test_a_run_has_the_users_data_and_model(compared):
     assert (compared / "report.html").read_text().count("my_parts:build_net")
 
 
+@pytest.mark.slow
 def test_two_tasks_with_modules_of_one_name_have_their_own(task, tmp_path):
     """As the columns of a study, in two directories."""
     for name in ("parts.toml", "my_parts.py"):
