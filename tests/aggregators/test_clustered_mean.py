@@ -146,13 +146,14 @@ class TestExecution:
         output = process.next(process.initialize(), clients, [1.0, 1.0, 1.0])
         np.testing.assert_allclose(output.result, [[0.5, 0.0], [6.0, 0.0]], atol=1e-4)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "make, right",
         [
             (tff.aggregators.UnweightedMeanFactory, False),
             (lambda: tff.learning.robust_aggregator(weighted=False), False),
             (lambda: tff.learning.compression_aggregator(weighted=False), False),
-            pytest.param(lambda: tff.learning.secure_aggregator(weighted=False), False, marks=pytest.mark.slow),
+            (lambda: tff.learning.secure_aggregator(weighted=False), False),
             (lambda: tff.learning.dp_aggregator(0.5, 100, zeroing=True), True),
             (lambda: tff.aggregators.clipping_factory(1.0, tff.aggregators.SumFactory()), True),
             (tff.learning.robust_aggregator, True),

@@ -298,6 +298,7 @@ def krum(own, left_out):
     return own[order[: n - left_out]].mean(axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "multi_krum"])
 def test_two_of_seven_attackers_move_a_robust_mean_by_little(tff_worker, rule):
     values = np.random.default_rng(1).normal(1, 0.1, (7, SIZE)).astype(np.float32)

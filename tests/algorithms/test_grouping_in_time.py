@@ -121,6 +121,7 @@ def test_clients_are_grouped_after_rounds_of_fedavg_with_its_model(tff_worker, m
     assert admitted.met.clusters([9]) == admitted.met.clusters([0])
 
 
+@pytest.mark.slow
 def test_flhc_is_the_composition_of_updates_after_some_rounds(tff_worker, model, clients):
     """To the last bit; of clients whose examples are turned it finds who is."""
     preset = build_flhc(model, TRAINING, FLHCParameters(num_clusters=2, when=2), seed=2)
@@ -357,7 +358,8 @@ def test_clusters_that_go_on_from_none_start_from_their_members_local_layers_too
     np.testing.assert_allclose(models_of(method, state, changed)[[2, 3]], before[[2, 3]], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("signature", ["anchor_gradient", LAST_LAYER, pytest.param("outputs", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("signature", ["anchor_gradient", LAST_LAYER, "outputs"])
 def test_clients_sign_with_the_whole_model_where_a_part_of_it_is_shared(tff_worker, model, clients, signature):
     """With the shared part as it was learned, and the local layers that all start from."""
     method = composed(model, signature, when=1, training="lg_fedavg")

@@ -25,6 +25,7 @@ def test_with_one_cluster_it_is_fedavg(tff_worker, model, population, reference)
     np.testing.assert_array_equal(models_of(method, train(method, population), population), reference("fedavg")[1])
 
 
+@pytest.mark.slow
 def test_clusters_are_drawn_by_the_updates_and_then_clients_choose(tff_worker, model, grouped):
     """Nine clients in three groups of two digits, whose updates hardly overlap."""
     method = built(model, num_clusters=3, soft_rounds=2)

@@ -58,6 +58,7 @@ def test_a_client_may_make_fewer_centres_than_a_message_holds(digits, limit):
     assert found["inertia"] <= 1.02 * KMeans(limit, n_init=10, random_state=0).fit(points).inertia_
 
 
+@pytest.mark.slow
 def test_the_centres_of_scikit_learn_where_clusters_are_clear():
     rng = np.random.default_rng(0)
     points = np.repeat(10 * rng.standard_normal((5, 16)), 30, axis=0) + 0.1 * rng.standard_normal((150, 16))
@@ -88,6 +89,7 @@ def test_any_points(points, seed):
         assert found["inertia"] == pytest.approx(least, rel=1e-4, abs=1e-30 + 1e-10 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_at_most_k_different_points_are_the_centres(count):
     rng = np.random.default_rng(count)

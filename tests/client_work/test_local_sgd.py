@@ -89,6 +89,7 @@ def test_losses_by_epoch_are_those_of_so_many_epochs(digits, model):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_step_draws_anew():
     """A model of which a step moves the one number that its seed draws: as many have moved as there were steps."""
 

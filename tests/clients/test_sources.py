@@ -1,8 +1,10 @@
 """Populations of arrays and of TFF's ClientData: who the clients are, what they hold, and what is refused."""
 
 import collections
+import copy
 import csv
 import dataclasses
+import pickle
 import types
 
 import numpy as np
@@ -681,6 +683,13 @@ def test_examples_by_name_are_those_of_a_pair():
     named, pair = (Population.from_arrays({"a": given}) for given in ({"x": X, "y": Y}, (X, Y)))
     np.testing.assert_array_equal(named.train("a").x, pair.train("a").x)
     np.testing.assert_array_equal(named.train("a").y, pair.train("a").y)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda clients: pickle.loads(pickle.dumps(clients))])
+def test_a_population_is_copied_and_pickled_after_a_run_too(again):
+    clients = Population.from_arrays({"a": (X, Y)})
+    assert len(list(clients.train("a").dataset)) == len(Y)  # which rounds take
+    np.testing.assert_array_equal(again(clients).train("a").x, clients.train("a").x)
 
 
 def test_a_mapping_that_fails_names_its_client():

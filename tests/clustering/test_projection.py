@@ -17,6 +17,7 @@ def two_groups(count):
     return groups, distances
 
 
+@pytest.mark.slow
 def test_what_is_near_stays_near_and_the_seed_decides():
     groups, distances = two_groups(40)
     points = project(distances, seed=0, neighbors=8)

@@ -10,9 +10,10 @@ from tests.conformance import checks
 from tests.conformance.conftest import configured, conforming
 from tests.conformance.subject import DoesNotApply
 
+pytestmark = pytest.mark.slow
 TRAIN = {"optimizer": "adam", "optimizer_state": "kept", "learning_rate": 0.003, "momentum": 0.0}
-# Two models a client, and joint clusters of two uploads; then others, which take their states from the same parts. What
-# the default suite looks at is in test_optimizers of runs and of client_work.
+# Two models a client, and joint clusters of two uploads; then others, which take their states from the same parts. The
+# default suite looks at those of FedAvg, in test_optimizers of runs and of client_work.
 KINDS = ["ditto", "stocfl", "fedavg", "ifca", "flt", "cfl", "fedsem", "solo", "lg_fedavg", "flis_dc"]
 EXPORTED = {"ditto", "fedavg"}
 
@@ -28,7 +29,6 @@ def subject(name, data_dir, clients, two_workers, tmp_path_factory):
     yield from conforming(*given, exports=name in EXPORTED)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [

@@ -11,6 +11,7 @@ def test_task_files(directory, monkeypatch):
     command.assert_none_wrong(task_files.cases(directory, monkeypatch, 12, seed=0))
 
 
+@pytest.mark.slow
 def test_values_of_set(directory, monkeypatch):
     command.assert_none_wrong(command_lines.settings_cases(monkeypatch, 8))
 

@@ -102,6 +102,7 @@ def mostly_unlabelled():
     return x, y
 
 
+@pytest.mark.slow
 def test_means_over_parts_of_the_examples_are_those_over_all_labels_that_count(mostly_unlabelled):
     """Whatever the parts are: gradients that clients sign, correct by and adapt by, and the loss that is told."""
     model, (x, y) = of_classes(0), mostly_unlabelled

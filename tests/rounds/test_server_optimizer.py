@@ -22,10 +22,9 @@ def engine(model):
     return build_clustered_training(model, TRAINING, optimizer=MOMENTUM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "optimizer",
-    [pytest.param(MOMENTUM, marks=pytest.mark.slow), tff.learning.optimizers.build_adam(0.01, epsilon=1e-3)],
-    ids=["momentum", "adam"],
+    "optimizer", [MOMENTUM, tff.learning.optimizers.build_adam(0.01, epsilon=1e-3)], ids=["momentum", "adam"]
 )
 def test_fedavg_is_tff_learnings_with_the_same_server_optimizer(tff_worker, model, population, optimizer):
     process = tff.learning.algorithms.build_weighted_fed_avg(

@@ -128,6 +128,7 @@ def test_a_sketch_draws_by_a_generator_that_it_names():
     assert named and all(each == tf.random.Algorithm.PHILOX.value for each in named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cosine", [0.0, 0.5, 0.9])
 def test_a_sketch_keeps_cosines_in_the_mean_with_the_error_of_its_docstring(cosine):
     rng = np.random.default_rng(5)

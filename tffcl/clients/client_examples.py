@@ -69,6 +69,10 @@ class ClientExamples:
         """A data set of single examples `<x, y>`, always the same object: one that is made in each round leaks."""
         return tf.data.Dataset.from_tensor_slices(self.stacked)
 
+    def __getstate__(self) -> dict:
+        """What is copied and pickled: all but `dataset`, which cannot be and is made again where it is needed."""
+        return {name: value for name, value in vars(self).items() if name != "dataset"}
+
     @property
     def nothing(self) -> "ClientExamples":
         """No examples, of the same kind; these are not read for it."""

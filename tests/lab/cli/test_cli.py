@@ -210,6 +210,7 @@ def test_similarity_of_clients_of_one_group_says_that_nothing_differs(capsys, tm
         assert (saved["unit"], saved["tree_unit"]) == ("degrees", "self-distances")
 
 
+@pytest.mark.slow
 def test_compare_goes_on_where_it_stopped(capsys, tmp_path):
     command = ["compare", "demo_digits", "--algorithms", "fedavg", "--seeds", "0,1", "--out", str(tmp_path), *FEW]
     assert main(command) == 0

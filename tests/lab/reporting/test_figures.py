@@ -172,6 +172,7 @@ def test_no_marker_is_cut_by_the_end_of_its_axis(name, values):
     assert min(high - max(values), min(values) - low) > 0.03 * (high - low)
 
 
+@pytest.mark.slow
 def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
     figure = rounds.traffic_figure(runs)
     line = figure.panels[0].lines[1]
@@ -261,6 +262,7 @@ def test_unknown_groups_are_left_out(runs):
     drawn(figure)
 
 
+@pytest.mark.slow
 def test_label_histograms_have_totals(population):
     counts = np.array([np.bincount(y, minlength=10) for _, y in population.train])
     figure = figures.label_histograms(counts, population.truth)

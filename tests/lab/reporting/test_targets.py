@@ -42,6 +42,7 @@ def by_hand(place, column, percent):
     return None
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_rounds(compared):
     rows = rows_of(compared / "targets.csv")
     asked = [("local", 30), ("cluster", 100), ("cluster", 30)]
@@ -66,6 +67,7 @@ def test_the_numbers_are_those_of_the_rounds(compared):
     assert 2 < reached < 6
 
 
+@pytest.mark.slow
 def test_the_text_and_the_page_have_them(compared, capsys):
     assert main(["report", str(compared)]) == 0
     out = capsys.readouterr().out
@@ -74,6 +76,7 @@ def test_the_text_and_the_page_have_them(compared, capsys):
     assert "Rounds and bytes to a target" in page and "not reached" in page
 
 
+@pytest.mark.slow
 def test_the_authors_way_is_traffic_over_all_clients(compared):
     """0.1 x 32 bit x parameters x 2 a round, for a tenth of the clients; here a quarter."""
     fedavg = next(run for run in batch_index.find_runs(compared) if run.method == "fedavg")
@@ -112,12 +115,14 @@ def test_a_target_that_was_noted_earlier_is_read_still(tmp_path):
     assert targets.read_targets(tmp_path) == [targets.Target("local", 0.75)]
 
 
+@pytest.mark.slow
 def test_the_page_sorts_by_numbers(compared):
     rows = targets.reached(batch_index.find_runs(compared), [targets.Target("cluster", 1)])
     for row, line in zip(rows, targets.to_table(rows).rows, strict=True):
         assert [cell.value for cell in line[2:5]] == [row.rounds.mean, row.total_bytes.mean, row.megabits.mean]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["global", "cluster_auc"])
 def test_what_a_run_does_not_measure_is_told_apart_from_what_it_does_not_reach(compared, name):
     pacfl = next(run for run in batch_index.find_runs(compared) if run.method == "pacfl")
@@ -141,6 +146,7 @@ def test_seeds_that_never_reach_a_local_target_are_told_in_either_count():
     assert targets.cells(row)[5:] == ["4 (1 not reached)", "2"]
 
 
+@pytest.mark.slow
 def test_a_target_of_what_is_better_the_less_is_reached_from_above(compared):
     fedavg = next(run for run in batch_index.find_runs(compared) if run.method == "fedavg")
     losses = fedavg.rounds["train_loss"]

@@ -92,6 +92,7 @@ def test_what_needs_one_class_for_each_example_says_so(task, label, message, tmp
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_table_of_numbers_to_predict_needs_no_function(tmp_path):
     x, y = datasets.load_diabetes(return_X_y=True, as_frame=True)
     frame = x.assign(clinic=np.arange(len(x)) % 4, course=(y - y.mean()) / y.std(), again=y / 100)

@@ -68,6 +68,7 @@ def compared(table):
     return table.parent / "out"
 
 
+@pytest.mark.slow
 def test_a_comparison_on_a_table_has_the_clinics_by_name(compared):
     rows = (compared / "pacfl" / "seed-0" / "clients.csv").read_text().splitlines()[1:]
     assert len(rows) == 6 and {row.split(",")[0] for row in rows} < {f"clinic {each}" for each in range(8)}
@@ -81,6 +82,7 @@ def test_a_comparison_on_a_table_has_the_clinics_by_name(compared):
     assert len(described) == 6 and set(described) < set(load_breast_cancer().feature_names)
 
 
+@pytest.mark.slow
 def test_newcomers_of_a_table_are_told_by_name(compared):
     run = compared / "pacfl" / "seed-0"
     found = newcomers.join_newcomers(run, show_progress=False)
