@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 
-from tests.short_runs import TRAINING, split
+from tests.short_runs import TRAINING, cohort_of, split
 from tffcl.algorithms import composed, presets
 from tffcl.algorithms.composed import build_composed, group_composed
 from tffcl.algorithms.grouping_in_time import build_one_shot
@@ -109,6 +109,17 @@ def test_density_finds_the_number_and_newcomers_near_to_nobody_found_clusters(tf
     assert state.assignment.tolist() == [0, 1, 2] * 3 and len(state.models) == 3
     by_knee = build("label_histogram", grouping="density").initialize(by_labels)
     assert by_knee.threshold > 0 and by_knee.merges.shape == (8, 4)
+
+
+@pytest.mark.parametrize("how", [{"grouping": "density"}, {"threshold": "gap"}], ids=str)
+def test_a_rule_says_that_two_clients_show_it_nothing(tff_worker, build, by_labels, how):
+    """One cluster, and newcomers would be placed by what these two show: that is no choice to make for a cohort."""
+    two = by_labels.restricted([0, 1])
+    state = build("label_histogram", **how).initialize(two)
+    assert not state.assignment.any() and "two clients" in state.notes[0]
+    joining = build("label_histogram", **how, when="as_they_join")
+    with pytest.raises(UserError, match="the first round has 1 client, .* it needs 3 clients or more"):
+        joining.next(joining.initialize(two), cohort_of(two, [0], 1))
 
 
 OTHERS = {"preprocess": "centred", "encoder": "mnist", "form": "displacement", "layers": ["hidden"]}

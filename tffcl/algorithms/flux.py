@@ -130,7 +130,8 @@ class FLUX(EngineMethod):
             else:  # what all can be compared by is not what the groups were found by
                 metric = MetricView(apart, "scaled descriptors of P(X)", "euclidean")
             self._shown = state.descriptors, metric
-        return Views(state.client_ids, state.assignment, metric=metric)
+        notes = (groupings.ONE_DISTANCE,) if len(state.client_ids) == 2 else ()
+        return Views(state.client_ids, state.assignment, metric=metric, notes=notes)
 
     def exports(self) -> Exports:
         rounds = counted(self._how.warm_up_rounds, "round")

@@ -30,7 +30,7 @@ from tffcl.algorithms.method import (
 )
 from tffcl.algorithms.one_shot import MOST_COMPARED, OneShot, OneShotClustering, OneShotState, Signed
 from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
-from tffcl.choices import GAP, SELF
+from tffcl.choices import GAP, KNEE, SELF
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
@@ -51,7 +51,7 @@ from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.trace_cache import built_once
 
-_FEWEST = {GAP: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
+_FEWEST = {GAP: 3, KNEE: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
 _ALONE = "one model is trained (when)"  # in the first rounds, where `when` is a number of them
 _FLAG = Traffic(up=4)  # what a client sends that tells whether its data have changed, int32
 

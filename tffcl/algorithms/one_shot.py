@@ -114,8 +114,7 @@ class OneShotClustering:
         odd = self.remark(signed.whole, proximity) if self.remark else ""
         if signed.halves is None:
             labels, dendrogram, threshold = self.group(proximity, signed.whole)
-            weak = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
-            note = weak.reason if weak and not weak.is_clear else ""
+            note = self._doubt(proximity, dendrogram)
             if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
                 kinds = counted(labels.max() + 1, "kind")
                 note = (
@@ -146,6 +145,13 @@ class OneShotClustering:
             return self.grouping(proximity, self._points(signatures), self.num_clusters, self.seed), None, None
         cut = groupings.knee_distance(proximity) if self.threshold == KNEE else self.threshold
         return hierarchical.group(proximity, self.linkage, cut, self.num_clusters)
+
+    def _doubt(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram | None) -> str:
+        """Why the rule that was to find clusters shows none, or none that is clear; "" where it does."""
+        if self.threshold == KNEE and len(proximity) == 2:
+            return groupings.ONE_DISTANCE
+        found = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
+        return found.reason if found and not (found.is_clear and found.num_clusters > 1) else ""
 
     def _points(self, *signatures: Mapping) -> np.ndarray | None:
         """What the grouping takes of the last of them, in the terms of the first."""

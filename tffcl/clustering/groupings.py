@@ -57,6 +57,9 @@ def scaled(
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1), dict(spans)
 
 
+ONE_DISTANCE = "two clients have one distance, which shows neither a bend nor a gap: they stay together"
+
+
 def knee_distance(apart: np.ndarray) -> float:
     """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards.
 
