@@ -1,6 +1,7 @@
 """Runs whose clients keep their optimizer: resumed, refused with another one, and on clients that there are."""
 
 import dataclasses
+import inspect
 import pathlib
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow_federated as tff
 import tffcl
 from tests import own_data
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.method import Method
 from tffcl.errors import UserError
 from tffcl.runs import fingerprint
 
@@ -62,6 +64,35 @@ def test_a_servers_schedule_tells_runs_apart():
     falling = told(tffcl.LearningRateDecay(0.9))
     assert falling == told(tffcl.LearningRateDecay(0.9)) != told(tffcl.LearningRateDecay(0.8))
     assert falling["optimizer"]["learning_rate"] == 0.1
+
+
+@pytest.mark.parametrize("name", ["adam", "sgdm", "yogi", "adagrad"])
+def test_all_that_an_optimizer_is_set_to_is_noted(name):
+    build = getattr(tff.learning.optimizers, f"build_{name}")
+
+    def told(**how):
+        return fingerprint._plain(build(0.1, **how))
+
+    for key in [*inspect.signature(build).parameters][1:]:
+        assert told(**{key: 0.5}) != told()
+
+
+class Averaging(Method):
+    """A method of a user's own that is given an optimizer and an aggregation."""
+
+    name, model, state_class = "averaging", None, None
+    initialize = next = models_for = None
+
+    def __init__(self, optimizer, aggregation):
+        pass
+
+
+def test_an_optimizer_and_an_aggregation_of_a_users_own_method_are_noted():
+    def told(rate=0.1, clip=1.0):
+        given = tff.learning.optimizers.build_sgdm(rate), tffcl.aggregation("dp", clip=clip, noise_multiplier=1.0)
+        return fingerprint._table(fingerprint._own(Averaging(*given).made_of))
+
+    assert told() == told() and len({str(each) for each in (told(), told(rate=0.2), told(clip=2.0))}) == 3
 
 
 def test_settings_of_a_client_that_there_is_not_are_refused(tmp_path):

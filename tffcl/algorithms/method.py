@@ -210,7 +210,7 @@ class Exports:
 
 class _Made:
     """Knows what its class was called with, `made_of`, by name, defaults included: a run of a user's own method is
-    resumed with the same numbers, texts, arrays and parameters in it."""
+    resumed with the same numbers, texts, arrays, parameters, optimizers and aggregations in it."""
 
     made_of: Mapping[str, object] = types.MappingProxyType({})
 

@@ -199,11 +199,16 @@ def of_method(method: Method) -> dict:
     return _table({**given, **{name: "none" if value is None else value for name, value in method.options.items()}})
 
 
-_OWN = (numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters)
+_FACTORIES = (tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory)
+_OWN = (
+    *(numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters),
+    *(tff.learning.optimizers.Optimizer, *_FACTORIES),
+)
 
 
 def _own(given: Mapping) -> dict:
-    """What of the arguments of a user's own class is numbers, texts, arrays or parameters, or lists of these."""
+    """What of the arguments of a user's own class is numbers, texts, arrays, parameters, optimizers or aggregations, or
+    lists of these."""
     kept = {name: getattr(value, "training", None) or value for name, value in given.items()}  # an engine's training
     return {name: value for name, value in kept.items() if all(isinstance(e, _OWN) for e in tf.nest.flatten(value))}
 
@@ -306,9 +311,12 @@ def _plain(value):
     if isinstance(value, (list, tuple)):
         return [each for each in map(_plain, value) if each is not None]
     if isinstance(value, tff.learning.optimizers.Optimizer):
-        hyperparameters = value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32)))
-        return {"kind": type(value).__name__, **(_table(hyperparameters) or _table(vars(value)))}
-    if isinstance(value, (tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory)):
+        told = _table(value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32))))
+        # TFF's Yogi and Adagrad do not tell their first preconditioner, nor one of a user's own all that it has.
+        known = {"_hparams_keys", *(f"_{name}" for name in told), *(["_lr"] if told else [])}
+        held = {name: each for name, each in vars(value).items() if name not in {*known, *told}}
+        return {"kind": type(value).__name__, **_table(held), **told}
+    if isinstance(value, _FACTORIES):
         # A factory of ours has the dataclass that it was made of; one of TFF's is known by its name alone.
         own = [_table(vars(each)) for each in vars(value).values() if isinstance(each, Parameters)]
         return {
