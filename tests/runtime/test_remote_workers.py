@@ -197,16 +197,22 @@ def test_a_worker_that_was_started_anew_goes_on(processes):
     assert not context.workers[0].lost
 
 
-def test_one_line_when_no_worker_is_left(processes):
+def test_one_line_when_no_worker_is_left(processes, capfd):
     first, second = processes.start(2)
-    processes.use([first, second], silence=20)
+    context = processes.use([first, second], silence=20)
     total = summing()
     total([[1], [2]])
     first.stop()
+    # The next run of the same process goes on with the other one.
+    assert processes.use([first, second], silence=10) is context and context.workers[1].silence == 10
+    assert f"tffcl: the worker at {first.target} does not answer any more" in capfd.readouterr().err
+    assert total([[1], [2]]) == 3
     second.stop()
-    with pytest.raises(UserError, match=f"no worker is left .{first.target}: .* broke.*resume=True") as caught:
+    with pytest.raises(UserError, match=f"no worker is left .*{second.target}: .* broke.*resume=True") as caught:
         total([[1], [2]])
     assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=f"no TFF worker answers at {first.target}"):
+        processes.use([first, second], silence=10)
 
 
 def run_command(out, workers, *more):

@@ -396,7 +396,8 @@ _current: WorkersContext | None = None
 
 
 def use_workers(remote: RemoteWorkers) -> WorkersContext:
-    """Makes running workers TFF's default context; those in use already if they are the same and none is lost.
+    """Makes running workers TFF's default context; those in use already if they are the same and one of them answers:
+    the next of several runs goes on without a lost one, as the next round does.
 
     Args:
       remote: Where they listen.
@@ -408,14 +409,24 @@ def use_workers(remote: RemoteWorkers) -> WorkersContext:
     if not isinstance(remote, RemoteWorkers):
         wanted = 'a tffcl.RemoteWorkers, as RemoteWorkers.parse("host:10000,...") makes one'
         raise UserError(f"workers is of {type(remote).__name__}; it must be {wanted}")
-    known = [worker.address for worker in _current.workers if not worker.lost] if _current else []
-    if known != list(remote.addresses):
+    known = _current.workers if _current else []
+    there = [worker for worker in known if _still_there(worker)]
+    if not there or [worker.address for worker in known] != list(remote.addresses):
         workers = [RemoteWorker(address, remote.silence) for address in remote.addresses]
         for worker in workers:
             worker.connect()
         _current = WorkersContext(workers)
+    for worker in _current.workers:
+        worker.silence = remote.silence
     tff.framework.set_default_context(_current)
     return _current
+
+
+def _still_there(worker: RemoteWorker) -> bool:
+    if not worker.lost and not worker.answers():
+        worker.lose("it does not answer any more")
+        print(f"\ntffcl: the worker at {worker.address} does not answer any more", file=sys.stderr)
+    return not worker.lost
 
 
 def deal(argument, type_spec, hands: int):
