@@ -51,7 +51,6 @@ def study(tmp_path):
                     "missing": "",
                     "directory": f"{column}/{row}",
                     "paper_rounds": 2,
-                    "set": {},
                 }
             )
     noted = {

@@ -5,12 +5,10 @@ was ended.
 import dataclasses
 import pathlib
 import sys
-import tomllib
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import UserError, tell
@@ -354,7 +352,6 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
                 "missing": cell.missing,
                 "directory": None if place is None else place.as_posix(),
                 "paper_rounds": whole.get(name),
-                "set": tomllib.loads(tomli_w.dumps(cell.overrides)),
                 "changed": changed,
                 "tuned": dict(cell.tuned),
             }

@@ -47,7 +47,6 @@ class _Cell(TypedDict):
     missing: str
     directory: str | None
     paper_rounds: int | None
-    set: dict
     changed: NotRequired[list[str]]
     tuned: NotRequired[dict]
 
