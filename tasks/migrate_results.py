@@ -26,12 +26,14 @@ def all_settings(results: pathlib.Path):
 
 def small_json(results: pathlib.Path):
     """A kept run's JSON has no line breaks or spaces, which are a third of its characters, and nine digits of a
-    fraction; the index of a study has all its digits."""
+    fraction; the index of a study has all its digits, and no settings, which are in each run's config.toml."""
     for name in ("summary.json", "newcomers.json", "failed.json"):
         for file in sorted(results.rglob(name)):
             write_small_json(file, read_json(file))
     for file in sorted(results.rglob(INDEX)):
-        write_json(file, read_json(file), indent=None)
+        index = read_json(file)
+        cells = {"cells": [{k: v for k, v in cell.items() if k != "set"} for cell in index.get("cells", ())]}
+        write_json(file, {**index, **(cells if "cells" in index else {})}, indent=None)
 
 
 def small_rounds(results: pathlib.Path):
