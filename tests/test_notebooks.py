@@ -219,7 +219,7 @@ def test_own_data_finds_the_two_groups_and_lets_newcomers_in(executed, committed
     pacfl, fedavg = (float(mean) for mean in re.findall(r"  cluster: mean ([\d.]+)%", printed))
     assert pacfl > fedavg > 10, "of ten digits"
     assert "30 of 30 answers are those of result.predict" in printed
-    assert committed or (where / "saved" / "saved_model.pb").is_file()
+    assert committed or (where / "exported" / "saved_model" / "saved_model.pb").is_file()
 
 
 @pytest.mark.parametrize(
