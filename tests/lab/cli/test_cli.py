@@ -220,7 +220,8 @@ def test_compare_goes_on_where_it_stopped(capsys, tmp_path):
     before = summary.read_bytes()
     assert main([*command, "--resume"]) == 0
     assert summary.read_bytes() == before
-    assert "nothing to do: all 2 runs are there" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "nothing to do: all 2 runs are there" in said and said.endswith("\nthe page of 2 runs is made\n")
     assert (tmp_path / "table.csv").is_file() and (tmp_path / "report.html").is_file()
 
 

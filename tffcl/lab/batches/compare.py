@@ -91,6 +91,7 @@ def compare(
         show_progress=show_progress, workers=workers, callbacks=callbacks,
     )  # fmt: skip
     if any(found):
+        report.say_drawing(len(found) * show_progress)
         report.write_report(found.out)
     return found
 

@@ -294,6 +294,7 @@ def sweep(
         workers=workers, callbacks=callbacks,
     )  # fmt: skip
     if any(found):
+        report.say_drawing(len(found) * show_progress)
         report.write_report(found.out)
     return found
 

@@ -81,6 +81,12 @@ def _events(pictures: Sequence[Picture]) -> bytes:
     return file.getvalue()
 
 
+def say_drawing(runs: int):
+    """Says on standard error, for who watches a terminal, that the page is made: of several runs it takes a while."""
+    if runs > 1:
+        print(f"the page of {runs} runs is made", file=sys.stderr, flush=True)
+
+
 def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     """Writes the report of a run, a comparison, a sweep or a search, and prints its table and where the page is.
 
@@ -94,6 +100,7 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
         return
     table, notes, runs = read_tables(out)
     text = "\n\n".join([table.to_text(), *notes])
+    say_drawing(len(runs))
     page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)
