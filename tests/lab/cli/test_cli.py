@@ -221,7 +221,7 @@ def test_compare_goes_on_where_it_stopped(capsys, tmp_path):
     assert main([*command, "--resume"]) == 0
     assert summary.read_bytes() == before
     said = capsys.readouterr().err
-    assert "nothing to do: all 2 runs are there" in said and said.endswith("\nthe page of 2 runs is made\n")
+    assert "nothing to do: all 2 runs are there" in said and said.endswith("\nmaking the page of 2 runs\n")
     assert (tmp_path / "table.csv").is_file() and (tmp_path / "report.html").is_file()
 
 

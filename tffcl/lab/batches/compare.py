@@ -91,7 +91,8 @@ def compare(
         show_progress=show_progress, workers=workers, callbacks=callbacks,
     )  # fmt: skip
     if any(found):
-        report.say_drawing(len(found) * show_progress)
+        if show_progress:
+            report.say_drawing(len(found))
         report.write_report(found.out)
     return found
 

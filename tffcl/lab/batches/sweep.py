@@ -294,7 +294,8 @@ def sweep(
         workers=workers, callbacks=callbacks,
     )  # fmt: skip
     if any(found):
-        report.say_drawing(len(found) * show_progress)
+        if show_progress:
+            report.say_drawing(len(found))
         report.write_report(found.out)
     return found
 

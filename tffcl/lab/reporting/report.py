@@ -82,9 +82,9 @@ def _events(pictures: Sequence[Picture]) -> bytes:
 
 
 def say_drawing(runs: int):
-    """Says on standard error, for who watches a terminal, that the page is made: of several runs it takes a while."""
+    """Says on standard error that the page is being made: of several runs it takes a while."""
     if runs > 1:
-        print(f"the page of {runs} runs is made", file=sys.stderr, flush=True)
+        print(f"making the page of {runs} runs", file=sys.stderr, flush=True)
 
 
 def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
