@@ -13,7 +13,7 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.each_round_parameters import FedSEMParameters, IFCAParameters
 from tffcl.algorithms.fedsem import build_fedsem
-from tffcl.algorithms.flt import build_flt
+from tffcl.algorithms.flt import FLTState, build_flt
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.parameters import FLTParameters, PCAKMHCParameters
@@ -249,6 +249,19 @@ def test_gamma_where_the_distances_have_a_gap(tff_worker):
     assert labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2] and 0.3 < kept["gamma"] < 7
     labels, kept = relations.flattened(np.zeros([3, 3]))
     assert labels.tolist() == [0, 0, 0] and kept["relatedness"].all()
+
+
+def test_fewer_clusters_than_asked_for_and_a_gap_that_does_not_stand_out_are_noted(model, encoder, grouped):
+    few = flt(model, encoder, threshold=2.0, num_clusters=2)
+    labels, cut = few._relations.flattened(1 - np.eye(9))
+    given = build_clustered_training(model, TRAINING).start(grouped, labels)
+    here = {"mapped": np.ones(9, bool), "mask": np.ones([9, 5], bool), "points": np.zeros([9, 5, 2])}
+    state = FLTState(**given, **here, **cut, proximity=1 - np.eye(9))
+    (note,) = few.views(state).notes
+    assert note.startswith("num_clusters is 2, but there is 1 cluster: clients with the same relatives, nearer than")
+    assert not flt(model, encoder, threshold=2.0).views(state).notes
+    (note,) = flt(model, encoder, threshold="gap").views(state).notes
+    assert note == "the clients look alike: no merge takes more than the one before it (1.0 distance in the UMAP map)"
 
 
 @pytest.mark.parametrize("mixes", ["everyone", "cohort", "stored"])

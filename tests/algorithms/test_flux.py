@@ -105,6 +105,15 @@ def test_the_distance_of_neighbours_is_scaled_as_it_is_asked_for(tff_worker, mod
     assert thrice == pytest.approx(3 * once) and once > 0
 
 
+@pytest.mark.parametrize("neighbourhood", ["knee", "gap"])
+def test_two_clients_show_no_distance_of_neighbours_and_views_say_so(tff_worker, model, grouped, neighbourhood):
+    two = grouped.restricted([0, 4])
+    method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=2, neighbourhood=neighbourhood))
+    state, _ = method.next(method.initialize(two), cohort_of(two, [0, 4], 3))
+    (note,) = method.views(state).notes
+    assert len(state.models) == 1 and "two clients" in note and note.endswith("stay together")
+
+
 @pytest.mark.slow
 def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):
     method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=9))

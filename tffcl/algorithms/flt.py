@@ -343,6 +343,7 @@ class FLT(Method):
         self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
         self.joining = Traffic.of(signature_transfer(self._signature))
         self._vector = encoder[1]
+        self._doubts = None, ()  # distances in the map, and what their clusters lack
         noise = CentreNoise(**parameters.noise, seed=noise_seed)
         tuning = parameters.fine_tune_epochs, parameters.fine_tune_optimizer, parameters.fine_tune_rate
         how = _centres(model, parameters), FineTuning(*tuning), seed, noise
@@ -444,6 +445,9 @@ class FLT(Method):
         few = int((~state.mask.all(axis=1)).sum()) if self._signature.least_examples > 1 else 0
         note = f"{few} of {len(state.client_ids)} clients sent fewer centres than others, of few different images"
         notes = (f"{note}: a thin signature that says little of them",) if few else ()
+        if state.proximity is not self._doubts[0]:  # many rounds are of the same distances
+            self._doubts = state.proximity, self._relations.doubts(state, _UNIT)
+        notes += self._doubts[1]
         return Views(state.client_ids, state.assignment, metric=metric, moves=moves, notes=notes, **shown)
 
     def exports(self) -> Exports:

@@ -66,7 +66,7 @@ class FLUX(EngineMethod):
         self._how, self._newcomers = parameters, later
         self._collection, self._later_collection = build_stacked_collection(first), build_stacked_collection(later)
         self._grouping, self.joining = (Traffic.of(signature_transfer(each)) for each in (first, later))
-        self._shown = None, None  # descriptors, and the metric view of them
+        self._shown = None, None, ()  # descriptors, the metric view of them, and what the rule says of their distances
 
     def initialize(self, population: Population) -> FLUXState:
         return FLUXState(**self.engine.start(population, np.zeros(len(population), np.int32)))
@@ -119,18 +119,19 @@ class FLUX(EngineMethod):
         if state.descriptors is None:
             note = in_first_rounds(self._how.warm_up_rounds, _ALONE)
             return dataclasses.replace(super().views(state), notes=(note,))
-        of, metric = self._shown
+        of, metric, notes = self._shown
         if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
             apart = distance.squareform(distance.pdist(groupings.scaled(state.descriptors, state.spans)[0])).astype(
                 np.float32
             )
             if "conditional" in state.descriptors:
-                merges = hierarchical.build_dendrogram(apart, "single").merges
-                metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
+                tree, by_gap = hierarchical.build_dendrogram(apart, "single"), self._how.neighbourhood == "gap"
+                metric = MetricView(apart, "scaled descriptors", "euclidean", tree.merges, float(state.eps), "single")
+                one = (groupings.ONE_DISTANCE,) if len(apart) == 2 else ()
+                notes = hierarchical.suggest_threshold(tree).doubts if by_gap else one
             else:  # what all can be compared by is not what the groups were found by
-                metric = MetricView(apart, "scaled descriptors of P(X)", "euclidean")
-            self._shown = state.descriptors, metric
-        notes = (groupings.ONE_DISTANCE,) if len(state.client_ids) == 2 else ()
+                metric, notes = MetricView(apart, "scaled descriptors of P(X)", "euclidean"), ()
+            self._shown = state.descriptors, metric, notes
         return Views(state.client_ids, state.assignment, metric=metric, notes=notes)
 
     def exports(self) -> Exports:

@@ -114,7 +114,7 @@ class OneShotClustering:
         odd = self.remark(signed.whole, proximity) if self.remark else ""
         if signed.halves is None:
             labels, dendrogram, threshold = self.group(proximity, signed.whole)
-            note = self._doubt(proximity, dendrogram)
+            note = "".join(self._doubts(proximity, dendrogram))
             if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
                 kinds = counted(labels.max() + 1, "kind")
                 note = (
@@ -146,12 +146,11 @@ class OneShotClustering:
         cut = groupings.knee_distance(proximity) if self.threshold == KNEE else self.threshold
         return hierarchical.group(proximity, self.linkage, cut, self.num_clusters)
 
-    def _doubt(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram | None) -> str:
-        """Why the rule that was to find clusters shows none, or none that is clear; "" where it does."""
+    def _doubts(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram | None) -> tuple[str, ...]:
+        """Why the rule that was to find clusters shows none, or none that are clear; nothing where it does."""
         if self.threshold == KNEE and len(proximity) == 2:
-            return groupings.ONE_DISTANCE
-        found = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
-        return found.reason if found and not (found.is_clear and found.num_clusters > 1) else ""
+            return (groupings.ONE_DISTANCE,)
+        return self.suggest(proximity, dendrogram).doubts if self.threshold == GAP else ()
 
     def _points(self, *signatures: Mapping) -> np.ndarray | None:
         """What the grouping takes of the last of them, in the terms of the first."""

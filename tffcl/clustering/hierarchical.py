@@ -83,6 +83,11 @@ class Suggestion:
         """Whether the gap stands out, or there is none: then the threshold is advice, and else a place to look at."""
         return self.ratio >= _CLEAR_RATIO or self.num_clusters == 1
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The reason, where it shows no groups or none that are clear; else nothing."""
+        return () if self.is_clear and self.num_clusters > 1 else (self.reason,)
+
 
 def check_proximity(proximity: np.ndarray) -> np.ndarray:
     """Returns the proximity matrix as an array.

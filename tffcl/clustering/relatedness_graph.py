@@ -8,6 +8,7 @@ import numpy as np
 from tffcl.choices import GAP
 from tffcl.clients.large_rows import joined, let_go, slices
 from tffcl.clustering import hierarchical, taskonomy
+from tffcl.display import counted
 
 
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
@@ -79,6 +80,22 @@ class ClientRelatedness:
             return float(self.threshold)
         suggested = suggested_gamma(apart).threshold
         return suggested if suggested > 0 else float(np.nextafter(apart.max(initial=0), np.inf))
+
+    def doubts(self, state, unit: str) -> tuple[str, ...]:
+        """Why the clusters of a state are fewer than asked for, and of what the rule for γ is not sure.
+
+        Args:
+          state: As of `place`, with the clusters as `assignment`.
+          unit: Of the distances.
+        """
+        found, wanted = int(state.assignment.max()) + 1, self.num_clusters or 0
+        fewer = (
+            f"num_clusters is {wanted}, but there {'is' if found == 1 else 'are'} {counted(found, 'cluster')}: clients "
+            f"with the same relatives, nearer than threshold {float(state.gamma):.4g}, stay together",
+        )
+        placed = np.ix_(state.mapped, state.mapped)  # newcomers find γ as it is
+        unsure = suggested_gamma(state.proximity[placed], unit).doubts if self.threshold == GAP else ()
+        return (*(fewer if found < wanted else ()), *unsure)
 
     def place(self, state, centres: np.ndarray, mask: np.ndarray):
         """Places newcomers in the map of the others.
