@@ -305,7 +305,7 @@ ONE = np.ones((3, 1), bool)
     [
         (
             lambda: taskonomy.fit_map(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0),
-            "at least 4 different ones; there are 1",
+            "at least 4 different ones; there are 1: more centres of each client .num_centres. would do",
         ),
         (lambda: taskonomy.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
         (lambda: taskonomy.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),

@@ -357,7 +357,10 @@ def fit_map(
     # Adding 0 turns -0 into 0, which sorts otherwise.
     distinct, place = np.unique(centres[mask].astype(np.float32) + np.float32(0), axis=0, return_inverse=True)
     if len(distinct) < LEAST:
-        raise UserError(f"a map of centres needs at least {LEAST} different ones; there are {len(distinct)}")
+        raise UserError(
+            f"a map of centres needs at least {LEAST} different ones; there are {len(distinct)}: more centres of each "
+            "client (num_centres) would do, or clients whose data differ"
+        )
     reducer = new_reducer(
         len(distinct), seed, num_components=num_components, num_neighbors=num_neighbors, min_dist=min_dist,
         transform_seed=seed,
