@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import pathlib
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -207,7 +208,13 @@ def to_bytes(figure: Figure, format: str) -> bytes:
         look["font.sans-serif"] = [matplotlib.rcParams["font.sans-serif"][0], "sans-serif"]
     with matplotlib.rc_context(look):
         figure.savefig(data, format=format, bbox_inches="tight", pad_inches=0.1, metadata={dated: None})
-    return data.getvalue()
+    return _shortened(data.getvalue()) if format == "svg" else data.getvalue()
+
+
+def _shortened(svg: bytes) -> bytes:
+    """Leaves out a quarter of what Matplotlib writes: beyond two decimals of a point, turns by nothing, indentation."""
+    svg = re.sub(rb' (?:d|x|y|width|height)="[^"]*"', lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]), svg)
+    return re.sub(rb"\n +", b"\n", re.sub(rb' transform="rotate\(-0 [^"]*\)"', b"", svg))
 
 
 def save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
