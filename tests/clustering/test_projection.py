@@ -28,6 +28,7 @@ def test_what_is_near_stays_near_and_the_seed_decides():
     assert not np.array_equal(points, project(distances, seed=1, neighbors=8))
 
 
+@pytest.mark.slow
 def test_few_clients():
     assert np.isfinite(project(two_groups(4)[1], seed=0)).all()
     with pytest.raises(UserError, match="a map of clients needs at least 4 of them; there are 3"):

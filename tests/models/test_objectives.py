@@ -30,7 +30,14 @@ def examples(name):
     return x, y.astype(np.float32 if y.dtype.kind == "f" else np.int32), np.eye(3)[y] if name == "one-hot" else y
 
 
-@pytest.fixture(scope="module", params=OBJECTIVES)
+# The others are of the same losses in other forms.
+QUICK = ("binary", "labels", "numbers", "reconstruction")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES],
+)
 def case(request):
     return request.param, own_objectives.model(request.param)
 

@@ -184,9 +184,10 @@ def test_a_value_that_is_as_good_as_the_best_is_no_better():
     assert "of round 6 in 1 value since" in soon.after_round(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "metric, every, min_delta, sign",
-    [("cluster_accuracy", 2, 0.04, 1), pytest.param("train_loss", 7, 0.3, -1, marks=pytest.mark.slow)],
+    [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)],
 )
 def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(
     go, capsys, metric, every, min_delta, sign

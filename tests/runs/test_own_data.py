@@ -242,6 +242,7 @@ def test_recurrent_models_are_trained(layer, method, tmp_path):
     assert result.predict("sensor 1", test["sensor 1"][0]).shape == (6,)
 
 
+@pytest.mark.slow
 def test_without_test_examples_a_run_has_no_accuracy(regression, clinics, tmp_path, recwarn):
     result = run(build_fedavg(regression, TRAINING), Population.from_arrays(clinics[0]), tmp_path / "run")
     assert (

@@ -202,7 +202,8 @@ def test_resume_keeps_what_is_finished(two_keys, capsys):
     for options in ([], ["--resume"]):
         assert main([*TWO, *SHORT, "--out", str(two_keys), *options]) == 0
         captured = capsys.readouterr()
-        assert captured.err == "nothing to do: all 4 runs are there; --overwrite runs them anew\n"
+        nothing = "nothing to do: all 4 runs are there; --overwrite runs them anew"
+        assert captured.err == f"{nothing}\nmaking the page of 4 runs\n"
         assert "threshold, local epochs  seeds" in captured.out
     assert (place / "summary.json").stat().st_mtime_ns == before
     message = fails(capsys, *TWO, *SHORT, "--set", "train.momentum=0.25", "--out", str(two_keys), "--resume")

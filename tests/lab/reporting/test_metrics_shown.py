@@ -48,6 +48,7 @@ def run(tmp_path_factory, worker):
     return read_run(out)
 
 
+@pytest.mark.slow
 def test_tables_figures_and_page_show_the_metrics_of_a_run(run):
     rows = comparison_table.comparison_rows([run])
     table = comparison_table.to_table(rows)
