@@ -33,9 +33,7 @@ def features(model, x):
     [
         LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5),
         LocalTraining(epochs=1, batch_size=7, learning_rate=0.05, momentum=0.0, weight_decay=0.01),
-        pytest.param(
-            LocalTraining(epochs=4, batch_size=0, learning_rate=0.2, momentum=0.9), marks=pytest.mark.slow
-        ),
+        pytest.param(LocalTraining(epochs=4, batch_size=0, learning_rate=0.2, momentum=0.9), marks=pytest.mark.slow),
         pytest.param(
             LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5, proximal_weight=0.6),
             marks=pytest.mark.slow,

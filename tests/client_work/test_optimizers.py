@@ -101,7 +101,9 @@ def test_an_optimizer_that_looks_at_shapes_trains(digits, model):
     assert np.isfinite(trained.numpy()).all() and np.any(trained != model.initial) and len(state) > 4
 
 
-@pytest.mark.parametrize("kind", ["sgd", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("momentum", "adam"))])
+@pytest.mark.parametrize(
+    "kind", ["sgd", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("momentum", "adam"))]
+)
 def test_longer_gradients_are_shortened(digits, model, kind):
     x, y = digits[0][:45], digits[1][:45]
     training = dataclasses.replace(BASE, learning_rate=0.1, clip_norm=0.3)

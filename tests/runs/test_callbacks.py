@@ -186,8 +186,7 @@ def test_a_value_that_is_as_good_as_the_best_is_no_better():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "metric, every, min_delta, sign",
-    [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)],
+    "metric, every, min_delta, sign", [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)]
 )
 def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(
     go, capsys, metric, every, min_delta, sign
