@@ -31,7 +31,7 @@ def resolved(name):
 
 
 # One that forms disjoint clusters is in test_changes_in_a_run.
-@pytest.fixture(params=["flt", pytest.param("fedsem", marks=pytest.mark.slow)])
+@pytest.fixture(params=["flt", "fedsem"])
 def finished(request, finished_run):
     return finished_run(request.param)
 
@@ -44,11 +44,13 @@ def test_a_run_its_newcomers_and_its_models(finished, kept):
     check_newcomers_and_models(out, 4, kept)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path):
     name, out, whole = finished
     check_resume(resolved(name), out, whole, tmp_path / "again", kept)
 
 
+@pytest.mark.slow
 def test_the_report_shows_relations_and_centres(finished):
     name, out, _ = finished
     assert main(["report", str(out)]) == 0

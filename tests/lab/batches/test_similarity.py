@@ -45,9 +45,8 @@ def angles_between(**pacfl):
     return tffcl.similarity(task)
 
 
-@pytest.mark.parametrize(
-    "preprocess", ["grey", *(pytest.param(each, marks=pytest.mark.slow) for each in ("raw", "centred"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("preprocess", ["grey", "raw", "centred"])
 def test_angles_between_data_sets_are_scipys(sets, preprocess):
     found = angles_between(num_vectors=2, preprocess=preprocess)
     assert found.client_ids.tolist() == list(NAMES)
