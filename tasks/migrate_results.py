@@ -32,8 +32,9 @@ def small_json(results: pathlib.Path):
             write_small_json(file, read_json(file))
     for file in sorted(results.rglob(INDEX)):
         index = read_json(file)
-        cells = {"cells": [{k: v for k, v in cell.items() if k != "set"} for cell in index.get("cells", ())]}
-        write_json(file, {**index, **(cells if "cells" in index else {})}, indent=None)
+        for cell in index.get("cells", ()):
+            cell.pop("set", None)
+        write_json(file, index, indent=None)
 
 
 def small_rounds(results: pathlib.Path):

@@ -428,7 +428,7 @@ def check_exported_files(subject: Subject):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         runpy.run_path(str(to / "run_one_round.py"))["main"]()
-    assert re.search(r"\d+ clients? (moved|kept)", said.getvalue()), said.getvalue()
+    assert re.search(r"^(1 client|([2-9]|\d\d+) clients) (moved|kept)", said.getvalue(), re.M), said.getvalue()
     assert "private mean" not in said.getvalue(), "no export that is checked is of private rounds"
 
 

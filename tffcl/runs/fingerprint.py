@@ -200,10 +200,8 @@ def of_method(method: Method) -> dict:
 
 
 _FACTORIES = (tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory)
-_OWN = (
-    *(numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters),
-    *(tff.learning.optimizers.Optimizer, *_FACTORIES),
-)
+_PARTS = (tff.learning.optimizers.Optimizer, *_FACTORIES)
+_OWN = (numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters, *_PARTS)
 
 
 def _own(given: Mapping) -> dict:
