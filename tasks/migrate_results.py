@@ -25,7 +25,7 @@ def all_settings(results: pathlib.Path):
 
 
 def small_json(results: pathlib.Path):
-    """A kept run's JSON has no line breaks or spaces, which are a third of its characters, and nine digits of a
+    """A kept run's JSON has no line breaks or spaces, which are a third of its characters, and seven digits of a
     fraction; the index of a study has all its digits, and no settings, which are in each run's config.toml."""
     for name in ("summary.json", "newcomers.json", "failed.json"):
         for file in sorted(results.rglob(name)):

@@ -321,8 +321,8 @@ def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1)
 
 
 def write_small_json(path: pathlib.Path, contents: Mapping):
-    """As `write_json`, for files that are kept by the hundred: in one line, and with the digits of `nine_digits`."""
-    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(nine_digits(float(digits))))
+    """As `write_json`, for files that are kept by the hundred: in one line, and fractions with seven digits."""
+    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(f"{float(digits):.7g}"))
     write_json(path, rounded, indent=None)
 
 
