@@ -172,6 +172,18 @@ def test_no_marker_is_cut_by_the_end_of_its_axis(name, values):
     assert min(high - max(values), min(values) - low) > 0.03 * (high - low)
 
 
+def test_seeds_that_ended_in_other_rounds_stand_over_their_own_bytes(runs):
+    # As early stopping by the loss ends them, before any round in which both are evaluated.
+    def ended(run, last):
+        rows = {name: values[:last] for name, values in run.rounds.items()}
+        rows["cluster_accuracy"] = np.where(rows["round"] == last, 0.5, np.nan)
+        return dataclasses.replace(run, rounds=rows)
+
+    both = [ended(run, last) for run, last in zip([run for run in runs if run.method == "pacfl"], (2, 5))]
+    sent = [1e-6 * sum(run.number("traffic", name) for name in ("down_bytes", "up_bytes")) for run in both]
+    np.testing.assert_allclose(rounds.traffic_figure(both).panels[0].lines[0].get_xdata(), sent)
+
+
 @pytest.mark.slow
 def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
     figure = rounds.traffic_figure(runs)

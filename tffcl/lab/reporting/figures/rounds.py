@@ -82,15 +82,15 @@ def formed_anew(run: RunFiles) -> set[int]:
     return numbers if len(numbers) <= _MOST_MARKED else set()
 
 
-def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def over_seeds(runs: Sequence[RunFiles], column: str, where: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns rounds, means and sample standard deviations (ddof=1, NaN of one) over the runs of one method.
 
     Only rounds that all seeds have are used: a mean over fewer of them would jump. Where there is no such round,
-    those that any seed has.
+    those that any seed has. With `where`, of each seed the rounds that have this column.
     """
     series = []
     for run in runs:
-        present = ~np.isnan(run.rounds[column])
+        present = ~np.isnan(run.rounds[where or column])
         values = dict(zip(run.rounds["round"][present].tolist(), run.rounds[column][present].tolist(), strict=True))
         series += [values] if values else []
     if not series:
@@ -174,8 +174,7 @@ def _series(runs: Sequence[RunFiles], metric: Metric, methods: Sequence[str], ov
         rounds, mean, std = over_seeds(own, metric.column)
         finite = np.isfinite(mean)
         if over != ROUND:
-            numbers, places, _ = over_seeds(own, over)
-            rounds = places[np.searchsorted(numbers, rounds)]
+            _, rounds, _ = over_seeds(own, over, where=metric.column)
         if finite.any():
             found[number] = rounds[finite], metric.scale * mean[finite], metric.scale * std[finite]
     return found
