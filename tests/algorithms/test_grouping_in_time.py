@@ -386,3 +386,14 @@ def test_who_comes_after_the_rounds_of_one_model_starts_from_it(tff_worker, mode
     np.testing.assert_array_equal(models_of(method, admitted, clients)[5], warm)
     back, _ = method.next(state, cohort_of(few, [0], 4))
     np.testing.assert_array_equal(models_of(method, back, few)[4], warm)
+
+
+@pytest.mark.slow
+def test_who_joined_while_too_few_could_tell_is_grouped_by_itself_when_it_has_left(tff_worker, model, clients):
+    # Three clients cannot tell whether they differ, six can.
+    method = build_composed(model, TRAINING, ComposedParameters(signature="label_histogram", regroup_every=1))
+    state = method.initialize(clients.restricted([0, 1, 2]))
+    state = method.admit(state, clients.restricted([3, 4, 5]))
+    state, _ = method.next(state, cohort_of(clients, [0], 1))
+    state, metrics = method.next(state, cohort_of(clients.restricted([1, 2, 3, 4, 5]), [1], 2))
+    assert metrics.scalars["formed_anew"] and len(state.met.examples) == 6

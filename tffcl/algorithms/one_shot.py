@@ -271,7 +271,7 @@ class OneShotState(ClusteredState):
       threshold: `float64`, where the tree is cut, in the tree's unit; None without one.
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
       chance: What a self-distance is, where the tree is in units of it; else None.
-      examples: `int32 [N]`, how many examples clients have, where it is.
+      examples: `int32 [N]`, how many examples clients have, where the rule needs them; else None.
       signed_with: `float32 [P]`, the model that clients described their data with; None: the initial one, or none.
       compared: `int32 [N]`, ascending, who these are; None: all clients.
     """
@@ -349,7 +349,7 @@ class OneShot(EngineMethod):
         how, known, whole, old = self.clustering, state.signatures, signed.whole, state.compared
         old, assignment = (state.client_ids, state.assignment) if old is None else (old, state.clusters(old))
         proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))
-        examples = None if state.chance is None else np.concatenate([state.examples, signed.examples])
+        examples = None if state.examples is None else np.concatenate([state.examples, signed.examples])
         scaled = proximity if state.chance is None else proximity / state.chance.between(examples)
         free = np.ones(len(newcomers.client_ids), bool)
         if state.chance is not None:
