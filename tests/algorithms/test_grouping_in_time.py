@@ -154,6 +154,16 @@ def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
 
 
 @pytest.mark.slow
+def test_a_client_sees_its_data_change_whoever_is_in_the_cohort(tff_worker, model, clients):
+    # Decomposed cosines are with directions, which must be those of all: by its own alone it is 0.91 apart, not 1.17.
+    method = composed(model, DISPLACED, grouping="kmeans", metric="decomposed_cosine", regroup_on={"bound": 1.0})
+    state, after = method.initialize(clients), with_data_of(clients, [1, 0, 2, 3, 4, 5])
+    for cohort in ([0], [0, 2], EVERYONE):
+        flagged, _ = method._flagged(state, cohort_of(after, cohort, 2))
+        assert flagged.flags.raised[0] == 1
+
+
+@pytest.mark.slow
 def test_a_loss_is_held_against_the_least_that_was_told(tff_worker, pacfl, clients):
     """Or many small rises would go unseen."""
     method = pacfl(regroup_on={"signal": "loss", "bound": 100.0})

@@ -30,7 +30,7 @@ from tffcl.algorithms.method import (
 )
 from tffcl.algorithms.one_shot import MOST_COMPARED, OneShot, OneShotClustering, OneShotState, Signed
 from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
-from tffcl.choices import GAP, KNEE, SELF
+from tffcl.choices import DECOMPOSED, GAP, KNEE, SELF
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
@@ -190,9 +190,12 @@ class GroupedInTime(Method):
             losses[where] = np.fmin(losses[where], current)
             state = dataclasses.replace(state, losses=losses)
         else:
-            now = self._inner.sign(population, cohort.seed[1], met.signed_with).whole
-            then = {name: rows[where] for name, rows in met.signatures.items()}
-            changed = np.diagonal(self._inner.clustering.distances(then, now)) > bound
+            now, how = self._inner.sign(population, cohort.seed[1], met.signed_with).whole, self._inner.clustering
+            if how.metric == DECOMPOSED:  # by the directions of all, whoever is in the cohort
+                apart = how.distances(met.signatures, now)[where]
+            else:
+                apart = how.distances({name: rows[where] for name, rows in met.signatures.items()}, now)
+            changed = np.diagonal(apart) > bound
         flags = state.flags.with_changed(where[changed], cohort.seed[1])
         return dataclasses.replace(state, flags=flags), len(ids)
 
