@@ -14,7 +14,7 @@ from tests.lab.reporting.test_report import Page, assert_stands_alone
 from tests.runs.finished_runs import rows_of
 from tffcl.errors import UserError
 from tffcl.files import csv_text
-from tffcl.lab.reporting import figures, sweeps
+from tffcl.lab.reporting import figures, report_figures, sweeps
 from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import run_files
@@ -89,6 +89,28 @@ def test_statistics_over_rounds_and_seeds(with_errors):
     assert over.mean == pytest.approx((np.std(first, ddof=1) + np.std(second, ddof=1)) / 2)
     assert point.row.stats["cluster_accuracy_percent"].mean == pytest.approx(20.5)
     assert point.row.stats["cluster_accuracy_percent"].std == pytest.approx(1 / math.sqrt(2))
+
+
+def test_the_maps_are_of_the_same_clients_and_of_one_seed(with_errors):
+    def sent(run, count=18):
+        found = run_files.Representations(np.arange(count), np.random.default_rng(0).normal(size=(count, 2)))
+        clients = run.clients
+        own = {name: getattr(clients, name)[:count] for name in ("client_id", "true_cluster", "cluster")}
+        return dataclasses.replace(
+            run, clients=dataclasses.replace(clients, **own), representations=found, history={1: own["cluster"]}
+        )
+
+    def drawn(*points):
+        return report_figures.OF_SWEEP[-1].draw(dataclasses.replace(sweep, points=points))
+
+    sweep = sweeps.read_sweep(with_errors)
+    first, second = (dataclasses.replace(each, runs=[*map(sent, each.runs)]) for each in sweep.points[:2])
+    titles = ["3 true groups", *(f"beta, local epochs 0.5, {epochs}: 3 clusters" for epochs in (5, 1))]
+    assert [axes.get_title() for axes in drawn(first, second).axes if axes.get_visible()] == titles
+    fewer = dataclasses.replace(second, runs=[sent(run, 12) for run in second.runs])
+    assert drawn(first, fewer) is None  # as of a sweep over how many clients there are
+    failed = dataclasses.replace(second, runs=second.runs[1:])  # whose first seed failed
+    assert [axes.get_title() for axes in drawn(first, failed).axes if axes.get_visible()] == titles[:2]
 
 
 def test_a_copied_run_is_no_further_seed(with_errors, tmp_path):

@@ -16,6 +16,7 @@ from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.runs.run_files import RunFiles, by_method
 
 ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
+_WHO = ("client_id", "true_cluster")
 _BAND = {
     "seeds": " The line is the mean over the seeds, the band is ± their sample standard deviation, the ± of the table."
 }
@@ -120,11 +121,17 @@ def _representations(run: RunFiles) -> ReportFigure | None:
 
 
 def _maps(sweep: Sweep) -> ReportFigure | None:
-    """The clusters of the first seed at each point, for methods whose clients sent vectors."""
-    firsts = {f"{sweep.title} {point.row.algorithm}": point.runs[0] for point in sweep.points if point.runs}
-    if not all(run.representations is not None and run.history for run in firsts.values()):
-        return None
-    return maps.settings_figure(firsts, next(iter(firsts.values())).clients.true_groups)
+    """The clusters of the first seed at each point, for methods whose clients sent vectors; only where the clients and
+    their true groups are the same at each, for the colours are those of the first point's."""
+    first = sweep.runs[0]
+    points = [(point, run) for point in sweep.points for run in point.runs if run.seed == first.seed]
+    for _, run in points:
+        if run.representations is None or not run.history:
+            return None
+        if any(not np.array_equal(getattr(run.clients, name), getattr(first.clients, name)) for name in _WHO):
+            return None
+    runs = {f"{sweep.title} {point.row.algorithm}": run for point, run in points}
+    return maps.settings_figure(runs, first.clients.true_groups)
 
 
 OF_RUNS = (
