@@ -321,6 +321,10 @@ def test_labels_are_drawn_once_for_the_same_clusters(comparison_path):
     assert re.findall(r'data-name="labels-(.*?)"', page) == ["fedavg", "pacfl"]
     assert "The clusters are those of fedavg; who holds which labels is shown there." in page
     assert "The clusters are those of fedavg." in render([fedavg, same, pacfl], [], comparison_path)
+    # The first run of a method whose first seed failed.
+    other = dataclasses.replace(same, summary={**same.summary, "seed": 5})
+    page = render([fedavg, other, pacfl], pictures, comparison_path)
+    assert re.findall(r'data-name="labels-(.*?)"', page) == ["fedavg", "fedprox", "pacfl"]
 
 
 @pytest.mark.slow

@@ -74,8 +74,8 @@ def _shown(metric: Metric, value: float) -> Cell:
 
 
 def same_clusters(one: RunFiles, other: RunFiles) -> bool:
-    """Says whether two runs have put the same clients together."""
-    if not np.array_equal(one.clients.client_id, other.clients.client_id):
+    """Says whether two runs have put the same clients together; those of another seed hold other data."""
+    if one.seed != other.seed or not np.array_equal(one.clients.client_id, other.clients.client_id):
         return False
     pairs = len({*zip(one.clients.cluster.tolist(), other.clients.cluster.tolist(), strict=True)})
     return pairs == len(np.unique(one.clients.cluster)) == len(np.unique(other.clients.cluster))
