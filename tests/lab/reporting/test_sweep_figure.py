@@ -280,3 +280,8 @@ def test_damage_of_a_run_and_a_sweep_without_one_are_no_damage_of_the_index(tmp_
         (run / "summary.json").unlink()
     with pytest.raises(UserError, match=r"^no run in [^ ]* is finished; "):
         sweeps.read_sweep(tmp_path)
+    for run in runs:
+        (run / "failed.json").write_text('{"seed": 0, "reason": "it diverged"}')
+    assert not sweeps.read_sweep(tmp_path).runs
+    with pytest.raises(UserError, match=r"^no run in [^ ]* is finished: 1 seed 0 failed: it diverged"):
+        write_report(tmp_path)

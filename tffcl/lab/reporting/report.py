@@ -172,6 +172,8 @@ def _further(name: str, formats: Sequence[str], table: Table) -> dict[str, str]:
 
 def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     sweep = sweeps.read_sweep(path)
+    if not sweep.runs:
+        raise UserError(f"no run in {path} is finished: {next(each for row in sweep.rows for each in row.failures)}")
     pictures = report_figures.sweep_pictures(sweep, formats)
     return pictures, {
         SWEEP_TABLE: sweeps.plain_table(sweep).to_csv(),
