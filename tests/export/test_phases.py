@@ -117,7 +117,8 @@ def flt(model, **how):
         ),
         (
             lambda model: parts.build_stocfl(model, TRAINING, parts.StoCFLParameters(linkage="centroid")),
-            "before every round, .* cosine is above 0.5 merge .*linkage centroid and the representation members.*; "
+            "before every round, .* cosine is above 0.5 merge .*linkage centroid and the representation members.*"
+            "the mean one, by how many members have trained each .*; "
             "newcomers to a run .* a new one, which starts from the nearest one's model",
         ),
         (

@@ -417,9 +417,10 @@ class StoCFL(Method):
 _MERGES = (
     "before every round, when those of its clients that are in their first one have signed: each of these is a cluster "
     "of its own, those whose cosine is above {threshold} merge (Python, tffcl.clustering.stochastic, with the linkage "
-    "{linkage} and the representation {representation}), and so do their models: the {model_merge} one; a cluster that "
-    "has not trained yet starts from the {start} model; newcomers to a run sign when they join: each is in the nearest "
-    "cluster, or below {threshold} in a new one, which starts from the nearest one's model"
+    "{linkage} and the representation {representation}), and so do their models: the {model_merge} one, by how many "
+    "members have trained each (`known.trained` of clustering/state.npz); a cluster that has not trained yet starts "
+    "from the {start} model; newcomers to a run sign when they join: each is in the nearest cluster, or below "
+    "{threshold} in a new one, which starts from the nearest one's model"
 )
 _TRAINS = "row 0 of models is nobody's key; after a round the coordinator puts global_model there"
 _IN_A_CHAIN = (
