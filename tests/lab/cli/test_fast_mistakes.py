@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.lab.reporting.conftest import write_run
 from tffcl.lab.cli.main import main
 
@@ -175,8 +177,15 @@ def test_an_unknown_task_names_five(capsys):
     assert said.count(", ") == 4 and len(said) < 300
 
 
-def test_a_study_takes_workers_and_memory():
+@pytest.mark.parametrize("command", [["study", "pacfl_table2"], SWEEP])
+def test_studies_and_sweeps_take_workers_and_memory(command):
     from tffcl.lab.cli.main import build_parser
 
-    found = build_parser().parse_args(["study", "pacfl_table2", "--workers", "h:1", "--memory", "2GB"])
+    found = build_parser().parse_args([*command, "--workers", "h:1", "--memory", "2GB"])
     assert (found.workers, found.memory) == ("h:1", "2GB")
+
+
+@pytest.mark.parametrize("select", [[], ["--select", "cluster", "--set", "dataset.validation=0.1"]])
+def test_a_sweep_asks_the_workers_that_it_is_given(tmp_path, capsys, select):
+    assert main([*SWEEP, *select, "--out", str(tmp_path / "out"), "--workers", "127.0.0.1:1"]) == 2
+    assert "127.0.0.1:1" in capsys.readouterr().err

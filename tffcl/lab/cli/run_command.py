@@ -117,6 +117,7 @@ def add_sweep(parser):
     fresh = "with --select: to test with (default: 3)"
     parser.add_argument("--fresh-seeds", type=int, metavar="N", help=fresh)
     shared.add_out_options(parser)
+    shared.add_worker_options(parser)
 
 
 def sweep(options) -> int:
@@ -140,7 +141,7 @@ def sweep(options) -> int:
         options.task, options.algorithm, axes, seeds=shared.parse_seeds(options.seeds), overrides=overrides
     )
     out = options.out or _default_out("sweep", options, axes)
-    summaries = sweep.run_plan(planned, out, **_how(options))
+    summaries = sweep.run_plan(planned, out, workers=shared.workers(options), **_how(options))
     shared.print_report(out, options)
     return 1 if None in summaries else 0
 
@@ -166,7 +167,7 @@ def _search(options, overrides: Mapping, source, texts) -> int:
         axes = [sweep.parse_axis(text, source, option) for option, text in texts]
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=seeds, overrides=overrides, points=points)
     out = options.out or _default_out("search", options, axes)
-    found = search.run_search(planned, out, chosen, **_how(options))
+    found = search.run_search(planned, out, chosen, workers=shared.workers(options), **_how(options))
     print(repr(found))
     return 1 if None in found else 0
 
