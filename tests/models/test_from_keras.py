@@ -357,6 +357,10 @@ class OwnStep(tf.keras.Sequential):
             "has a train_step of its own, which clients do not run",
         ),
         (
+            lambda: of_keras(layers.Dense(8, dtype="mixed_float16", input_shape=(30,)), layers.Dense(2)),
+            r"dense\w* of the Keras model sequential\w* computes in float16, .*mixed_bfloat16",
+        ),
+        (
             lambda: of_keras(layers.Dense(2, batch_input_shape=(12, 30))),
             "takes batches of 12 alone; .* leave batch_input_shape",
         ),

@@ -227,8 +227,8 @@ def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.
 
 
 def _check_trainable(keras_model: tf.keras.Model):
-    """Raises UserError for a model of several outputs, of batches of one size, or one that is trained otherwise than by
-    its loss."""
+    """Raises UserError for a model of several outputs, of batches of one size, of layers in float16, or one that is
+    trained otherwise than by its loss."""
     if len(keras_model.outputs or [0]) > 1:
         raise UserError(
             f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
@@ -247,6 +247,12 @@ def _check_trainable(keras_model: tf.keras.Model):
         raise UserError(
             f"the Keras model {keras_model.name} has a train_step of its own, which clients do not run: what is lost "
             "belongs into the loss, add_loss or a regularizer, and the step is that of LocalTraining"
+        )
+    half = [layer.name for layer in keras_model._flatten_layers() if layer.compute_dtype == "float16"]
+    if half:
+        raise UserError(
+            f"{half[-1]} of the Keras model {keras_model.name} computes in float16, in which small gradients are 0: "
+            "Keras's fit scales the loss against it, which clients do not; dtype=\"mixed_bfloat16\" needs no scale"
         )
 
 

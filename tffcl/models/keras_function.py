@@ -348,7 +348,7 @@ def _check_rebuilt(name: str, keras_model: tf.keras.Model, x_spec, rebuilt: Call
         except Exception:  # a user's own layer need not take numbers that are made up
             return
         outputs, penalty, _ = rebuilt(x)
-    half = any(each.compute_dtype in ("float16", "bfloat16") for each in keras_model._flatten_layers())
+    half = any(each.compute_dtype == "bfloat16" for each in keras_model._flatten_layers())
     cure = "give from_keras, in the place of the model, a function that builds it, each time the same"
     if not _alike(outputs, given, half):
         raise UserError(
