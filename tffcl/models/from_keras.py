@@ -252,7 +252,7 @@ def _check_trainable(keras_model: tf.keras.Model):
     if half:
         raise UserError(
             f"{half[-1]} of the Keras model {keras_model.name} computes in float16, in which small gradients are 0: "
-            "Keras's fit scales the loss against it, which clients do not; dtype=\"mixed_bfloat16\" needs no scale"
+            'Keras\'s fit scales the loss against it, which clients do not; dtype="mixed_bfloat16" needs no scale'
         )
 
 
