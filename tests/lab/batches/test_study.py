@@ -750,6 +750,16 @@ def test_a_trial_that_fails_for_a_passing_reason_is_tried_again_before_anything_
     assert study.run_study(tuned(tmp_path), out) == 0 and quick == [0.1, 0.2, 0.2]
 
 
+def test_trials_of_two_cells_whose_names_make_one_directory_are_apart(tmp_path, quick):
+    text = f'{TUNED}[rows."Fed Avg"]\nmethod = "fedavg"\ntune = {{learning_rate = [0.1, 0.2]}}\n'
+    text += '[rows."Fed-Avg"]\nmethod = "fedavg"\ntune = {learning_rate = [0.3, 0.4]}\n'
+    text += '[rows."Fed (Avg)"]\nmethod = "fedprox"\ntune = {learning_rate = [0.6, 0.5]}\n'
+    assert study.run_study(tuned(tmp_path, text), tmp_path / "out") == 0
+    noted = json.loads((tmp_path / "out" / "results" / "batch.json").read_text())["tuned"]
+    best = {name: max(point["validation"] for point in each["points"]) for name, each in noted.items()}
+    assert best == {"digits/FedAvg": 0.2, "digits/Fed Avg": 0.2, "digits/Fed-Avg": 0.4, "digits/Fed (Avg)": 0.6}
+
+
 def test_a_check_computes_what_was_taken_from_the_kept_results(tmp_path, quick):
     planned = study.plan(study_file.load_study("demo_digits"), only=["digits/FedAvg"], seeds=[0])
     assert study.run_study(planned, tmp_path) == 0 and not quick

@@ -315,7 +315,8 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     if error := configs.never_happens(config):
         raise UserError(f"{cell.name} is tuned with a share of its rounds, {tuning.rounds:g} of [tuning]: {error}")
     title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in values.items())}"
-    place = pathlib.PurePath(RUNS, _TRIALS, slug(cell.column), slug(cell.row), str(number), f"seed-{tuning.seed}")
+    own = _own_places(planned.study.cells)[cell.name]  # names that make one directory are apart
+    place = pathlib.PurePath(RUNS, _TRIALS, own, str(number), f"seed-{tuning.seed}")
     return Job(config, place, title)
 
 
