@@ -760,6 +760,18 @@ def test_trials_of_two_cells_whose_names_make_one_directory_are_apart(tmp_path, 
     assert best == {"digits/FedAvg": 0.2, "digits/Fed Avg": 0.2, "digits/Fed-Avg": 0.4, "digits/Fed (Avg)": 0.6}
 
 
+def test_what_a_command_sets_is_not_chosen_by_trials(tmp_path, quick):
+    tuned(tmp_path)
+    for place, overrides in enumerate(
+        ({"train": {"learning_rate": 0.7}}, {"algorithms": {"fedavg": {"learning_rate": 0.6}}})
+    ):
+        out = tmp_path / f"out{place}"
+        planned = study.plan(study_file.load_study(tmp_path / "tuned.toml"), overrides=overrides)
+        assert study.run_study(planned, out) == 0 and quick == [0.7, 0.6][: place + 1]
+        noted = json.loads((out / "results" / "batch.json").read_text())
+        assert noted["cells"][0]["tuned"] == noted["tuned"] == {}
+
+
 def test_a_check_computes_what_was_taken_from_the_kept_results(tmp_path, quick):
     planned = study.plan(study_file.load_study("demo_digits"), only=["digits/FedAvg"], seeds=[0])
     assert study.run_study(planned, tmp_path) == 0 and not quick

@@ -97,6 +97,7 @@ def plan(
     if len(cells) < len(study.cells):
         known = _shared_places(study, own_places, cells, lambda cell: resolve(cell, seeds[0], rounds, overrides or {}))
     for number, cell in enumerate(cells):
+        cells[number] = cell = _without_set(cell, overrides or {})
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
             cells[number] = cell = dataclasses.replace(cell, missing=str(error))
@@ -111,6 +112,18 @@ def plan(
             if cell.measure.startswith("unseen_"):
                 jobs[own] = dataclasses.replace(job, newcomers=True)
     return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(jobs.values()))
+
+
+def _without_set(cell: Cell, overrides: Mapping) -> Cell:
+    """The cell, which chooses no setting that the command sets: it would note a value that no run has."""
+    own = [overrides.get("train", {}), overrides.get("algorithms", {}).get(cell.method, {})]
+
+    def is_set(key: str) -> bool:
+        section, _, name = key.rpartition(".")
+        of_method = section in ("", "train", f"algorithms.{cell.method}")
+        return any(name in table for table in (own if of_method else [overrides.get(section, {})]))
+
+    return dataclasses.replace(cell, tune={key: values for key, values in cell.tune.items() if not is_set(key)})
 
 
 def _check_measured(cell: Cell, config: RunConfig):
