@@ -22,8 +22,9 @@ from tffcl.lab.datasets.loaders import scikit_learn
 from tffcl.lab.datasets.loaders.own import load_folders, load_table
 from tffcl.lab.datasets.partitions.mixed import mixture
 from tffcl.lab.tasks import exports
-from tffcl.lab.tasks.build import load_run
+from tffcl.lab.tasks.build import load_data, load_run
 from tffcl.lab.tasks.populations import build_population
+from tffcl.lab.tasks.resolve import resolve
 from tffcl.lab.tasks.task_file import load_task
 
 TASK = """
@@ -239,6 +240,17 @@ def test_pictures_of_ones_own_are_measured_where_they_train(tmp_path):
     np.testing.assert_allclose(found.mean, x[:30].mean() / 255, rtol=1e-6)
     whole = load_federated(asked, {"name": "by_owner"}, seed=0)
     np.testing.assert_allclose(whole.mean, x.mean() / 255, rtol=1e-6)
+
+
+def test_a_file_that_is_written_anew_is_read_anew(table, tmp_path):
+    """As in a notebook, whose process goes on; of the runs of a comparison it is read once."""
+    (tmp_path / "clinics.toml").write_text(TASK.format(path=tmp_path / "clinics.csv"))
+    config, frame = resolve(tmp_path / "clinics.toml", "fedavg"), pandas.read_csv(table.parent / "clinics.csv")
+    frame.to_csv(tmp_path / "clinics.csv", index=False)
+    before = load_data(config)
+    assert load_data(config) is before
+    frame.iloc[::2].to_csv(tmp_path / "clinics.csv", index=False)
+    assert len(load_data(config).train) < len(before.train)
 
 
 def test_what_a_builder_of_ones_own_has_measured_stays():

@@ -2,6 +2,7 @@
 its models, and what they answer."""
 
 import dataclasses
+import os
 import pathlib
 
 import numpy as np
@@ -17,6 +18,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.datasets.storage import expanded
 from tffcl.lab.tasks.populations import drifted_in, population_in
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_own, load_run_config
 from tffcl.lab.tasks.settings import OF_UPLOADS
@@ -38,7 +40,8 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
     joining = (config.newcomers, config.seed) if config.newcomers.any else ()
     _use_own(config)
     tables = dict(config.dataset), dict(config.partition)
-    wanted = (*tables, stream(config.seed, "partition"), data_dir, joining, config.directory)
+    drawn = stream(config.seed, "partition")
+    wanted = (*tables, drawn, data_dir, joining, config.directory, _written(config.dataset.get("path")))
     if wanted not in _loaded[:1]:
         _loaded.clear()  # two data sets at a time could be too much memory
         _loaded[:] = (
@@ -46,6 +49,13 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
             load_federated(wanted[0], wanted[1], seed=wanted[2], data_dir=data_dir, participants=config.participants),
         )
     return _loaded[1]
+
+
+def _written(path: object) -> list[tuple]:
+    """What files of the user's own are told by, which somebody in a notebook writes anew between two runs."""
+    place = expanded(path).absolute() if isinstance(path, str) else None
+    there = [place, *sorted(place.rglob("*"))] if place and os.path.exists(place) else []  # else its reader says why
+    return [(each, (about := each.lstat()).st_size, about.st_mtime_ns) for each in there]
 
 
 def _use_own(config: RunConfig):
