@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
+from tffcl.lab.datasets import preparation
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
 from tffcl.lab.datasets.loaders import scikit_learn, texts
@@ -110,6 +111,14 @@ def test_numbers_are_drawn_for_a_subset_the_server_and_validation():
     assert found.label_counts() is None and same(found.train, again.train)
     with pytest.raises(UserError, match="validation is 0.001, which is no example of any client; give a larger share"):
         load_federated({**asked, "validation": 0.001}, DEVICES, seed=3)
+
+
+def test_an_example_that_a_client_holds_several_times_is_not_trained_on_and_validated_with():
+    """As of a partition of one's own that repeats what there is little of."""
+    held = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3]), np.array([5, 5, 5])
+    train, validation = preparation.hold_out_validation(held, seed=0, validation=0.3)
+    assert not set(train[0]) & set(validation[0]) and len(train[0]) + len(validation[0]) == 10 > len(train[0])
+    assert train[1].tolist() == [5, 5, 5] and not len(validation[1])
 
 
 def test_labels_of_a_text_are_its_characters_one_later():

@@ -169,7 +169,8 @@ def hold_out_validation(
     Args:
       train: Indices into the training examples, `int [n]`, of each client.
       seed: Decides which examples.
-      validation: The share, rounded to examples; every client keeps at least one to train on. 0 holds none out.
+      validation: The share, rounded to different examples; every client keeps at least one to train on. 0 holds none
+        out.
 
     Returns:
       The same of each client for training and for validation; of nobody for validation where it holds none out.
@@ -189,8 +190,10 @@ def hold_out_validation(
 
 
 def _parted(index: np.ndarray, share: float, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Training and validation examples of one client, in their order."""
-    count = min(round(share * len(index)), len(index) - 1)
-    chosen = np.zeros(len(index), bool)
-    chosen[np.random.default_rng(seed).choice(len(index), count, replace=False)] = True
+    """Training and validation examples of one client, in their order; one that it holds several times is of one kind
+    alone."""
+    places = np.sort(np.unique(index, return_index=True)[1])  # where each example is for the first time
+    count = min(round(share * len(places)), len(places) - 1)
+    held = index[places[np.random.default_rng(seed).choice(len(places), count, replace=False)]]
+    chosen = np.isin(index, held)
     return index[~chosen], index[chosen]
