@@ -254,6 +254,10 @@ def test_shifted_gives_each_client_as_many_examples_of_its_part_as_are_asked_for
     assert len(held) == 1 and held.pop() > 320 and {len(part) for part in split.train} == {320}
     assert all(set(few) <= set(all_of_it) for few, all_of_it in zip(split.train, whole.train))
     assert sum(map(len, split.test)) == sum(map(len, whole.test))
+    # At random also where the set is in the order of its classes, of which the first ones would be all.
+    ordered = labelled(np.sort(balanced(800)))
+    few = shifted(ordered, seed=0, clients=8, examples_per_client=len(whole.train[0]) // 2)
+    assert all(len(np.unique(ordered.train.y[part])) == ordered.num_classes for part in few.train)
     with pytest.raises(UserError, match=f"examples_per_client is 9999; a client's part has {len(whole.train[0])}"):
         shifted(labelled(balanced(800)), seed=0, clients=8, examples_per_client=9999)
 

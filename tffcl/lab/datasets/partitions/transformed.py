@@ -194,6 +194,7 @@ def _grouped(dataset, transforms, what, *, seed, clients, reuse, test, each=None
     # With reuse every group has the test images to itself; without, a test image too is used once.
     of_client = groups if reuse else np.zeros(clients, int)
     domains = Domains(of_client, [np.arange(len(dataset.test))] * (len(transforms) if reuse else 1))
-    train = [joined([part[:each]]) for part in parts]
+    few = parts if each is None else [rng.permutation(part)[:each] for part in parts]  # parts are in the set's order
+    train = [joined([part]) for part in few]
     of_each = [transforms[group] for group in groups]
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, transforms=of_each, domains=domains)
