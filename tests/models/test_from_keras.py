@@ -444,6 +444,10 @@ class OwnStep(tf.keras.Sequential):
             "input_spec is .* it must be two tf.TensorSpec",
         ),
         (
+            lambda: of_keras(two(), input_spec=([tf.TensorSpec([None, 30])] * 2, tf.TensorSpec([None], tf.int32))),
+            "input_spec of x is .* several inputs are given by their names",
+        ),
+        (
             lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int32))),
             "only its leading batch dimension",
         ),

@@ -305,6 +305,12 @@ def _example_specs(input_spec, objective: str | None) -> tuple[Any, tf.TensorSpe
         raise UserError(
             f"input_spec is {input_spec}; it must be two tf.TensorSpec, (x, y), each with a leading batch dimension"
         )
+    inputs = parts["x"].values() if isinstance(parts["x"], Mapping) else [parts["x"]]
+    if not all(isinstance(each, tf.TensorSpec) for each in inputs):
+        raise UserError(
+            f"input_spec of x is {parts['x']}; several inputs are given by their names, as clients hold them: "
+            '{"image": tf.TensorSpec(...), "age": tf.TensorSpec(...)}'
+        )
     for key, spec in [*(("x", leaf) for leaf in tf.nest.flatten(parts["x"])), ("y", parts["y"])]:
         inner = spec.shape[1:] if spec.shape.rank else None
         if inner is None or not inner.is_fully_defined():
