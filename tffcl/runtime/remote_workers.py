@@ -410,8 +410,8 @@ def use_workers(remote: RemoteWorkers) -> WorkersContext:
         wanted = 'a tffcl.RemoteWorkers, as RemoteWorkers.parse("host:10000,...") makes one'
         raise UserError(f"workers is of {type(remote).__name__}; it must be {wanted}")
     known = _current.workers if _current else []
-    there = [worker for worker in known if _still_there(worker)]
-    if not there or [worker.address for worker in known] != list(remote.addresses):
+    same = [worker.address for worker in known] == list(remote.addresses)  # else nobody waits for those of before
+    if not (same and [worker for worker in known if _still_there(worker)]):
         workers = [RemoteWorker(address, remote.silence) for address in remote.addresses]
         for worker in workers:
             worker.connect()
