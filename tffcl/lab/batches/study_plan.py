@@ -226,8 +226,11 @@ def tuned(
         or a value is wrong.
     """
     cells = [cell for cell in planned.cells if cell.tune and not cell.missing]
+    own = _own_places(planned.study.cells)  # names that make one directory are apart
     jobs = {
-        cell.name: [_trial(cell, values, number, planned) for number, values in enumerate(points(cell))]
+        cell.name: [
+            _trial(cell, values, own[cell.name] / f"{each}", planned) for each, values in enumerate(points(cell))
+        ]
         for cell in cells
     }
     marks = {cell.name: mark(cell, planned) for cell in cells}
@@ -315,8 +318,8 @@ def _able(tried: Sequence[Mapping]) -> list[Mapping]:
     return [point for point in tried if point["validation"] is not None and not as_wild(point["values"])]
 
 
-def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
-    """The run of one point of a cell."""
+def _trial(cell: Cell, values: Mapping, own: pathlib.PurePath, planned: StudyPlan) -> Job:
+    """The run of one point of a cell, in a directory of its own below that of trials."""
     tuning = cell.tuning
     config = resolve(cell, tuning.seed, planned.rounds, task_file.overridden(planned.overrides, _nested(values)))
     if not config.has_validation:
@@ -328,9 +331,7 @@ def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
     if error := configs.never_happens(config):
         raise UserError(f"{cell.name} is tuned with a share of its rounds, {tuning.rounds:g} of [tuning]: {error}")
     title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in values.items())}"
-    own = _own_places(planned.study.cells)[cell.name]  # names that make one directory are apart
-    place = pathlib.PurePath(RUNS, _TRIALS, own, str(number), f"seed-{tuning.seed}")
-    return Job(config, place, title)
+    return Job(config, pathlib.PurePath(RUNS, _TRIALS, own, f"seed-{tuning.seed}"), title)
 
 
 def _nested(values: Mapping) -> Mapping:
