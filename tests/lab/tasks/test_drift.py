@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tffcl.clients import cohort
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import resolve
@@ -82,6 +83,25 @@ def test_a_part_of_the_examples_is_exchanged(rotated):
         np.testing.assert_array_equal(after.true_groups != rotated.true_groups, moved & np.isin(range(12), chosen))
 
 
+def test_a_part_is_of_all_classes_and_grows():
+    """Where a client's examples are in the order of their classes, the first half would be of some of them alone."""
+    data = load_federated({"name": "digits"}, {"name": "dirichlet", "clients": 4, "alpha": 1.0}, seed=0)
+    ordered = tuple(held[np.argsort(data.train.y[held], kind="stable")] for held in data.train_indices)
+    data = dataclasses.replace(data, train_indices=ordered)
+    client, source = 1, passed_on(data, np.arange(4))
+    whole, before = data.train_indices[source[client]], np.array([], int)
+    for share in (0.25, 0.5, 0.75):
+        after = exchanged(data, source, share, seed=3)
+        taken = after.train_indices[client][np.isin(after.train_indices[client], whole)]
+        assert np.isin(before, taken).all()
+        before = taken
+        for each in np.unique(data.train.y[whole]):
+            count = np.sum(data.train.y[whole] == each)
+            assert abs(np.sum(data.train.y[taken] == each) - share * count) <= 3 * np.sqrt(count)
+        everything = [np.sort(np.concatenate(each.train_indices)) for each in (data, after)]
+        np.testing.assert_array_equal(*everything)
+
+
 @pytest.mark.parametrize(
     "how, changes",
     [
@@ -110,8 +130,9 @@ def test_which_share_of_their_data_clients_have_exchanged_in_a_round(rotated, ho
     config = resolve.resolve("demo_digits", "fedavg", overrides=overrides)
     clients = drifting(config, rotated) if "clients" in how else np.arange(12)
     source = passed_on(rotated, clients) if "clients" in how else next_groups(rotated)
+    seed = cohort.stream(config.seed, "drift")
     for number, share in shares.items():
-        (found, versions), expected = drifted_in(config, rotated, number), exchanged(rotated, source, share)
+        (found, versions), expected = drifted_in(config, rotated, number), exchanged(rotated, source, share, seed=seed)
         for kind in ("train_indices", "test_indices", "validation_indices"):
             for own, wanted in zip(getattr(found, kind), getattr(expected, kind) if share else getattr(rotated, kind)):
                 np.testing.assert_array_equal(own, wanted)

@@ -98,7 +98,8 @@ def drifted_in(
     if how.pattern == "recurrent" and changes % 2 == 0:
         return federated, versions
     share = changes / how.steps if how.pattern == "incremental" else 1.0
-    return exchanged(federated, passed_on(federated, clients), share), versions
+    seed = cohort.stream(config.seed, "drift")
+    return exchanged(federated, passed_on(federated, clients), share, seed=seed), versions
 
 
 def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:
@@ -173,26 +174,32 @@ def next_groups(federated: FederatedDataset) -> np.ndarray:
     return source
 
 
-def exchanged(federated: FederatedDataset, source: np.ndarray, share: float = 1.0) -> FederatedDataset:
+def exchanged(
+    federated: FederatedDataset, source: np.ndarray, share: float = 1.0, *, seed: int = 0
+) -> FederatedDataset:
     """Returns who holds what when clients hold the data of others: train, test, validation and true group.
 
     Args:
       federated: Who holds what before.
       source: `int [N]`, whose data each holds.
-      share: Of the other's examples so many, the first, and of its own the rest; the group is the other's from a half
-        on.
+      share: Of the other's examples so many, and of its own the rest; the group is the other's from a half on.
+      seed: Decides which examples, if not all: those of a smaller share are among those of a larger one.
     """
 
     def held(indices):
         if indices is None or share == 1:
             return indices and tuple(indices[other] for other in source)
 
-        def part(own, others):
-            ends = round(share * len(own)), round(share * len(others))
-            return np.concatenate([others[: ends[1]], own[ends[0] :]])
+        def parts(client):
+            # At random: a partition may have a client's examples in the order of their classes.
+            drawn = np.random.default_rng([seed, client]).permutation(indices[client])
+            return np.split(drawn, [round(share * len(drawn))])
 
-        pairs = enumerate(zip(indices, source))
-        return tuple(own if other == client else part(own, indices[other]) for client, (own, other) in pairs)
+        pairs = enumerate(source)
+        return tuple(
+            indices[client] if other == client else np.concatenate([parts(other)[0], parts(client)[1]])
+            for client, other in pairs
+        )
 
     truth = federated.true_groups
     return dataclasses.replace(
