@@ -25,7 +25,7 @@ def all_settings(results: pathlib.Path):
 
 
 def small_json(results: pathlib.Path):
-    """A kept run's JSON has no line breaks or spaces, which are a third of its characters, and seven digits of a
+    """A kept run's JSON has no line breaks or spaces, which are a third of its characters, and five digits of a
     fraction; the index of a study has all its digits, and no settings, which are in each run's config.toml."""
     for name in ("summary.json", "newcomers.json", "failed.json"):
         for file in sorted(results.rglob(name)):
@@ -38,7 +38,7 @@ def small_json(results: pathlib.Path):
 
 
 def small_rounds(results: pathlib.Path):
-    """A kept run's rounds have six digits of a fraction."""
+    """A kept run's rounds have five digits of a fraction."""
     for file in sorted(results.rglob("rounds.csv")):
         write_small_numbers(file, read_table(file, ["round"]))
 

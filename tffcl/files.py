@@ -321,19 +321,19 @@ def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1)
 
 
 def write_small_json(path: pathlib.Path, contents: Mapping):
-    """As `write_json`, for files that are kept by the hundred: in one line, and fractions with seven digits."""
-    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(f"{float(digits):.7g}"))
+    """As `write_json`, for files that are kept by the hundred: in one line, and fractions with five digits."""
+    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(f"{float(digits):.5g}"))
     write_json(path, rounded, indent=None)
 
 
 def write_small_numbers(path: pathlib.Path, table: Table):
-    """Writes a table of numbers that is kept by the hundred: fractions with six digits, whole numbers with all.
+    """Writes a table of numbers that is kept by the hundred: fractions with five digits, whole numbers with all.
 
     Raises:
       UserError: If a cell is no number.
     """
     pairs = [zip(table.texts(name), table.floats(name), strict=True) for name in table.names]
-    columns = [[cell if re.fullmatch(r"-?\d*", cell) else f"{number:.6g}" for cell, number in pair] for pair in pairs]
+    columns = [[cell if re.fullmatch(r"-?\d*", cell) else f"{number:.5g}" for cell, number in pair] for pair in pairs]
     write_text(path, csv_text([table.names, *zip(*columns, strict=True)]))
 
 
