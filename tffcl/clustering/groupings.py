@@ -87,8 +87,6 @@ def knee_distance(apart: np.ndarray) -> float:
         before, here, after = above[max(place - 1, 0)], above[place], above[place + 1]
         if here >= max(before, after):
             peak = place
-        if here <= min(before, after):
-            peak = None
         if peak is not None and after < above[peak] - step:
             return float(nearest[last - peak])
     return float(nearest[-1])
@@ -422,5 +420,5 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     with single_thread():
         found = KMeans(different, n_init=_STARTS, random_state=seed % 2**32).fit_predict(points)
     costs = np.stack([points[found == cluster].sum(axis=0) for cluster in range(different)])
-    rows, columns = linear_sum_assignment(costs)
-    return columns[np.argsort(rows)][found].astype(np.int32)
+    _, columns = linear_sum_assignment(costs)
+    return columns[found].astype(np.int32)
