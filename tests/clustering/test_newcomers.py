@@ -79,6 +79,11 @@ def test_near_join_far_found_new_clusters(linkage):
     assert got.tolist() == [0, 0, 1, 1, 0, 2, 1, 3, 2]
 
 
+def test_new_clusters_are_numbered_after_the_largest_number_also_where_one_has_no_members():
+    """The number of a cluster is the row of its model: 1 has nobody, and 2 is taken."""
+    assert assign_newcomers(line(0, 30, 90), [0, 2], threshold=3, linkage="average").tolist() == [0, 2, 3]
+
+
 def test_distance_equal_to_the_threshold_joins():
     matrix = line(0, 5)
     assert assign_newcomers(matrix, [0], threshold=5, linkage="single").tolist() == [0, 0]
