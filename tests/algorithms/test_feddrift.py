@@ -11,7 +11,7 @@ from tests.algorithms.conftest import as_arrays
 from tests.oracles.feddrift import FedDrift
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.each_round_parameters import FedDriftParameters
-from tffcl.algorithms.feddrift import build_feddrift, cross_losses, merged_clusters, merged_models
+from tffcl.algorithms.feddrift import build_feddrift, cross_losses, find_concepts, merged_clusters, merged_models
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population
@@ -89,6 +89,17 @@ def test_a_model_is_untrained_until_somebody_trains_it(tff_worker, model, popula
     # Who was never asked has the best of those that are trained, or its own.
     placed = method.place(state, population)
     assert all(row in (0, 1, client) for client, row in enumerate(placed.assignment.tolist()))
+
+
+def test_a_client_whose_own_model_is_untrained_opens_no_other():
+    """The losses of both have risen by more than the threshold; the first had a model opened when it was last asked,
+    and its cluster has waited since."""
+    losses, owners, untrained = np.array([[2.0, 1.5], [2.0, 3.0]]), np.array([1, 0]), np.array([False, True])
+    sizes, before = np.array([10, 10]), np.array([0.1, 0.1])
+    for eager in (False, True):
+        found = find_concepts(losses, owners, before, untrained, sizes, threshold=0.5, eager=eager)
+        assert found.drifted.tolist() == [False, True] and found.chosen.tolist() == [1, 2]
+        assert found.origins.tolist() == [0, 1, 0] and found.untrained.tolist() == [False, True, True]
 
 
 def test_clusters_merge_as_plain_loops_merge_them():
