@@ -82,13 +82,17 @@ def test_models_for_each_client_merge(tff_worker, model, population, reference):
     assert len(state.models) == 1 and not state.untrained.any()
 
 
-def test_a_model_is_untrained_until_somebody_trains_it(tff_worker, model, population):
+def test_a_model_is_untrained_until_somebody_trains_it(tff_worker, model, population, monkeypatch):
     method = build_feddrift(model, TRAINING, FedDriftParameters(1e-9, start="each"))
     state, _ = method.next(method.initialize(population), cohort_of(population, [0, 1], 1))
     assert state.untrained.tolist() == [False, False, True, True, True]
     # Who was never asked has the best of those that are trained, or its own.
     placed = method.place(state, population)
     assert all(row in (0, 1, client) for client, row in enumerate(placed.assignment.tolist()))
+    # Of the three clients the model of client 3 has the least loss of all for the first two, that of 4 for none.
+    losses = np.array([[3, 2, 9, 1, 9], [3, 2, 9, 1, 9], [2, 3, 9, 1, 9]], np.float32)
+    monkeypatch.setattr(method, "tried", lambda *_, **__: losses)
+    assert method.place(state, population).assignment.tolist() == [0, 1, 1, 3, 0]
 
 
 def test_a_client_whose_own_model_is_untrained_opens_no_other():
