@@ -59,16 +59,16 @@ def test_without_groups_everyone_still_gets_others_data():
 
 
 def test_groups_swap_their_data(rotated):
-    after = exchanged(rotated, next_groups(rotated))
+    after = exchanged(rotated, next_groups(rotated, EVERYONE))
     np.testing.assert_array_equal(after.true_groups, (rotated.true_groups + 1) % 4)
     ours, theirs = (np.sort(np.concatenate(each.train_indices)) for each in (after, rotated))
     np.testing.assert_array_equal(ours, theirs)
     two = dataclasses.replace(rotated, true_groups=rotated.true_groups % 2)
-    np.testing.assert_array_equal(exchanged(two, next_groups(two)).true_groups, 1 - two.true_groups)
+    np.testing.assert_array_equal(exchanged(two, next_groups(two, EVERYONE)).true_groups, 1 - two.true_groups)
     skewed = {"name": "label_skew", "clients": 6, "classes_per_client": 2}
     ungrouped = load_federated({"name": "digits"}, skewed, seed=0)
     with pytest.raises(UserError, match="has no groups to swap"):
-        next_groups(ungrouped)
+        next_groups(ungrouped, np.arange(6))
 
 
 def test_a_part_of_the_examples_is_exchanged(rotated):
@@ -129,7 +129,7 @@ def test_which_share_of_their_data_clients_have_exchanged_in_a_round(rotated, ho
     overrides = {"train": {"rounds": 20}, "drift": {"round": 5, **how}}
     config = resolve.resolve("demo_digits", "fedavg", overrides=overrides)
     clients = drifting(config, rotated) if "clients" in how else np.arange(12)
-    source = passed_on(rotated, clients) if "clients" in how else next_groups(rotated)
+    source = passed_on(rotated, clients) if "clients" in how else next_groups(rotated, EVERYONE)
     seed = cohort.stream(config.seed, "drift")
     for number, share in shares.items():
         (found, versions), expected = drifted_in(config, rotated, number), exchanged(rotated, source, share, seed=seed)
@@ -143,6 +143,21 @@ def test_which_share_of_their_data_clients_have_exchanged_in_a_round(rotated, ho
 def test_swapped_groups_take_no_number_of_clients():
     with pytest.raises(UserError, match="clients is 4; where pattern is"):
         DriftSettings(clients=4, pattern="swapped")
+
+
+@pytest.mark.parametrize("joined", [0, 9])
+def test_groups_swap_their_data_without_newcomers(rotated, joined):
+    changes = {"drift": {"pattern": "swapped", "round": 5}, "newcomers": {"clients": 4, "round": joined}}
+    config = resolve.resolve("demo_digits", "fedavg", overrides=changes | {"train": {"rounds": 20}})
+    there, late = config.participants(12), config.held_out(12)[1]
+    found, versions = drifted_in(config, rotated, 5)
+    assert versions[there].all() and not versions[late].any()
+    for client in late:
+        assert found.train_indices[client] is rotated.train_indices[client]
+        assert found.true_groups[client] == rotated.true_groups[client]
+    kept = {id(rotated.train_indices[client]) for client in late}
+    assert not kept & {id(found.train_indices[client]) for client in there}
+    assert np.all(found.true_groups[there] != rotated.true_groups[there])
 
 
 @pytest.mark.parametrize("count", [1, 13])

@@ -91,8 +91,9 @@ def drifted_in(
     if not changes:
         return federated, versions
     if how.pattern == "swapped":
-        versions[:] = changes
-        return exchanged(federated, next_groups(federated)), versions
+        there = _there_in(config, federated, how.round - 1)
+        versions[there] = changes
+        return exchanged(federated, next_groups(federated, there)), versions
     clients = drifting(config, federated)
     versions[clients] = changes
     if how.pattern == "recurrent" and changes % 2 == 0:
@@ -156,21 +157,26 @@ def passed_on(federated: FederatedDataset, clients: np.ndarray) -> np.ndarray:
     return source
 
 
-def next_groups(federated: FederatedDataset) -> np.ndarray:
+def next_groups(federated: FederatedDataset, there: np.ndarray) -> np.ndarray:
     """Returns whose data each client holds, `int [N]`, when each true group holds those of the next one.
 
     The first of a group takes what the first of the next has, and so on; where the next is smaller, from its first
     again.
 
+    Args:
+      federated: Who holds what before.
+      there: The clients that take part before: all others keep their data, and nobody holds these.
+
     Raises:
       UserError: If the partition has no groups, or one only.
     """
     truth = federated.true_groups
-    if truth is None or (groups := np.unique(truth)).size < 2:
+    if truth is None or (groups := np.unique(truth[there])).size < 2:
         raise UserError('drift.pattern is "swapped", and this partition has no groups to swap; take "sudden"')
     source = np.arange(federated.num_clients)
     for group, following in zip(groups, np.roll(groups, -1)):
-        source[truth == group] = np.resize(np.flatnonzero(truth == following), np.sum(truth == group))
+        own, others = (there[truth[there] == each] for each in (group, following))
+        source[own] = np.resize(others, len(own))
     return source
 
 

@@ -174,8 +174,8 @@ class DriftSettings(Parameters):
       round: From this round on they hold the other data.
       pattern: "sudden": all at once; "incremental": in `steps`, of which each replaces a further part of a client's
         examples; "recurrent": they have their own data back after `every` rounds, the others after as many more, and so
-        on; "swapped": all clients of each true group hold the data of the next group, so that who belongs together
-        stays as it is, and `clients` is not set.
+        on; "swapped": all clients of each true group that take part before hold the data of the next group, so that
+        who belongs together stays as it is, and `clients` is not set.
       every: Rounds from one change to the next, where there are several.
       steps: How many changes make an incremental drift.
     """
