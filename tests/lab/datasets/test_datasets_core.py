@@ -131,6 +131,10 @@ HALVES = (np.array([0, 1]), np.array([2, 3]))
         ({"train": (HALVES[0], 3)}, "the training indices of client 1 are int64 of rank 0; they must be integers"),
         ({"groups": np.array(["a", "b"])}, "the groups are <U1 of rank 1; they must be integers, one a client"),
         ({"groups": [0.5, 1.5]}, "the groups are float64 of rank 1; they must be integers"),
+        ({"groups": [0, 2], "group_names": ("a", "b")}, "the groups are 0 to 2; group_names has those of 0 to 1"),
+        ({"groups": [-1, 0], "group_names": ("a", "b")}, "the groups are -1 to 0; group_names has those of 0 to 1"),
+        ({"names": ("a", "a")}, "'a' is the name of 2 clients; names must be texts, all different"),
+        ({"names": (10, 11)}, "10 is the name of 1 client; names must be texts, all different"),
     ],
 )  # fmt: skip
 def test_indices_that_are_none_are_refused_by_client(parts, message):
@@ -138,6 +142,11 @@ def test_indices_that_are_none_are_refused_by_client(parts, message):
     with pytest.raises(UserError, match=f"partition by hand of toy: .*{message}") as said:
         federated(labelled([0, 1, 0, 1]), split, "by hand")
     assert "\n" not in str(said.value)
+
+
+def test_a_partition_without_clients_is_refused():
+    with pytest.raises(UserError, match="partition by hand of toy has no clients; at least 1 is needed"):
+        federated(labelled([0, 1, 0, 1]), Partition((), ()), "by hand")
 
 
 def test_masks_lists_and_repeated_indices_are_taken():

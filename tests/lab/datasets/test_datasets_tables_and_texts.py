@@ -96,6 +96,8 @@ CANCER, DIABETES, TEXTS = ({"name": name} for name in ("breast_cancer", "diabete
         ({"names": ["breast_cancer", "digits"]}, {"name": "hybrid", "clients": 4}, "the examples of breast_cancer"),
         ({**TEXTS, "documents": 100}, {"name": "by_owner"}, r"documents is 100; \d+ of kind prose with 8000"),
         ({**TEXTS, "characters": 80}, {"name": "by_owner"}, "for a test sequence of 20 it must be 84 or more"),
+        ({**TEXTS, "kinds": []}, {"name": "by_owner"}, "must be a list of one or more of prose, python"),
+        ({**TEXTS, "kinds": ["c++", "c++"]}, {"name": "by_owner"}, r"kinds names c\+\+ twice; give each once"),
     ],
 )
 def test_what_does_not_go_together_is_told(dataset, partition, message):

@@ -1,9 +1,11 @@
 """The way in: from what a task file says to a federated data set."""
 
+import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from tffcl.display import counted
 from tffcl.errors import UserError
 from tffcl.lab.datasets import catalog
 from tffcl.lab.datasets.core import Dataset, FederatedDataset, Partition
@@ -176,7 +178,8 @@ def federated(
       UserError: If a client has no training examples, or the partition has examples that are not there.
     """
     where = f"partition {name} of {dataset.name}"
-    groups = checked_groups(partition.groups, where)
+    groups = checked_groups(partition.groups, partition.group_names, where)
+    _check_names(partition, where)
     if any(each.is_of_classes for each in partition.transforms or ()):
         dataset.classes_for(where)
     for_training = checked_indices(partition.train, len(dataset.train), "training", where)
@@ -244,8 +247,9 @@ def _checked(index, count: int, what: str) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
-def checked_groups(groups, where: str) -> np.ndarray | None:
-    """Returns the true groups as int32 [N], or None for none; UserError if they are no integers."""
+def checked_groups(groups, names: Sequence[str] | None, where: str) -> np.ndarray | None:
+    """Returns the true groups as int32 [N], or None for none; UserError if they are no integers, or there are names of
+    groups and one has none."""
     if groups is None:
         return None
     array = np.asarray(groups)
@@ -253,7 +257,20 @@ def checked_groups(groups, where: str) -> np.ndarray | None:
         raise UserError(
             f"{where}: the groups are {array.dtype} of rank {array.ndim}; they must be integers, one a client"
         )
+    if names and not 0 <= array.min() <= array.max() < len(names):
+        numbers = f"{array.min()} to {array.max()}"
+        raise UserError(f"{where}: the groups are {numbers}; group_names has those of 0 to {len(names) - 1}")
     return array.astype(np.int32)
+
+
+def _check_names(partition: Partition, where: str):
+    """Raises UserError if there are no clients, or two are called the same."""
+    if not len(partition.train):
+        raise UserError(f"{where} has no clients; at least 1 is needed")
+    for name, count in collections.Counter(() if partition.names is None else partition.names).items():
+        if count > 1 or not isinstance(name, str):
+            told = f"{name!r:.100} is the name of {counted(count, 'client')}"
+            raise UserError(f"{where}: {told}; names must be texts, all different")
 
 
 def pool(

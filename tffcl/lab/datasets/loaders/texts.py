@@ -6,23 +6,28 @@ import os
 import pathlib
 import platform
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.images import Images
-from tffcl.validation import Count, one_of, validated
+from tffcl.validation import Count, each_once, one_of, validated
 
 KINDS = ("prose", "python", "c++")
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # a character's class is its place; all others are one class more
+_Kinds = Annotated[
+    Sequence[one_of(KINDS)], msgspec.Meta(min_length=1, description=f"a list of one or more of {', '.join(KINDS)}")
+]
 _NAMES = ("newline", "space", *CHARACTERS[2:], "other")
 _TEST_SHARE = 0.25
 
 
 @validated
 def load_texts(
-    *, kinds: Sequence[one_of(KINDS)] = KINDS, documents: Count = 12, characters: Count = 8000, length: Count = 20
+    *, kinds: _Kinds = KINDS, documents: Count = 12, characters: Count = 8000, length: Count = 20
 ) -> Dataset:
     """Returns documents as sequences of characters, whose labels are the same sequences a character later.
 
@@ -40,6 +45,7 @@ def load_texts(
     Raises:
       UserError: If a kind has fewer such documents, or the texts are not installed.
     """
+    each_once("kinds", kinds)
     owners, groups, splits = [], [], {"train": [], "test": []}
     least = (length + 1) / _TEST_SHARE
     if characters < least:
