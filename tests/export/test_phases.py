@@ -195,6 +195,10 @@ def test_phases_come_in_their_order_and_say_what_a_round_needs(needed, choose, f
     exports.clustering = exports.when = {}
     (kept,) = describe_phases(method, exports, {"training_with_kept": computation(keeps=True)})
     assert kept["computation"] == "training_with_kept" and "stays on the devices" in kept["gives"]
+    both = {"training": computation(fields=["kept"]), "training_with_kept": computation(keeps=True)}
+    (found,) = describe_phases(method, exports, both)
+    assert found["computation"] == "training" and found["kept"].startswith("training_with_kept, the same round, gives")
+    assert "kept" not in training
 
 
 def test_a_terminal_is_told_which_forms_there_are_and_what_devices_lack():

@@ -108,6 +108,8 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
                 f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody "
                 "(min_cluster_size)"
             )
+        if "training_with_kept" in computations:
+            phases[-1]["kept"] = f"training_with_kept, the same round, gives {_KEPT}"
     elif "training_with_kept" in computations:
         phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
     return phases
