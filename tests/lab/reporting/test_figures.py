@@ -1,6 +1,7 @@
 """What the figures draw: orders, lines, means and bands, read back from their axes."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -308,6 +309,10 @@ def test_each_client_is_in_one_bar(sizes):
     figure = figures.client_sizes_figure(list(sizes))
     assert sum(bar.get_height() for bar in figure.axes[0].patches) == len(sizes)
     assert (" to " in figure.axes[0].get_title()) == (len(set(sizes)) > 1)
+    said = [words for mark in figure.marks.values() for words in mark.words if "with" in words]
+    for size, words in ((min(sizes), said[0]), (max(sizes), said[-1])):
+        low, *_, high = [int(each.replace(",", "")) for each in re.findall(r"[\d,]+", words.partition("with")[2])] * 2
+        assert low <= size <= high, words
     drawn(figure)
     assert not any("$" in text.get_text() for text in figure.axes[0].get_xticklabels(which="both"))  # no formulas
 

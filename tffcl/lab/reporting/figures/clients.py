@@ -59,7 +59,8 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     axes = figure.subplots()
     edges, logarithmic = _size_bins(examples)
     counts, _, bars = axes.hist(examples, bins=edges, color=style.COLORS[0], edgecolor="white", linewidth=0.6)
-    for count, start, stop, bar in zip(counts.astype(int), np.ceil(edges), np.ceil(edges[1:]), bars, strict=False):
+    stops = [*np.ceil(edges[1:-1]), examples.max() + 1]  # the last bin has its upper end, too
+    for count, start, stop, bar in zip(counts.astype(int), np.ceil(edges), stops, bars, strict=False):
         held = sizes_of([int(start), int(max(start, stop - 1))], "example")
         style.say(bar, f"{counted(count, 'client')} with {held}")
     if logarithmic:
