@@ -185,6 +185,17 @@ def test_seeds_that_ended_in_other_rounds_stand_over_their_own_bytes(runs):
     np.testing.assert_allclose(rounds.traffic_figure(both).panels[0].lines[0].get_xdata(), sent)
 
 
+def test_a_run_whose_first_rounds_nobody_was_drawn_for_has_its_line(runs):
+    run = next(run for run in runs if run.method == "fedavg")
+    rows = {**run.rounds, "cluster_accuracy": np.full(5, 0.5)}
+    rows |= {name: np.array([0.0, 0, 1e6, 2e6, 0]) for name in ("down_bytes", "up_bytes")}
+    summary = {**run.summary, "traffic": dict.fromkeys(("down_bytes", "up_bytes"), 3e6)}
+    poisson = dataclasses.replace(run, rounds=rows, summary=summary)
+    for beside in ([], [each for each in runs if each.method == "pacfl"]):
+        line = rounds.traffic_figure([poisson, *beside]).panels[0].lines[0]
+        np.testing.assert_allclose(line.get_xdata(), [2, 6, 6])
+
+
 @pytest.mark.slow
 def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
     figure = rounds.traffic_figure(runs)

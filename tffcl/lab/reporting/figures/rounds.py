@@ -63,8 +63,9 @@ def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
     for run in runs:
         exchanged, before = run.exchanged()
         sent = before + np.cumsum(exchanged)
-        if len(sent) and sent[0] > 0:
-            ends += [sent[0], sent[-1]]
+        sent[sent == 0] = np.nan  # nobody was drawn for the first rounds
+        if np.isfinite(sent).any():
+            ends += [np.nanmin(sent), sent[-1]]
             drawn.append(dataclasses.replace(run, rounds={**run.rounds, _SENT: 1e-6 * sent}))
     if not drawn:
         return None
@@ -175,6 +176,7 @@ def _series(runs: Sequence[RunFiles], metric: Metric, methods: Sequence[str], ov
         finite = np.isfinite(mean)
         if over != ROUND:
             _, rounds, _ = over_seeds(own, over, where=metric.column)
+            finite &= np.isfinite(rounds)
         if finite.any():
             found[number] = rounds[finite], metric.scale * mean[finite], metric.scale * std[finite]
     return found
