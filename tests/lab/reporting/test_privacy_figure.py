@@ -99,6 +99,13 @@ def test_the_picture_has_a_line_for_each_column_and_a_place_without_noise(study)
     assert "10" in labels and not any("$" in label for label in labels)
 
 
+def test_a_line_of_clients_without_true_groups_is_named(study):
+    for file in study.glob("whole/*/*/summary.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "clusters": {"ari": None, "count": 2}}))
+    figure = figures.privacy_figure(study_results.read_study(study))
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"whole", "signatures"}
+
+
 def test_tables_and_page_show_the_picture(study, capsys):
     write_tables(study)
     assert (study / "privacy.png").read_bytes().startswith(b"\x89PNG")

@@ -83,8 +83,9 @@ def privacy_figure(study: StudyResults) -> ReportFigure:
         axes.set_ylabel(unit)
         _set_epsilons(axes, cells, largest)
         style.tidy(axes)
-    handles, _ = axes.get_legend_handles_labels()
-    style.legend_below(figure, min(len(columns), 4), handles=handles)
+    # A column without true groups is in the first panel alone.
+    named = {name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels())}
+    style.legend_below(figure, min(len(columns), 4), handles=list(named.values()))
     return figure
 
 
