@@ -320,7 +320,7 @@ IMPOSSIBLE = [
     (iid, {"clients": 0}, "clients is 0; it must be a whole number from 1"),
     (iid, {"clients": 2.5}, "clients is 2.5"),
     (iid, {"clients": 5, "test": "clases"}, "unknown test 'clases'; did you mean 'classes'"),
-    (iid, {"clients": 5, "test": "own"}, "is for the partition by_owner"),
+    (iid, {"clients": 5, "test": "own"}, r"unknown test 'own' \(allowed: all, classes, share\)"),
     (label_skew, {"clients": 5, "classes_per_client": 11}, "toy has 10 classes"),
     (label_skew, {"clients": 5, "classes_per_client": 0}, "classes_per_client is 0"),
     (label_skew, {"clients": 110, "classes_per_client": 1}, r"leaves client 100 .* \(class 0: 10 for 11 cl"),

@@ -40,7 +40,7 @@ def iid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") 
     Args:
       seed: Decides who gets what.
       clients: How many clients.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are more clients than examples.
@@ -65,7 +65,7 @@ def quantity_skew(
       clients: How many clients.
       power: The exponent; larger is more unequal.
       min_size: The least examples of a client.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are too few examples.
@@ -89,7 +89,7 @@ def label_skew(
       seed: Decides who gets what.
       clients: How many clients.
       classes_per_client: How many classes each of them holds.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are fewer classes than that, or a client gets none of the examples of its classes.
@@ -135,7 +135,7 @@ def dirichlet(
       clients: How many clients.
       alpha: The distribution's parameter; smaller is more unequal.
       min_size: The least examples of a client.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are too few examples, or no draw gives everybody `min_size`.
@@ -251,7 +251,7 @@ def label_groups(
         "flt1" (five random pairs), or "flt2" (five triples in a ring, each with one class in common with the next).
       share: If examples of a class of several groups are given once for each of them.
       rotations: As in `rotated`, 1 for none; equal blocks of clients, all of a rotation side by side.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not
@@ -333,7 +333,7 @@ def structured(
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of groups.
       classes_per_group: How many classes are in a group.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
         "all" is all test images of the group's classes, as in FLT.
 
     Raises:

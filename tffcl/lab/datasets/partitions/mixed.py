@@ -132,7 +132,7 @@ def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share
       dataset: Sets with labels in common.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of sets.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own",
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these,
         on the test images of the client's set. StoCFL: "all".
 
     Raises:
@@ -186,7 +186,7 @@ def mix4(
         28), or numbers in the order of the sets.
       per_class: Images of each class that a client gets.
       share: If an image may be with several clients.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own",
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these,
         on the test images of the client's set.
 
     Raises:

@@ -10,6 +10,7 @@ import numpy as np
 from tffcl.errors import UserError, unknown
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.partitions.splitting import (
+    RULES,
     Domains,
     Rule,
     block_groups,
@@ -19,7 +20,7 @@ from tffcl.lab.datasets.partitions.splitting import (
     joined,
     with_tests,
 )
-from tffcl.validation import Count, Whole, validated
+from tffcl.validation import Count, Whole, one_of, validated
 
 _Attributes = Annotated[Sequence[str], msgspec.Meta(min_length=2, description="two or more names")]
 
@@ -32,7 +33,7 @@ def by_owner(
     clients: Count | None = None,
     min_train: Count = 1,
     min_test: Whole = 1,
-    test: Rule = "own",
+    test: one_of((*RULES, "own")) = "own",
 ) -> Partition:
     """Makes one client of each natural owner, e.g. a writer of FEMNIST; true groups where the data set
     has some (FLT, scenario 3; StoCFL).
@@ -94,7 +95,7 @@ def by_attribute(
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of attributes.
       attributes: Names of two or more attributes.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own",
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these,
         on the test images with the client's attribute.
 
     Raises:

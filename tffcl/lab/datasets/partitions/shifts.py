@@ -74,7 +74,7 @@ def shift_features(
       clients: How many clients.
       level: 1 to 8.
       groups: How many of the level's patterns there are, drawn at random; default all of them, a group each.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If the examples are no images, the level has fewer patterns than groups, or there are too few clients
@@ -107,7 +107,7 @@ def shift_labels(
       clients: How many clients.
       level: 1 to 8. Where the groups hold all classes (level 1), there is one true group.
       groups: How many groups; default five, or K if that is less.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
         under "all" a client is tested on all test images of its group's classes.
 
     Raises:
@@ -155,7 +155,7 @@ def shift_concept(
       level: 1 to 8. Where this is one label (level 1 of ten classes) nothing can be swapped, and there is one true
         group.
       groups: How many groups, with the one of unchanged labels; default four, or as many as there can be.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If so few labels cannot be swapped in that many ways, or there are too few clients or examples.
@@ -200,7 +200,7 @@ def shift_class_features(
       level: 1 to 8.
       groups: How many of the patterns there are, the first ones: 4 without tones, 12 with; default all.
       tones: True: each rotation comes in the three tones of `shift_features`.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own".
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If the examples are no images, there are fewer patterns than groups, or too few clients or examples.

@@ -1,9 +1,9 @@
 """Handing out examples: the small steps that the partitions are made of, and which test images each client gets.
 
-There are four rules. "classes": all test images of the classes that the client trains on (PACFL's and FLIS's code);
+There are three rules. "classes": all test images of the classes that the client trains on (PACFL's and FLIS's code);
 clients overlap, and a class counts as much as any other, however little of it the client holds. "all": all test images
 of the client's domain (StoCFL). "share": a part of them that no other client gets, with the client's own mix of labels
-as far as rounding allows. "own": those of the client's natural owner; the partition by owner gives these itself.
+as far as rounding allows. The partition by owner has a fourth, "own": the test images of the client's natural owner.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ def enough(clients: int, examples: int, what: str = "training examples", each: i
         raise UserError(f"{clients} clients and only {examples} {what}: {needed}")
 
 
-RULES = ("classes", "share", "all", "own")
+RULES = ("classes", "share", "all")
 Rule = one_of(RULES)
 
 
@@ -139,12 +139,9 @@ def with_tests(
       domains: Who may be tested on what; None: everybody on everything.
 
     Raises:
-      UserError: If the rule has another name, needs owners, or leaves a client without a test image under
-        "share".
+      UserError: If the rule has another name, or leaves a client without a test image under "share".
     """
     check_value("test", test, Rule)
-    if test == "own":
-        raise UserError("test = 'own' is for the partition by_owner; allowed here: classes, share, all")
     if domains is None:
         domains = Domains(np.zeros(len(train), int), [np.arange(len(dataset.test))])
     tests = _RULES[test](dataset, train, domains, np.random.default_rng([seed, 0x7E57]))

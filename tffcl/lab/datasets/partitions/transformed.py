@@ -60,7 +60,7 @@ def rotated(
         image is with one client only.
       power: 0: clients hold equally many images. Else their sizes follow a power law, as in `quantity_skew`: ten images
         each, and of the rest the more the larger a client, in each block or, without `reuse`, among all clients.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
         a client's test images are turned as its training images are.
 
     Raises:
@@ -114,7 +114,7 @@ def shifted(
       reuse: As in `rotated`.
       examples_per_client: Only so many of a client's part, at random; default all of it. Of 20 clients of MNIST 9,600
         of 12,000 in StoCFL's Table 2.
-      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
+      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
         a client's test labels are shifted as its training labels are.
 
     Raises:
@@ -156,8 +156,8 @@ def devices(
       devices: The number of true groups.
       shift: How far the devices are apart; 0: they all measure the same.
       reuse: As in `rotated`.
-      test: Which test examples a client has: all of its "classes", "all" of its domain, a "share" of these, or its
-        "own"; the client's device measures them, too.
+      test: Which test examples a client has: all of its "classes", "all" of its domain, or a "share" of these; the
+        client's device measures them, too.
 
     Raises:
       UserError: If the examples are no such numbers, the clients do not divide, or there are too few examples.
