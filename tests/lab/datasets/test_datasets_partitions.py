@@ -1,5 +1,6 @@
 """Partitions of one data set: who holds what, as properties of labels, parameters and seed."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
+from tffcl.lab.datasets.federated import federated
 from tffcl.lab.datasets.images import Images, Transform, turned
 from tffcl.lab.datasets.partitions import by_label
 from tffcl.lab.datasets.partitions.by_label import (
@@ -283,8 +285,13 @@ def test_by_owner_gives_everyone_their_own():
     for owner, (train, test) in enumerate(zip(split.train, split.test, strict=True)):
         np.testing.assert_array_equal(train, np.flatnonzero(data.train.owner == owner))
         np.testing.assert_array_equal(test, np.flatnonzero(data.test.owner == owner))
-    assert len(by_owner(data, seed=0, min_test=0).train) == 6
+    whole = by_owner(data, seed=0, min_test=0)
+    assert len(whole.train) == 6
     assert split.groups is None
+    told = "only owners with 1 or more training and 1 or more test images are clients; left out: 5"
+    assert (split.note, whole.note) == (told, "")
+    noted = dataclasses.replace(data, note="a part")
+    assert federated(noted, split, "by_owner").note == f"a part; {told}"
 
 
 def test_by_owner_takes_some_at_random_and_drops_small_ones():

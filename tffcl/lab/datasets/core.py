@@ -180,6 +180,7 @@ class Partition(Shown):
       transforms: What happens to each client's examples, or None for nothing.
       names: What each client is called, all different, or None: they are counted from 0.
       group_names: What each group is called, by its number, or None.
+      note: What a reader of results should know, e.g. who of the data set is no client; else "".
     """
 
     train: tuple[np.ndarray, ...]
@@ -188,6 +189,7 @@ class Partition(Shown):
     transforms: tuple[Transform, ...] | None = None
     names: tuple[str, ...] | None = None
     group_names: tuple[str, ...] | None = None
+    note: str = ""
 
     def facts(self):
         """How many clients hold how much."""

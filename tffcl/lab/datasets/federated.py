@@ -201,7 +201,8 @@ def federated(
     return FederatedDataset(
         name=f"{dataset.name}/{name}", train=train, test=test, num_classes=dataset.num_classes, mean=dataset.mean,
         std=dataset.std, train_indices=train_indices, test_indices=test_indices, true_groups=groups,
-        class_names=dataset.class_names, note=dataset.note, measured_noise=noise,
+        class_names=dataset.class_names, note="; ".join(filter(None, [dataset.note, partition.note])),
+        measured_noise=noise,
         server=server and dataset.featured(server), transforms=partition.transforms, client_names=partition.names,
         group_names=partition.group_names,
         table=None if partition.transforms else dataset.table, validation_indices=validation_indices or None,

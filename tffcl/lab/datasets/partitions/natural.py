@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from tffcl.display import listed
 from tffcl.errors import UserError, unknown
 from tffcl.lab.datasets.core import Dataset, Partition
 from tffcl.lab.datasets.partitions.splitting import (
@@ -22,6 +23,7 @@ from tffcl.lab.datasets.partitions.splitting import (
 )
 from tffcl.validation import Count, Whole, one_of, validated
 
+_MOST_NAMED = 5  # of those who are left out
 _Attributes = Annotated[Sequence[str], msgspec.Meta(min_length=2, description="two or more names")]
 
 
@@ -60,6 +62,9 @@ def by_owner(
     limits = f"owners with {min_train} or more training and {min_test} or more test images"
     if not len(chosen):
         raise UserError(f"{dataset.name} has no {limits}")
+    small = [o for o in np.setdiff1d(np.arange(owners), chosen).tolist() if len(train[o]) or len(own[o])]
+    called = listed([dataset.owner_names[o] if dataset.owner_names else o for o in small], _MOST_NAMED)
+    note = f"only {limits} are clients; left out: {called}" if small else ""
     if clients is not None:
         if clients > len(chosen):
             raise UserError(f"clients is {clients}; {dataset.name} has {len(chosen)} {limits}")
@@ -71,7 +76,7 @@ def by_owner(
         partition = Partition(tuple(held), tuple(joined([own[owner]]) for owner in chosen), groups)
     else:
         partition = with_tests(dataset, held, test=test, seed=seed, groups=groups)
-    return dataclasses.replace(partition, names=names, group_names=dataset.group_names)
+    return dataclasses.replace(partition, names=names, group_names=dataset.group_names, note=note)
 
 
 @validated
