@@ -65,6 +65,8 @@ def test_fields_are_told_where_their_name_tells_what_they_are():
     )
     assert told["server"] == {"models": "a row a model"} and list(told["clients"]) == ["key"]
     assert told["clients"]["key"].startswith("the row of the server's models that it trains")
+    told = describe_fields({"training": computation(fields=("round",))})
+    assert "learning rate changes and a client of FedSoft's knows when to weigh" in told["clients"]["round"]
 
 
 def test_the_seeds_of_a_runs_clients_are_those_that_are_told():

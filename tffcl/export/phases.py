@@ -26,7 +26,8 @@ _OF_CLIENTS = {
     "row": "the row of the server's models that it receives",
     "forced": "the row of the server's models that it must take, -1: it chooses itself",
     "moves": "the row of the server's models that it trains in the place of each that it may choose",
-    "round": "the number of the round, from 1, by which its learning rate changes",
+    "round": "the number of the round, from 1, by which its learning rate changes and a client of FedSoft's knows when "
+    "to weigh the clusters anew",
     "epochs": "its own number of passes over its examples",
     "batch_size": "its own number of examples a step, 0 is all",
     "changed": "1 if its data have changed since it told about them, else 0",
