@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tffcl
+from tests.lab.tasks.own.my_methods import Histograms
 from tffcl.algorithms.composed import group_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.given import build_given
@@ -268,3 +269,24 @@ def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path, capsys):
     assert [*fingerprint.of_own_modules(given, settings)] == ["more/my_own_part.py", "my_own_part.py"]
     own = type("Own", (type(given),), {"__module__": __name__})
     assert [*fingerprint.of_own_modules(object.__new__(own), {})] == ["tests/runs/test_fingerprint.py"]
+
+
+def test_code_of_a_class_of_a_notebook_is_noted_and_that_of_what_a_class_derives_from():
+    """No file tells it: whoever edits a cell and goes on with a comparison has seeds of two methods."""
+
+    def noted(code):
+        names = {"__name__": "__main__", "EngineMethod": tffcl.algorithms.EngineMethod}
+        exec(f"class Mine(EngineMethod):\n    {code}", names)
+        return fingerprint.of_own_modules(object.__new__(names["Mine"]), {})
+
+    first = noted("def initialize(self, population): return 1")
+    assert [*first] == ["class Mine"]
+    assert first == noted("'''Says more.'''\n    def initialize(self, population): return 1  # more")
+    others = ("return 2", "return 1\n    least = 3", "return 1\n    @property\n    def name(self): return 1")
+    found = {noted(f"def initialize(self, population): {each}")["class Mine"] for each in others}
+    assert len(found - {first["class Mine"]}) == 3
+    derived = type("Derived", (Histograms,), {"__module__": "__main__"})
+    assert [*fingerprint.of_own_modules(object.__new__(derived), {})] == [
+        "class Derived",
+        "tests/lab/tasks/own/my_methods.py",
+    ]

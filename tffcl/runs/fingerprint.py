@@ -157,16 +157,18 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
 
 
 def of_own_modules(method: Method, settings: Mapping) -> dict[str, str]:
-    """Returns a hash of the code of each of the user's modules that a run is made of, by the path of its file: that of
-    the method's class, those that its settings name, and those that have been imported from the task's directory.
-    Comments and layout do not count.
+    """Returns a hash of the code of each of the user's modules that a run is made of, by the path of its file: those of
+    the method's class and of what it derives from, those that its settings name, and those that have been imported from
+    the task's directory. Of a class of a notebook or a script there is its own code, by its name: their other lines are
+    of other runs, too. Comments and layout do not count.
 
     Args:
       method: Of the run.
       settings: Of the run; `directory` is where modules of builders are looked for.
     """
     found, ours, directory = {}, pathlib.Path(__file__).parents[1], settings.get("directory", "")
-    named = {type(method).__module__, *(each.split(":")[0] for each in references_in(settings))}
+    classes = [each for each in type(method).__mro__ if each.__module__ not in sys.stdlib_module_names]
+    named = {*(each.__module__ for each in classes), *(each.split(":")[0] for each in references_in(settings))}
     for name in [*sys.modules] if directory else named & sys.modules.keys():
         # From its own names: to ask a module that loads lazily would load what nobody needs.
         path = pathlib.Path(getattr(sys.modules.get(name), "__dict__", {}).get("__file__") or "")
@@ -175,7 +177,14 @@ def of_own_modules(method: Method, settings: Mapping) -> dict[str, str]:
         if own and name != "__main__" and path.suffix == ".py":
             called = path.relative_to(directory).as_posix() if beside else f"{name.replace('.', '/')}.py"
             found[called] = _code_of(sys.modules[name])
+    found |= {f"class {each.__name__}": _code_of_class(each) for each in classes if each.__module__ == "__main__"}
     return dict(sorted(found.items()))
+
+
+def _code_of_class(kind: type) -> str:
+    """A hash of what a class defines itself, as `of_function` has it of functions."""
+    own = {name: getattr(each, "__func__", getattr(each, "fget", each)) for name, each in vars(kind).items()}
+    return of_function(functools.partial(kind, **{**own, "__doc__": None})).split()[1]
 
 
 @functools.cache  # the file may be edited while its code of before still runs
