@@ -20,9 +20,11 @@ from tffcl.algorithms.grouping_in_time import build_one_shot
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.parameters import ComposedParameters, WhenParameters
 from tffcl.algorithms.training_parameters import LGFedAvgParameters
+from tffcl.client_work.client_work import stack
 from tffcl.models.classifiers import build_mlp
 from tffcl.references import load_reference
 from tffcl.runs import fingerprint
+from tffcl.signatures.signature import build_signature
 
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 SPEC = collections.OrderedDict(x=tf.TensorSpec([None, 6]), y=tf.TensorSpec([None], tf.int32))
@@ -168,6 +170,7 @@ def test_functions_are_told_apart_by_their_code(monkeypatch):
     others += [made("return np.sum(labels)"), closing(1.0), closing(2.0), closing(np.ones(2)), Scaled(1), Scaled(2)]
     others += [Scaled(1).of, Scaled(2).of, functools.partial(first, limit=3.0), functools.partial(first, limit=4.0)]
     others += [made("return [each for each in labels]"), made("return [each + 1 for each in labels]"), len, np.mean]
+    others += [functools.cache(first), functools.cache(others[0])]
     assert len({*map(noted, [first, *others])}) == len(others) + 1
     used, one = Scaled(1), Scaled(1)
     used(None, None)
@@ -241,6 +244,22 @@ def test_a_grouping_of_ones_own_is_noted_whenever_it_groups():
         assert made[0].training == TRAINING
         noted = [fingerprint.of_method(each) for each in made]
         assert all(noted.count(each) == 1 for each in noted)
+
+
+def test_a_signature_of_ones_own_is_noted_by_its_code():
+    mlp = build_mlp((6, 1, 1), 3, hidden=2)
+
+    def noted(power):
+        def counts(context, examples):
+            found = tf.math.bincount(stack(examples)["y"], minlength=3, maxlength=3, dtype=tf.float32)
+            return tf.ensure_shape(found**power, [3])
+
+        own = build_signature("counts", mlp.example_spec, counts)
+        how = group_composed(mlp, TRAINING, ComposedParameters(signature="label_histogram"))
+        how = dataclasses.replace(how, signature=own)
+        return fingerprint.of_method(build_one_shot("mine", mlp, TRAINING, how))
+
+    assert noted(1) == noted(1) != noted(2)
 
 
 def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path, capsys):

@@ -71,6 +71,8 @@ def of_function(function: Callable) -> str:
         elif isinstance(value, types.FunctionType) and value not in seen:
             seen.add(value)
             note(_parts_of(value))
+        elif callable(value) and hasattr(value, "__wrapped__"):  # as of functools.cache, which signatures are
+            note(value.__wrapped__)
 
     of_tensorflow = isinstance(function, tf.Module) or hasattr(function, "python_function")  # which count their calls
     if not of_tensorflow and not isinstance(
