@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 
 from tffcl.lab.reporting import batch_index, comparison_table, figures, ordering, style
-from tffcl.lab.reporting.figures import rounds
+from tffcl.lab.reporting.figures import data, rounds
 from tffcl.lab.reporting.figures.rounds import over_seeds
 from tffcl.lab.reporting.page.panels import panels_of
 from tffcl.runs.metrics import rows_of
@@ -326,6 +326,18 @@ def test_each_client_is_in_one_bar(sizes):
         assert low <= size <= high, words
     drawn(figure)
     assert not any("$" in text.get_text() for text in figure.axes[0].get_xticklabels(which="both"))  # no formulas
+
+
+def test_mixtures_are_ordered_by_the_model_that_weighs_most(runs):
+    """Of soft groups this need not be the model of the client's cluster."""
+    run, clients = runs[0], runs[0].clients
+    mixture = np.random.default_rng(0).dirichlet([1, 1, 1], len(clients))
+    apart = dataclasses.replace(clients, mixture=mixture, cluster=(mixture.argmax(axis=1) + 1) % 3)
+    figure = data.mixtures_figure(dataclasses.replace(run, clients=apart))
+    (image, matrix) = next(iter(figure.matrices.items()))
+    shown = np.ma.filled(image.get_array(), 0).argmax(axis=1)
+    np.testing.assert_array_equal(shown, np.sort(shown))
+    assert [row.rpartition(", ")[2] for row in matrix.rows] == [f"model {each}" for each in shown]
 
 
 @pytest.mark.parametrize("channels", [1, 3])

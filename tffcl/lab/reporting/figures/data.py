@@ -31,9 +31,10 @@ def mixtures_figure(run: RunFiles) -> ReportFigure | None:
     if not clients.mixture.shape[1]:
         return None
     models = [str(row) for row in range(clients.mixture.shape[1])]
+    most = clients.mixture.argmax(axis=1)  # of soft groups it need not be the model of the client's cluster
     return label_map(
-        clients.mixture, clients.cluster, true_groups=clients.true_groups, client_ids=clients.client_id,
-        label_names=models, column_title="model", share_of="weight in the client's mixture",
+        clients.mixture, most, true_groups=clients.true_groups, client_ids=clients.client_id, label_names=models,
+        group_title="model", column_title="model", share_of="weight in the client's mixture",
     )  # fmt: skip
 
 
