@@ -261,6 +261,15 @@ def test_a_run_without_rounds_tree_or_local_training(run_path):
     assert {each.stem for each in (run_path / "figures").glob("*.png")} == expected
 
 
+def test_all_files_that_a_page_is_made_of_are_named(run_path):
+    run = batch_index.find_runs(run_path)[0]
+    for name in ("splits.csv", "representations.npz", "confusion.npz", "samples.npz"):
+        (run_path / name).write_bytes(b"")
+    named = {file.name for file in run_path.glob("*.*")} - {"run.json"}
+    cells = r"<th scope=\"row\"[^>]*>([a-z]+\.(?:csv|json|npz|toml))</th>"
+    assert named == set(re.findall(cells, render([run], [], run_path)))
+
+
 def test_different_clients_are_not_put_side_by_side(comparison):
     # The first report of the comparison has them, all clients being the same.
     assert "Each client (seed 0)" in Page(comparison / "report.html").text

@@ -32,11 +32,23 @@ from tffcl.lab.reporting.page import cluster_tables, panels, templates
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.lab.reporting.table import Table
-from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, REPORT, ROUNDS, SAMPLES, SUMMARY
+from tffcl.runs.run_directory import (
+    CLIENTS,
+    CLUSTERING,
+    CONFIG,
+    CONFUSION,
+    REPORT,
+    REPRESENTATIONS,
+    ROUNDS,
+    SAMPLES,
+    SPLITS,
+    SUMMARY,
+)
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 _FILES = (
-    CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, SAMPLES, newcomers_table.NEWCOMERS, study_table.PUBLISHED,
+    CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, REPRESENTATIONS, SPLITS, SAMPLES, CONFUSION,
+    newcomers_table.NEWCOMERS, study_table.PUBLISHED,
 )  # fmt: skip
 _MOST_SIZES = 50  # of clusters that are listed
 
