@@ -55,16 +55,16 @@ def of_groups(labels):
 
 
 def test_a_pair_at_exactly_the_threshold_is_in_one_cluster(model, images):
-    """As with FLIS (DC); 1 - β of float64 may be below 1 - similarity of float32."""
-    tens = np.arange(1, 10)
-    for share in tens:
-        answers = np.zeros((2, 10), np.int32)
-        answers[1, share:] = 1  # `share` of ten are equal
-        how = FLISHCParameters(threshold=share / 10)
+    """As with FLIS (DC); 1 - β of float64 may be below 1 - similarity of float32, and the square of the root of 6 is above
+    6."""
+    for count, share in [(count, share) for count in (6, 10) for share in range(1, count)]:
+        answers = np.zeros((2, count), np.int32)
+        answers[1, share:] = 1  # so many of all are equal
+        how = FLISHCParameters(threshold=share / count)
         clustering = group_flis_hc(model, TRAINING, how, server_images=images)
         proximity = clustering.distances({"value": answers}, None)
-        assert clustering.group(proximity)[0].tolist() == [0, 0], share
-        assert related(tf.constant(answers), share / 10, "agreement", 2).numpy().all(), share
+        assert clustering.group(proximity)[0].tolist() == [0, 0], (count, share)
+        assert related(tf.constant(answers), share / count, "agreement", 2).numpy().all(), (count, share)
 
 
 @pytest.mark.parametrize("missing", [False, True])
