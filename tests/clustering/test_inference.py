@@ -112,6 +112,13 @@ def test_thresholds_that_cannot_be(beta, form, message):
         check_threshold(beta, form, 2500, None)
 
 
+def test_soft_answers_have_a_bound_of_their_own():
+    """Of n images and C classes √(C / n), as the docstring has it; here 0.0632."""
+    assert check_threshold(0.063, "frobenius", 2500, 10) == 0.063
+    with pytest.raises(UserError, match="2500 soft answers it must be at most 0.06325"):
+        check_threshold(0.064, "frobenius", 2500, 10)
+
+
 def test_answers_of_different_images(answers):
     with pytest.raises(UserError, match="on the same n images"):
         inference_similarity(answers, answers[:, :7])
