@@ -100,7 +100,8 @@ class RDPCFL(IFCA):
             f"up to round {self._how.soft_rounds} at the latest the coordinator draws each client's row (`forced`) "
             "by a mixture of Gaussians that it fits to the signatures; then clients choose; clustering/state.npz has "
             "the `probabilities` of this run's clients, and for how many more `soft_rounds` they are drawn; a newcomer "
-            "chooses when it joins, and keeps that row as long as others are drawn"
+            "chooses when it joins, tells the coordinator its row, without noise, and keeps it as long as others "
+            "are drawn"
         )
         return dataclasses.replace(
             found,
