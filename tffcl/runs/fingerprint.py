@@ -58,6 +58,8 @@ def of_function(function: Callable) -> str:
             value = of_array(value)
         if value is None or isinstance(value, (bool, numbers.Number, str, bytes)):
             found.update(f"{value!r} ".encode())
+        elif isinstance(value, Parameters):
+            note(str(_plain(value)))
         elif isinstance(value, (tuple, frozenset)):
             found.update(f"{len(value)} ".encode())
             for each in sorted(value, key=repr) if isinstance(value, frozenset) else value:
@@ -217,8 +219,15 @@ _OWN = (numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters, *_PA
 
 def _own(given: Mapping) -> dict:
     """What of the arguments of a user's own class is numbers, texts, arrays, parameters, optimizers or aggregations, or
-    lists of these."""
-    kept = {name: getattr(value, "training", None) or value for name, value in given.items()}  # an engine's training
+    lists of these; of an engine its training, or what its clients do where that is the user's own, and its
+    aggregations."""
+    kept = {name: getattr(value, "training", None) or value for name, value in given.items()}
+    for name, value in given.items():
+        if hasattr(value, "round_for"):  # an engine
+            composed = value.round_for(1)
+            kept[name] = value.training or of_function(composed.work.compute)
+            if uploads := [each for each in composed.uploads.values() if not getattr(each, "is_plain", False)]:
+                kept[f"{name}_aggregation"] = [vars(each).get("_inner_factory") or each for each in uploads]
     return {name: value for name, value in kept.items() if all(isinstance(e, _OWN) for e in tf.nest.flatten(value))}
 
 
