@@ -83,6 +83,24 @@ def test_centroid_linkage_is_greedy_where_groups_are_clear_and_ends_where_no_pai
         assert not merging.partition.changed.any()
 
 
+@pytest.mark.parametrize("linkage", choices.MERGE_RULES)
+def test_a_cosine_equal_to_the_threshold_does_not_merge(linkage):
+    """In float32, in which it is a little above the 0.3 of float64."""
+    signatures = np.array([[0, -2, -1, -1, 2, 0], [2, -2, -1, 0, -1, 0]], np.float32)
+    partition = stochastic.with_singletons(NOBODY, np.arange(2), signatures)
+    assert [stochastic.merge(partition, tau, linkage).merges for tau in (0.3, 0.2999)] == [0, 1]
+
+
+def test_centroid_linkage_looks_again_at_pairs_that_others_came_before():
+    """Four directions: the second is nearest to the first, and so is the third, whose next, the fourth, is left to it
+    when the first two have merged, and is within the 36 degrees of the threshold."""
+    angles = np.radians([0.0, -20.0, 31.0, 66.0])
+    signatures = np.stack([np.cos(angles), np.sin(angles), *np.zeros((4, 4))], axis=1).astype(np.float32)
+    partition = stochastic.with_singletons(NOBODY, np.arange(4), signatures)
+    found = stochastic.merge(partition, float(np.cos(np.radians(36))), "centroid")
+    assert found.places.tolist() == [0, 0, 1, 1]
+
+
 def test_centroid_linkage_is_not_led_astray_by_one_pair():
     """Two wide groups with one pair between them above τ: single linkage joins them, averaging does not."""
     rng = np.random.default_rng(0)

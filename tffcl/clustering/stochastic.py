@@ -189,8 +189,6 @@ def _mutual(units: np.ndarray, touched: np.ndarray, threshold: float) -> tuple[n
             best[which[better]], other[which[better]] = highest[better], place[better]
     labels = np.arange(count)
     mutual = (other[other] == labels) & (best > threshold)
-    if not mutual.any() and best.max(initial=-2) > threshold:  # a ring of ties
-        mutual[best.argmax()] = True
     labels = _united(labels, labels[mutual], other[mutual])
     return np.unique(labels, return_inverse=True)[1], touched[own > threshold]
 
