@@ -55,8 +55,8 @@ def of_groups(labels):
 
 
 def test_a_pair_at_exactly_the_threshold_is_in_one_cluster(model, images):
-    """As with FLIS (DC); 1 - β of float64 may be below 1 - similarity of float32, and the square of the root of 6 is above
-    6."""
+    """As with FLIS (DC); 1 - β of float64 may be below 1 - similarity of float32, and there the square of the root of 6
+    is above 6."""
     for count, share in [(count, share) for count in (6, 10) for share in range(1, count)]:
         answers = np.zeros((2, count), np.int32)
         answers[1, share:] = 1  # so many of all are equal
