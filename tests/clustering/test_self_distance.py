@@ -141,6 +141,18 @@ def test_the_law_of_chance_is_found_from_clients_of_different_sizes(exponent):
     )
 
 
+def test_chance_puts_clients_of_unequal_sizes_apart_by_the_mean_of_their_shares():
+    found = Chance(7.0, 0.5).between(np.array([50, 200]))
+    assert found[0, 1] == found[1, 0] == pytest.approx(7 * ((1 / 50 + 1 / 200) / 2) ** 0.5)
+
+
+def test_more_groups_than_the_root_of_the_number_of_clients_are_none():
+    """Four clients a group; of 24 there are six groups, one more than √24 rounded up, of 16 four."""
+    verdicts = [judged(in_groups(4 * groups, groups, 3.0), sizes_of(300, 4 * groups, 0)) for groups in (6, 4)]
+    assert [each.kind for each in verdicts] == [DIFFER, GROUPS]
+    assert [each.labels.max() for each in verdicts] == [0, 3]
+
+
 def test_numbers_of_clusters_that_some_threshold_gives():
     line = np.abs(np.subtract.outer([0.0, 0, 0, 1, 1, 5], [0.0, 0, 0, 1, 1, 5]))
     assert numbers_of(build_dendrogram(line)) == [1, 2, 3]
