@@ -121,6 +121,9 @@ def test_dirichlet_alpha_is_the_skew():
         return np.mean([np.bincount(y[index], minlength=10).max() / len(index) for index in split.train])
 
     assert largest_share(1000.0) < 0.12 < 0.2 < largest_share(1.0) < largest_share(0.05)
+    # Of a class a client holds a tenth, drawn at random: neighbours in a set may be alike.
+    own = dirichlet(labelled(y), seed=3, clients=10, alpha=1000.0).train[0]
+    assert np.ptp(np.searchsorted(np.flatnonzero(y == 0), own[y[own] == 0])) > 500
 
 
 @RUN
