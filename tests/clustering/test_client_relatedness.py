@@ -12,7 +12,7 @@ from scipy.spatial import distance
 
 from tffcl.choices import DISTANCES
 from tffcl.clustering import hierarchical, taskonomy
-from tffcl.clustering.relatedness_graph import starting_models, suggested_gamma
+from tffcl.clustering.relatedness_graph import starting_models, suggested_gamma, with_stored
 from tffcl.clustering.taskonomy import assign_to_nearest, client_distances, flatten, relate
 from tffcl.errors import UserError
 
@@ -216,6 +216,17 @@ def test_newcomers_go_where_the_mean_distance_is_least(seed, name):
     ]
     found = assign_to_nearest(*new, *known, labels, distance=name)
     np.testing.assert_allclose(np.array(means)[found, np.arange(5)], np.min(means, axis=0), rtol=1e-9)
+
+
+def test_means_are_over_all_clients_also_those_that_did_not_take_part():
+    """FLT's Alg. 3, line 17; two of the absent have one model."""
+    rng = np.random.default_rng(0)
+    models, rows = rng.normal(size=(3, 4)).astype(np.float32), np.array([2, 0, 1, 0, 1])
+    trained, where, shares = models[rows].copy(), np.array([0, 4]), rng.uniform(1, 9, (2, 5)).astype(np.float32)
+    trained[where] = rng.normal(size=(2, 4))
+    mixes = np.stack([np.average(trained[where], axis=0, weights=share[where]) for share in shares]).astype(np.float32)
+    expected = [np.average(trained, axis=0, weights=share) for share in shares]
+    np.testing.assert_allclose(with_stored(mixes, shares, where, models, rows), expected, rtol=1e-5)
 
 
 def test_newcomers_start_from_the_mean_of_their_relatives_models_or_the_nearest_clients():
