@@ -83,6 +83,16 @@ def test_centroid_linkage_is_greedy_where_groups_are_clear_and_ends_where_no_pai
         assert not merging.partition.changed.any()
 
 
+def test_models_that_nobody_has_trained_are_averaged_by_members():
+    """Two clusters of one and three newcomers, beside one that has trained."""
+    partition = stochastic.Partition(np.arange(3), np.eye(3, dtype=np.float32), np.array([2, 1, 3]), np.zeros(3, bool))
+    trained, signatures = np.arange(6) < 2, np.zeros((6, 3), np.float32)
+    known = stochastic.KnownClients(np.ones(6, bool), trained, signatures, partition, np.array([1, 2, 3], np.int32))
+    models = np.array([[9, 9], [1, 2], [4, 0], [0, 8]], np.float32)
+    found, rows = known.merged_models(models, np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1]), 2, "mean")
+    np.testing.assert_array_equal(found[rows], [[1, 2], [1, 6]])
+
+
 @pytest.mark.parametrize("linkage", choices.MERGE_RULES)
 def test_a_cosine_equal_to_the_threshold_does_not_merge(linkage):
     """In float32, in which it is a little above the 0.3 of float64."""
