@@ -69,6 +69,11 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         return self._inner_factory is None
 
     @property
+    def inner_factory(self) -> tff.aggregators.AggregationFactory | None:
+        """What aggregates inside one cluster, or None for a plain mean."""
+        return self._inner_factory
+
+    @property
     def num_clusters(self) -> int | None:
         """K, or None where the keys of a round decide it."""
         return self._num_clusters

@@ -221,13 +221,14 @@ def _own(given: Mapping) -> dict:
     """What of the arguments of a user's own class is numbers, texts, arrays, parameters, optimizers or aggregations, or
     lists of these; of an engine its training, or what its clients do where that is the user's own, and its
     aggregations."""
-    kept = {name: getattr(value, "training", None) or value for name, value in given.items()}
+    kept = {}
     for name, value in given.items():
+        kept[name] = getattr(value, "training", None) or value
         if hasattr(value, "round_for"):  # an engine
             composed = value.round_for(1)
             kept[name] = value.training or of_function(composed.work.compute)
             if uploads := [each for each in composed.uploads.values() if not getattr(each, "is_plain", False)]:
-                kept[f"{name}_aggregation"] = [vars(each).get("_inner_factory") or each for each in uploads]
+                kept[f"{name}_aggregation"] = [getattr(each, "inner_factory", each) for each in uploads]
     return {name: value for name, value in kept.items() if all(isinstance(e, _OWN) for e in tf.nest.flatten(value))}
 
 
