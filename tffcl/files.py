@@ -320,9 +320,14 @@ def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1)
     write_text(path, json.dumps(contents, indent=indent, separators=None if indent else (",", ":")) + "\n")
 
 
+def _short(number: float) -> str:
+    """A fraction of a file that is kept by the hundred."""
+    return f"{number:.5g}"
+
+
 def write_small_json(path: pathlib.Path, contents: Mapping):
     """As `write_json`, for files that are kept by the hundred: in one line, and fractions with five digits."""
-    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(f"{float(digits):.5g}"))
+    rounded = json.loads(json.dumps(contents), parse_float=lambda digits: float(_short(float(digits))))
     write_json(path, rounded, indent=None)
 
 
@@ -333,7 +338,7 @@ def write_small_numbers(path: pathlib.Path, table: Table):
       UserError: If a cell is no number.
     """
     pairs = [zip(table.texts(name), table.floats(name), strict=True) for name in table.names]
-    columns = [[cell if re.fullmatch(r"-?\d*", cell) else f"{number:.5g}" for cell, number in pair] for pair in pairs]
+    columns = [[cell if re.fullmatch(r"-?\d*", cell) else _short(number) for cell, number in pair] for pair in pairs]
     write_text(path, csv_text([table.names, *zip(*columns, strict=True)]))
 
 
