@@ -179,7 +179,7 @@ def federated(
     """
     where = f"partition {name} of {dataset.name}"
     groups = checked_groups(partition.groups, partition.group_names, where)
-    _check_names(partition, where)
+    _check_clients(partition, where)
     if any(each.is_of_classes for each in partition.transforms or ()):
         dataset.classes_for(where)
     for_training = checked_indices(partition.train, len(dataset.train), "training", where)
@@ -264,7 +264,7 @@ def checked_groups(groups, names: Sequence[str] | None, where: str) -> np.ndarra
     return array.astype(np.int32)
 
 
-def _check_names(partition: Partition, where: str):
+def _check_clients(partition: Partition, where: str):
     """Raises UserError if there are no clients, or two are called the same."""
     if not len(partition.train):
         raise UserError(f"{where} has no clients; at least 1 is needed")

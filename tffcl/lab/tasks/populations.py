@@ -201,10 +201,9 @@ def exchanged(
             drawn = np.random.default_rng([seed, client]).permutation(indices[client])
             return np.split(drawn, [round(share * len(drawn))])
 
-        pairs = enumerate(source)
         return tuple(
             indices[client] if other == client else np.concatenate([parts(other)[0], parts(client)[1]])
-            for client, other in pairs
+            for client, other in enumerate(source)
         )
 
     truth = federated.true_groups
