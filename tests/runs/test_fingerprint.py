@@ -266,20 +266,23 @@ def test_a_signature_of_ones_own_is_noted_by_its_code():
 
 
 def test_a_method_of_ones_own_is_noted_by_what_its_engine_was_built_of():
-    """Its aggregation, and a local training of one's own with all that it looks at: no class was called with these."""
+    """Its aggregation, weights and server optimizer, and a local training of one's own with all that it looks at: no
+    class was called with these."""
     mlp = build_mlp((6, 1, 1), 3, hidden=2)
 
-    def histograms(aggregation):
-        return Histograms(build_clustered_training(mlp, TRAINING, aggregation=aggregation), 2, seed=0)
+    def histograms(aggregation=None, **more):
+        return Histograms(build_clustered_training(mlp, TRAINING, aggregation=aggregation, **more), 2, seed=0)
 
     dp, of_tff = functools.partial(tffcl.aggregation, "dp"), tff.learning.robust_aggregator()
     own = [histograms(each) for each in (None, dp(clip=0.5), dp(clip=0.6), of_tff)]
     own += [build_fedsam(mlp, TRAINING, radius=radius) for radius in (0.1, 0.2)]
     own += [build_fedsam(mlp, tffcl.LocalTraining(epochs=3)), build_fedsam(mlp, TRAINING, radius=0.1, aggregation=dp())]
+    adam = tff.learning.optimizers.build_adam
+    own += [histograms(weighting="uniform"), *(histograms(optimizer=adam(rate)) for rate in (0.1, 0.2))]
     noted = [fingerprint.of_method(each) for each in own]
     assert all(noted.count(each) == 1 for each in noted)
-    again = [histograms(dp(clip=0.5)), build_fedsam(mlp, TRAINING, radius=0.1)]
-    assert [fingerprint.of_method(each) for each in again] == [noted[1], noted[4]]
+    again = [histograms(dp(clip=0.5)), build_fedsam(mlp, TRAINING, radius=0.1), histograms(optimizer=adam(0.2))]
+    assert [fingerprint.of_method(each) for each in again] == [noted[1], noted[4], noted[-1]]
 
 
 def test_code_of_ones_own_is_noted_as_it_was_imported(tmp_path, capsys):

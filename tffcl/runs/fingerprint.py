@@ -58,7 +58,7 @@ def of_function(function: Callable) -> str:
             value = of_array(value)
         if value is None or isinstance(value, (bool, numbers.Number, str, bytes)):
             found.update(f"{value!r} ".encode())
-        elif isinstance(value, Parameters):
+        elif isinstance(value, (Parameters, *_PARTS)):
             note(str(_plain(value)))
         elif isinstance(value, (tuple, frozenset)):
             found.update(f"{len(value)} ".encode())
@@ -219,14 +219,16 @@ _OWN = (numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters, *_PA
 
 def _own(given: Mapping) -> dict:
     """What of the arguments of a user's own class is numbers, texts, arrays, parameters, optimizers or aggregations, or
-    lists of these; of an engine its training, or what its clients do where that is the user's own, and its
-    aggregations."""
+    lists of these; of an engine its training, or what its clients do where that is the user's own, its
+    weights, its aggregations and what its server does."""
     kept = {}
     for name, value in given.items():
         kept[name] = getattr(value, "training", None) or value
         if hasattr(value, "round_for"):  # an engine
             composed = value.round_for(1)
             kept[name] = value.training or of_function(composed.work.compute)
+            steps = [each for each in (composed.weighting, composed.server.step) if each is not None]
+            kept[f"{name}_server"] = [of_function(each) for each in steps]
             if uploads := [each for each in composed.uploads.values() if not getattr(each, "is_plain", False)]:
                 kept[f"{name}_aggregation"] = [getattr(each, "inner_factory", each) for each in uploads]
     return {name: value for name, value in kept.items() if all(isinstance(e, _OWN) for e in tf.nest.flatten(value))}

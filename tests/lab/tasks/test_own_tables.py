@@ -253,6 +253,13 @@ def test_a_file_that_is_written_anew_is_read_anew(table, tmp_path):
     assert len(load_data(config).train) < len(before.train)
 
 
+def test_data_of_another_directory_are_read_anew(table, monkeypatch, tmp_path):
+    config = resolve(table, "fedavg")
+    before = load_data(config)
+    monkeypatch.setenv("TFFCL_DATA_DIR", str(tmp_path))
+    assert load_data(config) is not before
+
+
 def test_what_a_builder_of_ones_own_has_measured_stays():
     x, y = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2
     own = dataclasses.replace(tffcl.Dataset.from_arrays("own", (x, y), (x, y)), measured_noise=0.0)

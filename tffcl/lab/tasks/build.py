@@ -16,9 +16,9 @@ from tffcl.clients.client_state import KeptStore
 from tffcl.clients.cohort import stream
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
+from tffcl.lab.datasets import storage
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
-from tffcl.lab.datasets.storage import expanded
 from tffcl.lab.tasks.populations import drifted_in, population_in
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_own, load_run_config
 from tffcl.lab.tasks.settings import OF_UPLOADS
@@ -41,7 +41,8 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
     _use_own(config)
     tables = dict(config.dataset), dict(config.partition)
     drawn = stream(config.seed, "partition")
-    wanted = (*tables, drawn, data_dir, joining, config.directory, _written(config.dataset.get("path")))
+    places = storage.resolve(data_dir), config.directory, _written(config.dataset.get("path"))
+    wanted = (*tables, drawn, joining, places)
     if wanted not in _loaded[:1]:
         _loaded.clear()  # two data sets at a time could be too much memory
         _loaded[:] = (
@@ -53,7 +54,7 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
 
 def _written(path: object) -> list[tuple]:
     """What files of the user's own are told by, which somebody in a notebook writes anew between two runs."""
-    place = expanded(path).absolute() if isinstance(path, str) else None
+    place = storage.expanded(path).absolute() if isinstance(path, str) else None
     there = [place, *sorted(place.rglob("*"))] if place and os.path.exists(place) else []  # else its reader says why
     return [(each, (about := each.lstat()).st_size, about.st_mtime_ns) for each in there]
 
