@@ -1,9 +1,10 @@
 """The public names of a package, each loaded when it is first used: TensorFlow takes seconds to import."""
 
-import difflib
 import importlib
 import pathlib
 import re
+
+from tffcl.errors import did_you_mean
 
 _LINE = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
 
@@ -23,8 +24,7 @@ def lazily(package: str, file: str):
 
     def get(name: str):
         if name not in places:
-            near = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(name, places, n=1))
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{near}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{did_you_mean(name, places)}")
         if places[name] == package:  # a package in this one
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(places[name]), name)
