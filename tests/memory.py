@@ -23,10 +23,10 @@ def give_back():
         return
     from tffcl import runtime, trace_cache
 
-    for builds in trace_cache._ALL:
-        builds.forget()
     runtime.renew_local_worker()
     for kept in gc.get_objects():
+        if type(kept) is trace_cache.KeptBuilds:
+            kept.forget()
         # TFF keeps the last 128 computations that contexts have compiled, those of contexts that are gone among them.
         if type(kept) is functools._lru_cache_wrapper and str(kept.__module__).startswith("tensorflow_federated."):
             kept.cache_clear()

@@ -3,13 +3,11 @@
 import collections
 import functools
 import hashlib
-import weakref
 from collections.abc import Callable, Hashable
 
 import numpy as np
 
 _MOST = 24  # builds that are kept of each builder; a traced round takes some megabytes
-_ALL = weakref.WeakSet()
 
 
 class KeptBuilds:
@@ -17,7 +15,6 @@ class KeptBuilds:
 
     def __init__(self):
         self._kept = collections.OrderedDict()
-        _ALL.add(self)
 
     def find(self, key: Hashable, build: Callable):
         """Returns what `build()` gave for this key, now or before."""
