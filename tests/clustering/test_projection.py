@@ -20,12 +20,12 @@ def two_groups(count):
 @pytest.mark.slow
 def test_what_is_near_stays_near_and_the_seed_decides():
     groups, distances = two_groups(40)
-    points = project(distances, seed=0, neighbors=8)
+    points = project(distances, seed=0)
     assert points.shape == (40, 2) and points.dtype == np.float32
     gaps = np.linalg.norm(points[:, None] - points, axis=-1) + 1e9 * np.eye(40)
     np.testing.assert_array_equal(groups[gaps.argmin(axis=1)], groups)
-    np.testing.assert_array_equal(points, project(distances, seed=0, neighbors=8))
-    assert not np.array_equal(points, project(distances, seed=1, neighbors=8))
+    np.testing.assert_array_equal(points, project(distances, seed=0))
+    assert not np.array_equal(points, project(distances, seed=1))
 
 
 @pytest.mark.slow
@@ -91,8 +91,8 @@ def test_how_a_map_is_laid_out_reaches_its_reducer(monkeypatch):
     for module in (projection, taskonomy):
         monkeypatch.setattr(module, "new_reducer", asked)
     with pytest.raises(RuntimeError) as told:
-        project(two_groups(20)[1], seed=7, neighbors=6)
-    assert told.value.args == ((20, 7), {"num_neighbors": 6, "metric": "precomputed"})
+        project(two_groups(20)[1], seed=7)
+    assert told.value.args == ((20, 7), {"metric": "precomputed"})
     with pytest.raises(RuntimeError) as told:
         made = np.arange(20.0).reshape(10, 1, 2)
         taskonomy.fit_map(made, np.ones((10, 1), bool), seed=7, num_components=3, num_neighbors=6, min_dist=0.4)

@@ -21,7 +21,7 @@ _PERPLEXITY = 30.0  # about how many neighbours of each client t-SNE keeps near;
 _SAME = 1e-6  # how far apart unit vectors of one direction may be by rounding
 
 
-def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndarray:
+def project(distances: np.ndarray, *, seed: int) -> np.ndarray:
     """Lays clients out by UMAP (McInnes et al. 2018, arXiv:1802.03426).
 
     Only who is near whom has a meaning in the result, not the axes nor the distances between far groups.
@@ -29,7 +29,6 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
     Args:
       distances: Numbers [N, N], e.g. principal angles.
       seed: Decides the layout.
-      neighbors: How many neighbours of each client are kept near; N - 1 where there are fewer.
 
     Returns:
       Float32 [N, 2].
@@ -40,7 +39,7 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
     distances = hierarchical.check_proximity(distances)
     if len(distances) < LEAST:
         raise UserError(f"a map of clients needs at least {LEAST} of them; there are {len(distances)}")
-    layout = new_reducer(len(distances), seed, num_neighbors=neighbors, metric="precomputed")
+    layout = new_reducer(len(distances), seed, metric="precomputed")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="using precomputed metric")
         return layout.fit_transform(np.asarray(distances, np.float32)).astype(np.float32)
