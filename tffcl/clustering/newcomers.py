@@ -55,7 +55,27 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     """
     hierarchical.check_linkage(linkage)
     proximity = hierarchical.check_proximity(proximity)
-    return _distances(proximity, _checked_labels(labels, len(proximity)), linkage)
+    labels = _checked_labels(labels, len(proximity))
+    clusters = int(labels.max(initial=-1)) + 1
+    order = np.argsort(labels, kind="stable")
+    # Members of a cluster side by side, so that one reduction handles all clusters.
+    cross = proximity[len(labels) :][:, order].astype(np.float64)
+    present, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    result = np.full((len(cross), clusters), np.inf)
+    if len(present) == 0:
+        return result
+    if linkage == "single":
+        result[:, present] = np.minimum.reduceat(cross, starts, axis=1)
+    elif linkage == "complete":
+        result[:, present] = np.maximum.reduceat(cross, starts, axis=1)
+    elif linkage == "ward":
+        squares = np.add.reduceat(cross**2, starts, axis=1) / sizes - _spreads(
+            proximity[np.ix_(order, order)], starts, sizes
+        )
+        result[:, present] = np.sqrt(np.maximum(2 * sizes / (sizes + 1) * squares, 0))
+    else:
+        result[:, present] = np.add.reduceat(cross, starts, axis=1) / sizes
+    return result
 
 
 def assign_newcomers(proximity: np.ndarray, labels: np.ndarray, *, threshold: float, linkage: str) -> np.ndarray:
@@ -89,10 +109,8 @@ def assign_newcomers(proximity: np.ndarray, labels: np.ndarray, *, threshold: fl
         described.
     """
     threshold = hierarchical.check_threshold(threshold)
-    hierarchical.check_linkage(linkage)
-    proximity = hierarchical.check_proximity(proximity)
-    labels = _checked_labels(labels, len(proximity))
-    distances = _distances(proximity, labels, linkage)
+    distances = distances_to_clusters(proximity, labels, linkage=linkage)
+    proximity, labels = np.asarray(proximity), np.asarray(labels, np.int32)
     new, clusters = distances.shape
     joined = np.full(new, -1, np.int32)
     if clusters:
@@ -105,30 +123,6 @@ def assign_newcomers(proximity: np.ndarray, labels: np.ndarray, *, threshold: fl
         dendrogram = hierarchical.build_dendrogram(proximity[np.ix_(places, places)], linkage)
         joined[rest] = clusters + hierarchical.cut(dendrogram, threshold=threshold)
     return np.concatenate([labels, joined])
-
-
-def _distances(proximity: np.ndarray, labels: np.ndarray, linkage: str) -> np.ndarray:
-    """`distances_to_clusters` for arguments that are already checked."""
-    clusters = int(labels.max(initial=-1)) + 1
-    order = np.argsort(labels, kind="stable")
-    # Members of a cluster side by side, so that one reduction handles all clusters.
-    cross = proximity[len(labels) :][:, order].astype(np.float64)
-    present, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-    result = np.full((len(cross), clusters), np.inf)
-    if len(present) == 0:
-        return result
-    if linkage == "single":
-        result[:, present] = np.minimum.reduceat(cross, starts, axis=1)
-    elif linkage == "complete":
-        result[:, present] = np.maximum.reduceat(cross, starts, axis=1)
-    elif linkage == "ward":
-        squares = np.add.reduceat(cross**2, starts, axis=1) / sizes - _spreads(
-            proximity[np.ix_(order, order)], starts, sizes
-        )
-        result[:, present] = np.sqrt(np.maximum(2 * sizes / (sizes + 1) * squares, 0))
-    else:
-        result[:, present] = np.add.reduceat(cross, starts, axis=1) / sizes
-    return result
 
 
 def _spreads(proximity: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
