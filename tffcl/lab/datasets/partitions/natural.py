@@ -118,11 +118,11 @@ def by_attribute(
     columns = [dataset.attribute_names.index(name) for name in attributes]
     rng = np.random.default_rng(seed)
     train, tests = [], []
-    for column in columns:
-        held = _only(dataset.train.attributes[:, columns], columns.index(column))
-        enough(clients // len(attributes), len(held), f"images with only {dataset.attribute_names[column]}")
+    for column, name in enumerate(attributes):
+        held = _only(dataset.train.attributes[:, columns], column)
+        enough(clients // len(attributes), len(held), f"images with only {name}")
         train += equal_parts(held, clients // len(attributes), rng)
-        tests.append(_only(dataset.test.attributes[:, columns], columns.index(column)))
+        tests.append(_only(dataset.test.attributes[:, columns], column))
     partition = with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))
     return dataclasses.replace(partition, group_names=tuple(attributes))
 
