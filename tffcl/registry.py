@@ -399,11 +399,11 @@ def find_in_table(kind: str, table: Mapping) -> tuple[str, Row, dict]:
     return name, find(kind, name, table=one, key="name"), options
 
 
-def parameters_of(row: Row, values: Mapping, where: str) -> Parameters | None:
+def parameters_of(cls: type[Parameters] | None, values: Mapping, where: str) -> Parameters | None:
     """Makes the parameters of what a name stands for.
 
     Args:
-      row: It.
+      cls: Their class, see `Row.parameter_class`.
       values: The user's keys.
       where: Name of their table, for messages.
 
@@ -413,12 +413,11 @@ def parameters_of(row: Row, values: Mapping, where: str) -> Parameters | None:
     Raises:
       UserError: For an unknown key or a wrong value.
     """
-    cls = row.parameter_class()
     if cls is not None:
         return from_table(cls, values, where)
     if values:
         found = sorted(values)
-        raise UserError(f"{where} has no parameters; found {', '.join(found)}", table=where, key=found[0])
+        raise UserError(f"{where} has no parameters of its own; found {', '.join(found)}", table=where, key=found[0])
     return None
 
 
@@ -471,7 +470,7 @@ def aggregation(name: str, **options):
     """
     row = find("aggregations", name, table="aggregation", key="name")
     taken = {key: options.pop(key) for key in row.takes if key in options}
-    parameters = parameters_of(row, options, "aggregation")
+    parameters = parameters_of(row.parameter_class(), options, "aggregation")
     if not row.place:
         return None
     return row.builder()(*(() if parameters is None else (parameters,)), **taken)

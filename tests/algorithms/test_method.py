@@ -47,7 +47,7 @@ def test_the_choices_are_those_that_there_are():
             "unknown key in .signature subspace. 'num_vector'; did you mean 'num_vectors'",
         ),
         ({"name": "pca_centres", "clip": 0}, "signature pca_centres.clip is 0; it must be a number above 0"),
-        ({"name": "descriptors", "clip": 1.0}, "signature descriptors has no parameters; found clip"),
+        ({"name": "descriptors", "clip": 1.0}, "signature descriptors has no parameters of its own; found clip"),
     ],
 )
 def test_a_wrong_signature_is_told_by_its_parameters(signature, message):

@@ -146,7 +146,8 @@ def test_each_key_of_a_signature_and_what_a_run_gives_reach_its_builder(model, c
     def called_with(own=(), **changed):
         given = {"training": TRAINING, "seed": 1, "noise_seed": 2, "server_images": "images", **changed}
         given["find_encoder"] = lambda *args, **kwargs: (args, kwargs)
-        how, build = parameters_of(find("signatures", name), dict(own), name), composed.SIGNATURES[name].build
+        how = parameters_of(find("signatures", name).parameter_class(), dict(own), name)
+        build = composed.SIGNATURES[name].build
         return repr(build(model, how, **composed._taken(build, given))), how, inspect.signature(build).parameters
 
     (usual, how, taken), noisy = called_with(), {"noise_multiplier": 2.0}

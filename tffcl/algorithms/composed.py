@@ -210,11 +210,11 @@ def group_composed(
     name, own = named("signature", parameters.signature)
     values = {"training": training, **values}
     if name in SIGNATURES:
-        how = parameters_of(find("signatures", name), own, f"signature {name}")
+        how = parameters_of(find("signatures", name).parameter_class(), own, f"signature {name}")
         return build_grouping(name, model, how, parameters, **values)
     row = Row("", name, foreign="signature") if is_reference(name) else find("signatures", name)
     build = row.builder()
-    own = vars(parameters_of(row, own, f"signature {name}")) if row.parameters else own
+    own = vars(parameters_of(row.parameter_class(), own, f"signature {name}")) if row.parameters else own
     own = check_options(f"signature {name}", build, own, given=given("signatures"))
     signature = made_by("signatures", name, build, None, model, **own, **_taken(build, values))
     if not isinstance(signature, Signature):

@@ -388,7 +388,7 @@ class ComposedParameters(WhenParameters):
         if not is_reference(name):
             row = find("signatures", name, key="signature")
             if not row.foreign:
-                parameters_of(row, own, f"signature {name}")
+                parameters_of(row.parameter_class(), own, f"signature {name}")
         metrics = metrics_of(name)
         if self.metric is not None and self.metric not in metrics:
             raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")

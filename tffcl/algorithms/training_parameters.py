@@ -137,7 +137,7 @@ def training_of(given: str | Mapping) -> tuple[Row, tuple[Parameters, ...]]:
     name, own = named("training", given)
     row = find("trainings", name, key="training")
     try:
-        parameters = parameters_of(row, own, f"training {name}")
+        parameters = parameters_of(row.parameter_class(), own, f"training {name}")
     except UserError as error:
         raise UserError(str(error), key="training") from None
     return row, () if parameters is None else (parameters,)

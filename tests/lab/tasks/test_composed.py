@@ -195,7 +195,7 @@ def test_trainings_of_the_same_groups_differ(composed):
     "training, message",
     [
         ("scafold", "training 'scafold'.*scaffold"),
-        ({"name": "sgd", "proximal_weight": 1.0}, "training sgd has no parameters; found proximal_weight"),
+        ({"name": "sgd", "proximal_weight": 1.0}, "training sgd has no parameters of its own; found proximal_weight"),
         ({"name": "proximal", "weight": 1.0}, "unknown key in .training proximal. 'weight'.*proximal_weight"),
         ({"name": "scaffold", "option": "third"}, "training scaffold.option 'third'.*gradient"),
         ({"proximal_weight": 1.0}, "it must be a name, or a table with name"),

@@ -10,8 +10,8 @@ from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError, no_server_data, unknown
 from tffcl.lab.tasks.settings import TRAIN_KEYS
 from tffcl.references import load_reference, references_in
-from tffcl.registry import ALGORITHMS, ANY, TRAININGS, Row, given, made_by, registered, rows
-from tffcl.validation import Parameters, from_table, types_of
+from tffcl.registry import ALGORITHMS, ANY, TRAININGS, Row, given, made_by, parameters_of, registered, rows
+from tffcl.validation import Parameters, types_of
 
 # Why a method takes no other aggregation.
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
@@ -92,13 +92,7 @@ class MethodSource:
 
     def parameters_from(self, values: Mapping) -> Parameters | None:
         """Makes the method's own parameters of its table's keys, None if it has none; UserError for a wrong key."""
-        table = f"algorithms.{self.label}"
-        if self.parameter_class is not None:
-            return from_table(self.parameter_class, values, table)
-        if values:
-            found = ", ".join(sorted(values))
-            raise UserError(f"{self.label} has no parameters of its own; found {found}", table=table, key=min(values))
-        return None
+        return parameters_of(self.parameter_class, values, f"algorithms.{self.label}")
 
     def check(self, contents: Mapping):
         """Raises UserError if names tell that the method cannot work with a task's data, aggregation or attack.

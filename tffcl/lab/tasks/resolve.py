@@ -365,7 +365,7 @@ def _check_named(kind: str, table: Mapping):
     """Checks the keys of [model] or [aggregation]; UserError for what is not allowed."""
     name, row, options = find_in_table(kind, table)
     if kind == "aggregations" and not row.foreign:
-        parameters_of(row, options, "aggregation")
+        parameters_of(row.parameter_class(), options, "aggregation")
     else:
         check_options(f"{noun(kind)} {name}", row.builder(), options, given=given(kind), also=("name",))
 
