@@ -7,9 +7,8 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-import docstring_parser
-
 import tffcl
+from tffcl.lab.cli.explain import described_in
 
 PAGE = pathlib.Path(tffcl.__file__).parent / "docs" / "api.md"
 _PACKAGES = {
@@ -82,17 +81,11 @@ def _entry(name: str, found: object) -> Iterator[str]:
 
 def _inherited(found: type) -> Iterator[str]:
     """The fields of a dataclass that only its bases describe."""
-    own, *further = map(_attributes, found.__mro__)
+    own, *further = map(described_in, found.__mro__)
     described = {name: text for each in reversed(further) for name, text in each.items() if name not in own}
     names = [field.name for field in dataclasses.fields(found) if field.name in described]
     if names:
         yield from ("", "**Further attributes:**", "", *(f"- `{name}`: {_escaped(described[name])}" for name in names))
-
-
-def _attributes(cls: type) -> dict[str, str]:
-    """What the docstring of a class says of each attribute, in one line."""
-    parsed = docstring_parser.parse(cls.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
-    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
 
 
 def _signature(found: object) -> str:

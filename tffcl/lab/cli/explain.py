@@ -182,6 +182,11 @@ def _meanings(documented: Callable) -> dict[str, str]:
     """What the docstrings of a class and of its bases, or of a function, say of each key, in one line."""
     found = {}
     for each in reversed(getattr(documented, "__mro__", (documented,))):
-        for entry in docstring_parser.parse(each.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE).params:
-            found[entry.arg_name] = " ".join((entry.description or "").split())
+        found |= described_in(each)
     return found
+
+
+def described_in(documented: Callable) -> dict[str, str]:
+    """Returns what the docstring of a class, without its bases, or of a function says of each key, in one line."""
+    parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
