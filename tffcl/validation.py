@@ -172,6 +172,14 @@ def types_of(declared: Callable) -> Mapping[str, Any]:
     return {name: hint if _can_be_checked(hint) else object for name, hint in hints.items()}
 
 
+def described_in(documented: Callable) -> dict[str, str]:
+    """Returns what the docstring of a class, without its bases, or of a function says of each key, in one line."""
+    import docstring_parser
+
+    parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
+
+
 def _can_be_checked(hint: Any) -> bool:
     try:
         msgspec.convert(None, hint)

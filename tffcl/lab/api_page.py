@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import tffcl
-from tffcl.lab.cli.explain import described_in
+from tffcl.validation import described_in
 
 PAGE = pathlib.Path(tffcl.__file__).parent / "docs" / "api.md"
 _PACKAGES = {

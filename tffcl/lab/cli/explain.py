@@ -6,8 +6,6 @@ import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
-import docstring_parser
-
 from tffcl import registry
 from tffcl.algorithms.parameters import ComposedParameters, metrics_of, why_not
 from tffcl.choices import GROUPINGS, SOFT, TREE
@@ -17,7 +15,7 @@ from tffcl.lab.batches import study_file
 from tffcl.lab.datasets import federated
 from tffcl.lab.tasks import resolve, task_file
 from tffcl.lab.tasks.encoder_data import ENCODERS, training_sets
-from tffcl.validation import describe, keys_of, types_of
+from tffcl.validation import describe, described_in, keys_of, types_of
 
 _TIMES = {
     "before_training": {},
@@ -184,9 +182,3 @@ def _meanings(documented: Callable) -> dict[str, str]:
     for each in reversed(getattr(documented, "__mro__", (documented,))):
         found |= described_in(each)
     return found
-
-
-def described_in(documented: Callable) -> dict[str, str]:
-    """Returns what the docstring of a class, without its bases, or of a function says of each key, in one line."""
-    parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
-    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
