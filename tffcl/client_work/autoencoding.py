@@ -8,11 +8,10 @@ import collections
 import tensorflow as tf
 
 from tffcl.client_work.client_work import visiting_order
+from tffcl.client_work.evaluation import in_batches
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.graph_function import traced_once
 from tffcl.trace_cache import built_once
-
-_BATCH = 250  # bounds what is in memory while encoding
 
 # Adam's own, as in PyTorch.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
@@ -21,22 +20,15 @@ _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 @built_once
 def build_encode(autoencoder: FlatAutoencoder):
     """Builds a tf.function `(vector float32[P], x uint8[n, ...]) -> codes float32[n, latent]`; n may be 0."""
-    shape = autoencoder.input_shape
 
     @traced_once
     def encode(vector, x):
         tensors = autoencoder.unravel(vector)
-        n = tf.shape(x)[0]
-        batches = (n + _BATCH - 1) // _BATCH
-        padded = tf.pad(x, [[0, batches * _BATCH - n]] + [[0, 0]] * len(shape))
 
         def codes(batch):
             return autoencoder.encode(tensors, autoencoder.preprocess(batch))
 
-        encoded = tf.map_fn(
-            codes, tf.reshape(padded, [batches, _BATCH, *shape]), fn_output_signature=tf.float32, parallel_iterations=1
-        )
-        return tf.reshape(encoded, [-1, autoencoder.latent])[:n]
+        return in_batches(codes, x, tf.float32, [autoencoder.latent])
 
     return encode
 

@@ -21,19 +21,8 @@ def _build_inference(model: FlatModel, finish, dtype, shape, few=False):
     def of_batch(tensors, batch):
         return finish(model.logits(tensors, model.preprocess(batch), None))
 
-    def in_batches(tensors, x, n):
-        batches = (n + _BATCH - 1) // _BATCH
-
-        def in_rows(leaf):
-            padded = tf.pad(leaf, [[0, batches * _BATCH - n]] + [[0, 0]] * (leaf.shape.rank - 1))
-            return tf.reshape(padded, [batches, _BATCH, *leaf.shape[1:]])
-
-        def one(batch):
-            # Recurrent layers lose the shape, which the loop needs where there is no batch at all.
-            return tf.ensure_shape(of_batch(tensors, batch), [_BATCH, *shape])
-
-        answers = tf.map_fn(one, tf.nest.map_structure(in_rows, x), fn_output_signature=dtype, parallel_iterations=1)
-        return tf.reshape(answers, [-1, *shape])[:n]
+    def whole(tensors, x):
+        return in_batches(lambda batch: of_batch(tensors, batch), x, dtype, shape)
 
     @traced_once
     def infer(vector, x):
@@ -43,11 +32,29 @@ def _build_inference(model: FlatModel, finish, dtype, shape, few=False):
         known, n = first.shape[0], tf.shape(first)[0]
         if known is not None:
             # TensorFlow's optimizer aborts the process over a loop that it finds out to be dead.
-            return of_batch(tensors, x) if 0 < known <= _BATCH else in_batches(tensors, x, n)
+            return of_batch(tensors, x) if 0 < known <= _BATCH else whole(tensors, x)
         small = tf.logical_and(n > 0, n <= _BATCH)
-        return tf.cond(small, lambda: of_batch(tensors, x), lambda: in_batches(tensors, x, n))
+        return tf.cond(small, lambda: of_batch(tensors, x), lambda: whole(tensors, x))
 
     return infer
+
+
+def in_batches(function, x, dtype, shape):
+    """Returns `dtype [n, *shape]`, what a function gives for examples `x [n, ...]`, or a structure of them, batch by
+    batch, of which the last is padded; n may be 0."""
+    n = tf.shape(tf.nest.flatten(x)[0])[0]
+    batches = (n + _BATCH - 1) // _BATCH
+
+    def in_rows(leaf):
+        padded = tf.pad(leaf, [[0, batches * _BATCH - n]] + [[0, 0]] * (leaf.shape.rank - 1))
+        return tf.reshape(padded, [batches, _BATCH, *leaf.shape[1:]])
+
+    def one(batch):
+        # Recurrent layers lose the shape, which the loop needs where there is no batch at all.
+        return tf.ensure_shape(function(batch), [_BATCH, *shape])
+
+    answers = tf.map_fn(one, tf.nest.map_structure(in_rows, x), fn_output_signature=dtype, parallel_iterations=1)
+    return tf.reshape(answers, [-1, *shape])[:n]
 
 
 @built_once
