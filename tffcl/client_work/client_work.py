@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.collect import stacked
 from tffcl.clients.cohort import Cohort
 
 # What a report has of the local test, in simulations only; outputs where metrics need them.
@@ -87,11 +88,7 @@ def sequence_type(example_spec) -> tff.SequenceType:
 
 def stacked_type(sequence: tff.SequenceType) -> tff.StructType:
     """Returns the TFF type of the same examples stacked: tensors `[?, ...]`, as simulations have them."""
-
-    def stacked(kind):
-        return tff.TensorType(kind.dtype, [None, *kind.shape])
-
-    return tff.to_type(tff.types.structure_from_tensor_type_tree(stacked, sequence.element))
+    return tff.to_type(stacked(sequence.element))
 
 
 def rows_of(x, rows):
