@@ -3,7 +3,7 @@
 Source: Jamali-Rad, Abdizadeh and Singh, "Federated Learning With Taskonomy for Non-IID Data" (FLT), IEEE TNNLS 2022,
 Alg. 2 (FCR) lines 12 to 19 and section III. The authors' code: https://github.com/hjraad/FLT, src/utils/cluster.py.
 
-The steps, in the order of the paper: `taskonomy.fit_map` (line 14), `client_distances` (line 16), `relate` (line 17),
+The steps, in the order of the paper: `fit_map` (line 14), `client_distances` (line 16), `relate` (line 17),
 `flatten` (lines 18 and 19); `assign_to_nearest` for clients that come later (section III-B4).
 """
 

@@ -39,7 +39,7 @@ def _normalize(x, scale, offset):
 
 
 def _residual_encoder_weights(channels: int, flattened: int, latent: int) -> list[layer_weights.Weight]:
-    """The weights that `encode` takes, for images of `channels` and `flattened` values before the code."""
+    """The weights that `_encode_residual` takes, for images of `channels` and `flattened` values before the code."""
     return [
         *_normalized_conv("encoder_conv1", 4, channels, WIDE // 2),
         *_normalized_conv("encoder_conv2", 4, WIDE // 2, WIDE),
@@ -67,7 +67,7 @@ def _encode_residual(tensors, images):
 
 
 def _residual_decoder_weights(channels: int, flattened: int, latent: int) -> list[layer_weights.Weight]:
-    """The weights that `decode` takes; arguments as in `encoder_weights`."""
+    """The weights that `_decode_residual` takes; arguments as in `_residual_encoder_weights`."""
     return [
         *layer_weights.dense("decoder_input", latent, flattened),
         *layer_weights.transposed_conv("decoder_conv1", 1, NARROW, WIDE // 2),

@@ -1,4 +1,4 @@
-"""Forward passes of the layers that `flat` names weights for; images are `float32 [n, height, width, channels]`."""
+"""Forward passes of layers whose weights `layer_weights` names; images are `float32 [n, height, width, channels]`."""
 
 import dataclasses
 import math
@@ -201,7 +201,7 @@ def in_precision(model: FlatModel, precision: str) -> FlatModel:
         )
 
     def logits(tensors, features, seed):
-        # A product is computed in the type of its kernel, see `layers`; vectors are biases, scales and offsets.
+        # A product is computed in the type of its kernel, see `connect`; vectors are biases, scales and offsets.
         pairs = zip(tensors, model.weights, strict=True)
         tensors = [tf.cast(each, precision) if len(weight.shape) > 1 else each for each, weight in pairs]
         return model.logits(tensors, features, seed)

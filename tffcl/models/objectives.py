@@ -38,9 +38,9 @@ def _logarithm(probabilities):
     return tf.math.log(tf.maximum(probabilities, LEAST))
 
 
-# What makes the outputs of probabilities again.
 NO_LABEL = -1  # the answer of outputs that are not finite, which is never right
 LEAST = 1e-30  # of the probabilities that have a logarithm
+# What makes the outputs of probabilities again.
 _OUTPUTS_OF = {
     tf.identity: tf.identity,
     tf.nn.softmax: _logarithm,
