@@ -235,9 +235,8 @@ def notes_of(runs: Sequence[RunFiles]) -> list[str]:
 def _notes_of_versions(runs: Sequence[RunFiles]) -> list[str]:
     """Says which methods' runs were made with different software, or code of the user's own."""
     notes = []
-    for method in dict.fromkeys(run.method for run in runs):
-        own = versions_of([run for run in runs if run.method == method])
-        differing = [name for name, values in own if " / " in values]
+    for method, own in by_method(runs).items():
+        differing = [name for name, values in versions_of(own) if " / " in values]
         if differing:
             notes.append(f"{method} ran with different versions of {', '.join(differing)}")
     return notes
@@ -245,11 +244,10 @@ def _notes_of_versions(runs: Sequence[RunFiles]) -> list[str]:
 
 def _whose(noting: Sequence[RunFiles], runs: Sequence[RunFiles]) -> str:
     """Which methods note something, and with which seeds where not with all of theirs."""
-    found = []
-    for method in dict.fromkeys(run.method for run in noting):
-        seeds = [run.seed for run in noting if run.method == method]
-        every = len(seeds) == sum(run.method == method for run in runs)
-        found.append(method if every else f"{method}, seed {', '.join(map(str, seeds))}")
+    found, every = [], by_method(runs)
+    for method, own in by_method(noting).items():
+        seeds = "" if len(own) == len(every[method]) else f", seed {', '.join(str(run.seed) for run in own)}"
+        found.append(f"{method}{seeds}")
     return "; ".join(found) if any("," in each for each in found) else ", ".join(found)
 
 

@@ -44,7 +44,7 @@ from tffcl.runs.run_directory import (
     SPLITS,
     SUMMARY,
 )
-from tffcl.runs.run_files import NO_CLUSTER, RunFiles
+from tffcl.runs.run_files import NO_CLUSTER, RunFiles, by_method
 
 _FILES = (
     CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, REPRESENTATIONS, SPLITS, SAMPLES, CONFUSION,
@@ -152,7 +152,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[compar
 
 def _of_pictures(runs: Sequence[RunFiles], pictures: Sequence[Picture]) -> dict:
     """What it shows of them, and which methods are switched on and off."""
-    methods = list(dict.fromkeys(run.method for run in runs))
+    methods = list(by_method(runs))
     return {
         "sections": _sections(pictures, report_figures.first_runs(runs)),
         "switched": methods if len(methods) > 1 else [],
@@ -199,7 +199,7 @@ def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
 
 def _title(runs: Sequence[RunFiles], comparison: bool) -> str:
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
-    methods = list(dict.fromkeys(run.method for run in runs))
+    methods = list(by_method(runs))
     if not comparison:
         return f"{tasks}: {runs[0].algorithm}"
     return f"{tasks}: {counted(len(methods), 'method')} compared"
@@ -214,10 +214,7 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
     seeds = sorted({run.seed for run in runs})
     facts = [
         ("task", ", ".join(dict.fromkeys(run.task for run in runs))),
-        (
-            "method" if len({run.method for run in runs}) == 1 else "methods",
-            ", ".join(dict.fromkeys(run.method for run in runs)),
-        ),
+        ("method" if len(by_method(runs)) == 1 else "methods", ", ".join(by_method(runs))),
         ("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))),
         ("rounds", _span(run.number("rounds") for run in runs)),
         ("clients", _span(len(run.clients) for run in runs)),

@@ -74,7 +74,7 @@ def _have_accuracies(runs: Sequence[RunFiles]) -> bool:
 
 def _merging(runs: Sequence[RunFiles]) -> ReportFigure | None:
     merging = [run for run in runs if "objective" in run.rounds]
-    return rounds.merging_figure(merging, list(dict.fromkeys(run.method for run in runs))) if merging else None
+    return rounds.merging_figure(merging, list(by_method(runs))) if merging else None
 
 
 def _proximity(run: RunFiles) -> ReportFigure | None:

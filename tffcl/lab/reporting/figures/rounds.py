@@ -12,7 +12,7 @@ from tffcl.lab.reporting import style
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.metrics import ROUND, Metric, find, is_further, of_panel
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, by_method
 
 _MOST_MARKED = 16
 _SENT, _FAR = "MB sent", 50  # a column, and the ratio of its ends from which on its axis is logarithmic
@@ -69,7 +69,7 @@ def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
             drawn.append(dataclasses.replace(run, rounds={**run.rounds, _SENT: 1e-6 * sent}))
     if not drawn:
         return None
-    methods = list(dict.fromkeys(run.method for run in runs))
+    methods = list(by_method(runs))
     figure = _panels(drawn, of_panel("accuracy"), methods, sharey=True, over=_SENT)
     for axes in figure.panels if max(ends) >= _FAR * min(ends) else []:
         style.tick_ratios(axes.xaxis, min(ends), max(ends))
@@ -145,7 +145,7 @@ def _panels(
     over: str = ROUND,
 ) -> ReportFigure:
     """Draws a panel for each of the metrics that a run has, over a column; `methods` are those of all of the page."""
-    drawn = list(dict.fromkeys(run.method for run in runs))
+    drawn = list(by_method(runs))
     methods = methods or drawn
     series = {each.key: _series(runs, each, methods, over) for each in metrics}
     known = [each for each in metrics if series[each.key]]
