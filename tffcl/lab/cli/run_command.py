@@ -152,7 +152,7 @@ def _how(options) -> dict:
 
 
 def _default_out(kind: str, options, axes) -> str:
-    return f"runs/{pathlib.Path(options.task).stem}/{kind}-{options.algorithm}-{'-'.join(axis.name for axis in axes)}"
+    return f"runs/{shared.task_name(options.task)}/{kind}-{options.algorithm}-{'-'.join(axis.name for axis in axes)}"
 
 
 def _search(options, overrides: Mapping, source, texts) -> int:
