@@ -40,6 +40,10 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
     and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
     others would reveal what the inner process hides.
+
+    Attributes:
+      num_clusters: K, or None where the keys of a round decide it.
+      inner_factory: What aggregates inside one cluster, or None for a plain mean.
     """
 
     is_keyed = True
@@ -60,42 +64,31 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         """
         if num_clusters is not None and num_clusters < 1:
             raise UserError(f"num_clusters is {num_clusters}; it must be 1 or more, or None")
-        self._num_clusters = num_clusters
-        self._inner_factory = inner_factory
+        self.num_clusters, self.inner_factory = num_clusters, inner_factory
 
     @property
     def is_plain(self) -> bool:
         """Whether it takes a plain mean per cluster, without an inner factory."""
-        return self._inner_factory is None
-
-    @property
-    def inner_factory(self) -> tff.aggregators.AggregationFactory | None:
-        """What aggregates inside one cluster, or None for a plain mean."""
-        return self._inner_factory
-
-    @property
-    def num_clusters(self) -> int | None:
-        """K, or None where the keys of a round decide it."""
-        return self._num_clusters
+        return self.inner_factory is None
 
     @property
     def members_needed(self) -> int | None:
         """What the inner factory says, see `FactoryTraits`."""
-        return None if self._inner_factory is None else traits(self._inner_factory).members_needed
+        return None if self.inner_factory is None else traits(self.inner_factory).members_needed
 
     @property
     def waits_for_clusters(self) -> bool:
         """Whether it must be told the number of clusters before it can be created."""
-        return self._inner_factory is not None and self._num_clusters is None
+        return self.inner_factory is not None and self.num_clusters is None
 
     def with_clusters(self, num_clusters: int) -> "ClusteredMeanFactory":
         """Returns the factory for so many clusters."""
-        return type(self)(num_clusters, self._inner_factory)
+        return type(self)(num_clusters, self.inner_factory)
 
     def deployed(self) -> "ClusteredMeanFactory":
         """Returns the factory with its inner one as that is deployed."""
-        inner = None if self._inner_factory is None else traits(self._inner_factory).deployed()
-        return self if inner is self._inner_factory else type(self)(self._num_clusters, inner)
+        inner = None if self.inner_factory is None else traits(self.inner_factory).deployed()
+        return self if inner is self.inner_factory else type(self)(self.num_clusters, inner)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`.
@@ -108,9 +101,9 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         check_types(value_type, weight_type)
         if self.waits_for_clusters:
             raise UserError("an inner factory runs once per cluster, so it needs num_clusters")
-        if self._inner_factory is None:
-            return segment_process(value_type, weight_type, self._num_clusters)
-        return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
+        if self.inner_factory is None:
+            return segment_process(value_type, weight_type, self.num_clusters)
+        return _inner_process(value_type, weight_type, self.num_clusters, self.inner_factory)
 
 
 class UniformClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
