@@ -247,9 +247,7 @@ def ranked(grid: np.ndarray) -> np.ndarray:
     ranks = np.full(grid.shape, np.nan)
     for column in range(grid.shape[1]):
         there = np.flatnonzero(np.isfinite(grid[:, column]))
-        # Equal accuracies share a rank.
-        values = -grid[there, column]
-        ranks[there, column] = [(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values]
+        ranks[there, column] = scipy.stats.rankdata(-grid[there, column])  # equal accuracies share a rank
     have = np.isfinite(ranks).any(axis=1)
     means = np.full(len(grid), np.inf)
     means[have] = np.nanmean(ranks[have], axis=1)
