@@ -122,6 +122,16 @@ def test_the_keras_model_of_a_mixture_is_an_ensemble_without_tffcl(run, populati
     np.testing.assert_array_equal(run.mixture_of("clinic_0")[1], MIXTURES[0])
 
 
+def test_the_keras_model_of_a_mixture_is_as_exact_as_predict_whatever_policy_new_layers_have(run, population):
+    x = population.test(0).x
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        made = run.keras_model_of("clinic_0")
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    np.testing.assert_allclose(made(x), mixed(run, 0, x), atol=1e-6)
+
+
 @pytest.mark.slow
 def test_an_export_has_the_weights_and_serves_mixtures(run, population, tmp_path, without_forms):
     tffcl.export_result(run, tmp_path / "export")

@@ -190,12 +190,13 @@ def keras_mixture(model: "FlatModel", vectors: np.ndarray, weights: np.ndarray) 
     members = [keras_with(model, vector) for vector in vectors]
     spec = model.example_spec["x"]
     inputs = tf.nest.map_structure(lambda leaf: layers.Input(tuple(leaf.shape), dtype=leaf.dtype), spec)
-    answers = []
+    answers, exact = [], {"dtype": "float32"}  # as predict is, also where a global policy rounds new layers to bfloat16
     for number, (member, weight) in enumerate(zip(members, weights.tolist(), strict=True)):
         member._name = f"model_{number}"
-        outputs = layers.Activation(of_outputs[activation])(member(inputs))
-        answers.append(layers.Rescaling(weight, name=f"weight_{number}")(outputs))
-    return tf.keras.Model(inputs, layers.Add(name="mixture")(answers), name=f"mixture_of_{model.keras.model.name}")
+        outputs = layers.Activation(of_outputs[activation], **exact)(member(inputs))
+        answers.append(layers.Rescaling(weight, name=f"weight_{number}", **exact)(outputs))
+    mixture = layers.Add(name="mixture", **exact)(answers)
+    return tf.keras.Model(inputs, mixture, name=f"mixture_of_{model.keras.model.name}")
 
 
 def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.Model]]:
