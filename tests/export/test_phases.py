@@ -115,7 +115,7 @@ def flt(model, **how):
         ),
         (
             lambda model: parts.build_flux(model, TRAINING),
-            "when newcomers have signed: .* divided by `spans` .* descriptors that need labels",
+            "once for each newcomer, .* newcomers have signed: .* divided by `spans` .* descriptors that need labels",
         ),
         (
             lambda model: parts.build_stocfl(model, TRAINING, parts.StoCFLParameters(linkage="centroid")),
@@ -136,6 +136,12 @@ def flt(model, **how):
                 model, TRAINING, parts.RRClusterParameters(start="warm_up", rebalance_by="counts")
             ),
             "up to round 5 .* in random equal groups; .* by the counts of the rounds before",
+        ),
+        (
+            lambda model: parts.build_rr_cluster(
+                model, TRAINING, parts.RRClusterParameters(choose_by="validation_loss")
+            ),
+            "of its clients, whose `examples` are here the `choice_examples` of training; the coordinator moves some",
         ),
         (
             lambda model: parts.build_ifca(
@@ -160,7 +166,7 @@ def flt(model, **how):
 )
 def test_what_the_coordinator_does_is_told_where_rounds_alone_do_not_go_on_as_the_run(model, build, told):
     exports = build(model).exports()
-    said = [exports.when.get("signature", ""), exports.when.get("training", "")]
+    said = [exports.when.get(phase, "") for phase in ("signature", "choices", "training")]
     said += [exports.clustering.get("when", ""), exports.clustering.get("newcomers", "")]
     assert re.search(told, " ".join(said))
 

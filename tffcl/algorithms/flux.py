@@ -143,8 +143,8 @@ class FLUX(EngineMethod):
             "there is no computation here"
         )
         found = self.engine.exports(
-            build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note},
-            clustering={"when": joins},
+            build=lambda: {"signature": build_collection(self._newcomers)}, clustering={"when": joins},
+            when={"signature": "once for each newcomer, when it joins clients that are grouped", "training": note},
         )  # fmt: skip
 
         def values(state: FLUXState) -> dict:

@@ -87,9 +87,10 @@ class RRCluster(IFCA):
             draws = "the coordinator draws of each client the row that it trains if it chooses each (`moves`), by the "
             notes = [*found.when.values(), draws + "counts of the rounds before"]  # how a run begins stays true
             return dataclasses.replace(found, when={"training": "; ".join(notes)})
+        tried = ", whose `examples` are here the `choice_examples` of training" * (self.choose_by != "train_loss")
         when = {
-            "choices": "every round but those of a warm-up, before training, of its clients; the coordinator moves "
-            "some at random, so that no model has fewer than least_clients, and gives each its row (`forced`)"
+            "choices": f"every round but those of a warm-up, before training, of its clients{tried}; the coordinator "
+            "moves some at random, so that no model has fewer than least_clients, and gives each its row (`forced`)"
         }
         choices = build_choice(self.model, self.criterion, stacked=False)
         return dataclasses.replace(
