@@ -103,9 +103,10 @@ def test_federated_counts_labels_after_the_shift():
     assert both.name == "toy/by hand"
 
 
-def test_federated_names_the_client_without_examples():
-    split = Partition((np.array([0]), np.zeros(0, np.int64)), (np.array([0]),) * 2)
-    with pytest.raises(UserError, match="client 1 has no training examples under partition by hand of toy"):
+@pytest.mark.parametrize("names, called", [(None, "1"), (("ann", "bo"), "bo")])
+def test_federated_names_the_client_without_examples(names, called):
+    split = Partition((np.array([0]), np.zeros(0, np.int64)), (np.array([0]),) * 2, names=names)
+    with pytest.raises(UserError, match=f"client {called} has no training examples under partition by hand of toy"):
         federated(labelled([0, 1]), split, "by hand")
 
 

@@ -186,7 +186,8 @@ def federated(
     for_tests = checked_indices(partition.test, len(dataset.test), "test", where)
     for client, index in enumerate(for_training):
         if not len(index):
-            raise UserError(f"client {client} has no training examples under {where}")
+            called = client if partition.names is None else partition.names[client]
+            raise UserError(f"client {called} has no training examples under {where}")
     for_training, for_validation = hold_out_validation(for_training, seed=seed, validation=validation)
     training = [for_training[client] for client in participants(len(for_training))]
     dataset = dataset.measured_on(np.concatenate(training))
