@@ -72,6 +72,21 @@ def test_layers_of_one_size_that_clients_keep_are_apart():
     assert fingerprint.of_method(first)["model"] != fingerprint.of_method(second)["model"]
 
 
+def test_models_that_compute_in_another_precision_are_others():
+    """As these do, whose losses of a few examples are the same to three digits."""
+
+    def computing_in(policy):
+        tf.keras.utils.set_random_seed(1)
+        first = tf.keras.layers.Dense(4, activation="tanh", input_shape=(6,), dtype=policy)
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        network = tf.keras.Sequential([first, tf.keras.layers.Dense(3)])
+        return noted(tffcl.FlatModel.from_keras(network, loss, SPEC))
+
+    half, whole = computing_in("mixed_bfloat16"), computing_in("float32")
+    assert half.pop("precision").count("mixed_bfloat16") == 1  # of the model, its input and its layers
+    assert half == whole
+
+
 @pytest.mark.slow
 def test_nobody_is_warned_where_a_process_has_several_models():
     told, handler = [], logging.Handler()

@@ -256,6 +256,7 @@ def _model(model: FlatModel) -> dict:
             "weights": [list(weight.shape) for weight in model.weights],
             "computes": _probe(model),
             **({} if model.keras is None else {"layers": _numbers_of_layers(model.keras.model)}),
+            **({} if model.keras is None else _precision(model.keras.model)),
         }
     found = known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
     return found | ({"metrics": ", ".join(_metrics(model))} if "metrics" in found else {})
@@ -286,6 +287,14 @@ def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[fl
                 # Whole numbers of a layer itself are sizes, which do show.
                 visit("", {name: value for name, value in config.items() if not isinstance(value, int)})
     return {name: values if len({*values}) > 1 else values[0] for name, values in found.items()}
+
+
+def _precision(keras_model: tf.keras.Model) -> dict[str, list[str]]:
+    """What layers compute in, where that is not float32 in all: the rounding of bfloat16 need not show in the losses of
+    a few examples."""
+    layers = (each for each in keras_model._flatten_layers() if tf.as_dtype(each.dtype or "float32").is_floating)
+    found = [layer.dtype_policy.name for layer in layers]
+    return {"precision": found} if {*found} - {"float32"} else {}
 
 
 @built_once  # several methods train one model
