@@ -248,3 +248,21 @@ def test_members_of_a_group_are_as_far_from_each_other_as_from_themselves_by_a_p
     assert times == pytest.approx(np.exp(own.mean()))
     expected = stats.ttest_1samp(own, 0, alternative="greater").pvalue
     assert alike == by_chance == (times <= 1.05 or expected > 0.002), expected
+
+
+@pytest.mark.parametrize("short_of, alike", [(0.97, True), (1.03, False)])
+def test_pairs_of_which_some_are_far_apart_are_measured_by_the_spread_of_self_distances(short_of, alike):
+    """The mean of six distances is then compared with that of six self-distances, all of the same spread: by the error
+    of the difference of two means."""
+    labels, selves = np.array([0, 0, 1, 1, 2, 2]), np.linspace(-0.4, 0.4, 6)
+    error = 1 / stats.ttest_ind_from_stats(1, selves.std(ddof=1), 6, 0, selves.std(ddof=1), 6).statistic
+    mean = short_of * stats.t.isf(0.002, 5) * error
+    table = np.full((6, 6), 9.0)
+    for pair, apart in enumerate((mean - 1, mean, mean + 1)):
+        table[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = apart
+    np.fill_diagonal(table, selves)
+    further = (table[np.arange(6), [1, 0, 3, 2, 5, 4]]) - selves
+    assert stats.ttest_1samp(further, 0, alternative="greater").pvalue > 0.002  # which their own spread does not tell
+    tests = self_distance._Tests(halves_of(np.ones((6, 6)), labels == 0), np.ones((6, 6)))
+    tests._across = table
+    assert tests.inside(labels) == (pytest.approx(np.exp(mean)), alike)
