@@ -187,6 +187,25 @@ def test_the_noise_has_the_stated_standard_deviation(tff_worker, secure):
     assert len(np.unique(np.round(np.ravel(counts), 6))) == rounds * clusters  # no draw comes twice
 
 
+def test_every_noise_is_a_draw_of_its_own_in_units_of_its_share(tff_worker):
+    """With one seed the standard normal numbers are the same whatever the shares: those of counts and of sums can be
+    told from what the server gets, and none of them tells another."""
+    z, clip, sizes, drawn = 0.7, 2.0, np.array([12, 6]), []
+    clients = [
+        collections.OrderedDict(key=np.int32(key), value=np.full(SIZE, 0.1, np.float32)) for key in [0] * 12 + [1] * 6
+    ]
+    for share in (0.3, 0.6):
+        how = {"noise_multiplier": z, "clip": clip, "count_share": share, "min_cluster_size": 0.5, "seed": 5}
+        process = built(tffcl.aggregation("dp", **how).with_clusters(2))
+        output = process.next(process.initialize(), clients, [1.0] * 18)
+        noisy = np.asarray(output.measurements["clients"], np.float64)
+        of_counts = (noisy - sizes) * np.sqrt(share) / z
+        of_sums = (output.result * noisy[:, None] - 0.1 * sizes[:, None]) * np.sqrt(1 - share) / (z * clip)
+        drawn.append(np.append(of_counts, of_sums))
+    np.testing.assert_allclose(*drawn, atol=1e-4)
+    assert np.diff(np.sort(drawn[0])).min() > 1e-3
+
+
 @pytest.mark.slow
 def test_a_cluster_waits_by_its_noisy_number_and_not_by_its_own(tff_worker):
     """Which nobody is told: whether a result is zero would tell of it."""
