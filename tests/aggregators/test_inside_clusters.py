@@ -248,8 +248,11 @@ def test_compression_is_off_by_a_step_of_each_layer_at_most(tff_worker, clusters
     found = of_rows(np.asarray(first.result), clusters)
     error = np.abs(found - means(keys, values, weights, clusters))
     for layer in layers:
-        step = np.ptp(values[:, layer], axis=1).max() / (2**6 - 1)
-        assert error[:, layer].max() <= step * (1 + 1e-5)
+        steps = np.ptp(values[:, layer], axis=1) / (2**6 - 1)
+        assert error[:, layer].max() <= steps.max() * (1 + 1e-5)
+        alone = [member for member, key in enumerate(keys) if list(keys).count(key) == 1]
+        codes = (found[keys[alone], layer] - values[alone, layer].min(axis=1)[:, None]) / steps[alone][:, None]
+        np.testing.assert_allclose(codes, np.round(codes), atol=1e-3)  # in 6 bits
     sent = factory.uploaded_type(VALUE)
     assert (sent["ranges"].shape, sent["bits"].shape) == ((4,), (5,))
 
@@ -261,6 +264,13 @@ def test_rounding_has_the_value_as_its_expectation(tff_worker):
     values += np.random.default_rng(0).normal(0, 1e-4, values.shape).astype(np.float32)
     found = np.asarray(aggregated(factory, np.zeros(400, int), values, np.ones(400)).result)[0]
     np.testing.assert_allclose(found[2:], 0.25, atol=4 * np.sqrt(0.25 * 0.75 / 400))
+
+
+def test_layers_of_the_same_values_are_rounded_by_draws_of_their_own(tff_worker):
+    factory = tffcl.aggregation("compression", bits=1, layers=(3, 3), seed=3)
+    values = np.tile(np.array([0, 1, 0.5], np.float32), (8, 2)) * np.arange(1, 9, dtype=np.float32)[:, np.newaxis]
+    found = np.asarray(aggregated(factory, np.arange(8), values, np.ones(8)).result) / np.arange(1, 9)[:, np.newaxis]
+    assert set(found[:, [2, 5]].ravel()) == {0, 1} and np.any(found[:, 2] != found[:, 5])
 
 
 @CLUSTERS
