@@ -188,21 +188,23 @@ def test_the_noise_has_the_stated_standard_deviation(tff_worker, secure):
 
 
 def test_every_noise_is_a_draw_of_its_own_in_units_of_its_share(tff_worker):
-    """With one seed the standard normal numbers are the same whatever the shares: those of counts and of sums can be
-    told from what the server gets, and none of them tells another."""
+    """With one seed the standard normal numbers are the same whatever the shares: those of counts, sums and votes can
+    be told from what the server gets, and none of them tells another."""
     z, clip, sizes, drawn = 0.7, 2.0, np.array([12, 6]), []
-    clients = [
-        collections.OrderedDict(key=np.int32(key), value=np.full(SIZE, 0.1, np.float32)) for key in [0] * 12 + [1] * 6
-    ]
-    for share in (0.3, 0.6):
+    values = np.repeat(np.float32([[0.1] * SIZE, [1] * SIZE]), sizes, axis=0)  # those of the second are too long
+    sums = np.array([12 * 0.1, 6 * clip / np.sqrt(SIZE)])[:, np.newaxis]
+    for share, voting in ((0.3, 0.05), (0.6, 0.1)):
         how = {"noise_multiplier": z, "clip": clip, "count_share": share, "min_cluster_size": 0.5, "seed": 5}
-        process = built(tffcl.aggregation("dp", **how).with_clusters(2))
-        output = process.next(process.initialize(), clients, [1.0] * 18)
+        how |= {"clipping": "adaptive", "quantile_share": voting, "quantile": 0.4, "clip_learning_rate": 0.3}
+        factory = tffcl.aggregation("dp", **how).with_clusters(2)
+        output = aggregated(factory, np.repeat([0, 1], sizes), values, np.ones(18))
         noisy = np.asarray(output.measurements["clients"], np.float64)
         of_counts = (noisy - sizes) * np.sqrt(share) / z
-        of_sums = (output.result * noisy[:, None] - 0.1 * sizes[:, None]) * np.sqrt(1 - share) / (z * clip)
-        drawn.append(np.append(of_counts, of_sums))
-    np.testing.assert_allclose(*drawn, atol=1e-4)
+        of_sums = (output.result * noisy[:, np.newaxis] - sums) * np.sqrt(1 - share - voting) / (z * clip)
+        short = 0.4 - np.log(output.state["clip"] / clip) / 0.3
+        of_votes = ((short - 0.5) * noisy.sum() - (12 - 6) / 2) * np.sqrt(voting) / (0.5 * z)
+        drawn.append(np.concatenate([of_counts, np.ravel(of_sums), [of_votes, 0.0]]))
+    np.testing.assert_allclose(*drawn, atol=1e-3)
     assert np.diff(np.sort(drawn[0])).min() > 1e-3
 
 
