@@ -14,6 +14,7 @@ from scipy import stats
 import tffcl
 from tffcl.aggregators import parameters, private_mean
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformClusteredMeanFactory, keyed_factory
+from tffcl.aggregators.per_cluster import rearranged_state
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.errors import UserError
 
@@ -457,3 +458,18 @@ def test_names_stand_for_factories():
         UserError, match="PrivateClusteredMeanFactory aggregates inside each cluster, so it needs num_clusters"
     ):
         waiting.create(VALUE, WEIGHT)
+
+
+@pytest.mark.parametrize(
+    "old, fresh, expected",
+    [
+        ({"clip": np.array([1.0, 2, 3])}, {"clip": np.full(4, 9.0)}, {"clip": [3, 9, 1, 9]}),  # robust clipping's
+        ({"clip": 0.5, "round": 7}, {"clip": 9.0, "round": 0}, {"clip": 0.5, "round": 7}),  # dp's: no noise comes again
+        (["a", "b", "c"], ["new"] * 4, ["c", "new", "a", "new"]),  # of inner factories of TFF's
+        ((), (), ()),
+    ],
+)
+def test_clusters_that_stay_keep_the_states_of_their_aggregation(old, fresh, expected):
+    """The third is the first now, the first the third, the second is gone, and two are new."""
+    found = rearranged_state(old, fresh, np.array([2, -1, 0, -1]))
+    assert tf.nest.map_structure(lambda leaf: np.asarray(leaf).tolist(), found) == expected
