@@ -35,7 +35,8 @@ class Row:
       clustering: What builds a method's grouping before training, "module:function"; "" for methods without.
       sgd: Why its clients must train by SGD, and keys of local training that it cannot have; empty where any optimizer
         will do. See `LocalTraining.require_sgd`.
-      refuses: Aggregations that a method or a training cannot have, with the reason; `ANY` stands for all but the mean.
+      refuses: Aggregations, or rules of "robust", that a method or a training cannot have, with the reason; `ANY`
+        stands for all but the mean.
       method: The method that groups clients by a signature; "" for signatures that only composed methods have.
       foreign: Where a builder that is not tffcl's own was named, for messages; "" for tffcl's own.
     """
@@ -165,7 +166,9 @@ ALGORITHMS: Mapping[str, Row] = dict([
                      for each in ("dp", "secure_sum")}),
     _method("stocfl", "StoCFLParameters", "StoCFL: clusters merge by gradients at an anchor as clients become known, "
             "models held near a global one (2023)",
-            of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True),
+            of=_OF_EACH_ROUND, takes=("seed", "noise_seed"), clusters=True,
+            refuses={each: "its clusters come and go, so that it cannot run once for each of them"
+                     for each in ("dp", "secure_sum", "clipping")}),
     _method("fedem", "FedEMParameters", "FedEM: every client's data are a mixture of K distributions, and its answers "
             "those of K models (NeurIPS 2021)", of=_OF_EACH_ROUND, takes=("seed",)),
     _method("fedrc", "FedRCParameters", "FedRC: a mixture of K models that parts clients by what labels mean, not by "
@@ -174,8 +177,8 @@ ALGORITHMS: Mapping[str, Row] = dict([
                      "secure_sum hides both"}),
     _method("fedsoft", "FedSoftParameters", "FedSoft: clients near several clusters train one model held near theirs "
             "(AAAI 2022)", of=_OF_EACH_ROUND, takes=("seed",),
-            refuses={**dict.fromkeys(("dp", "uniform_mean"), "its clusters' models are means by importance weights, "
-                                     "and there all clients count the same"),
+            refuses={**dict.fromkeys(("dp", "uniform_mean", "median", "trimmed_mean", "multi_krum"), "its clusters' "
+                                     "models are means by importance weights, and there all clients count the same"),
                      "secure_sum": "a sum in which one client weighs nearly all is its upload"}),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),

@@ -206,3 +206,21 @@ def test_a_file_that_may_not_be_looked_at_is_not_said_to_be_missing(monkeypatch)
     monkeypatch.setattr(pathlib.Path, "stat", closed)
     with pytest.raises(PermissionError, match="nowhere/mine.toml"):
         task_file.load_task("nowhere/mine.toml")
+
+
+@pytest.mark.parametrize("rule", ["dp", "secure_sum", "clipping", "median", "multi_krum", "compression"])
+@pytest.mark.parametrize("method", ["stocfl", "fedsoft"])
+def test_an_aggregation_that_a_method_cannot_have_is_refused_before_others_run(method, rule):
+    refused = {"stocfl": ("dp", "secure_sum", "clipping"), "fedsoft": ("dp", "secure_sum", "median", "multi_krum")}
+    name = {"name": rule} if rule in ("dp", "secure_sum", "compression") else {"name": "robust", "rule": rule}
+    how = {"aggregation": name}
+    if rule not in refused[method]:
+        assert resolve.resolve("demo_digits", method, overrides=how).aggregation == name
+        return
+    with pytest.raises(UserError, match=f"{method} with .aggregation. {rule}: "):
+        resolve.resolve("demo_digits", method, overrides=how)
+
+
+def test_the_rule_that_robust_takes_by_itself_is_refused_too():
+    with pytest.raises(UserError, match="fedsoft with .aggregation. median: its clusters' models are means by i"):
+        resolve.resolve("demo_digits", "fedsoft", overrides={"aggregation": {"name": "robust"}})

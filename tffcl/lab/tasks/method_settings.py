@@ -6,6 +6,7 @@ import inspect
 import pathlib
 from collections.abc import Callable, Mapping
 
+from tffcl.aggregators.parameters import RobustParameters
 from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError, no_server_data, unknown
 from tffcl.lab.tasks.settings import TRAIN_KEYS
@@ -123,12 +124,13 @@ class MethodSource:
         name = aggregation.get("name")
         if not aggregation or name == "mean":
             return
+        named = name if name != "robust" else aggregation.get("rule", RobustParameters.rule)
         for row in self._rows(contents):
             if ANY in row.refuses:
                 raise self._takes_none()
-            if name in row.refuses:
+            if named in row.refuses:
                 raise UserError(
-                    f"{self.label} with [aggregation] {name}: {row.refuses[name]}", table="aggregation", key="name"
+                    f"{self.label} with [aggregation] {named}: {row.refuses[named]}", table="aggregation", key="name"
                 )
 
     def _check_attack(self, attack: Mapping):
