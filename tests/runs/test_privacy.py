@@ -538,7 +538,8 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     assert ledger.notes == []
     ledger.spend(signatures)
     assert ledger.notes == [
-        "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+        "secure sums hide the updates only: the server has each client's signature, or what the method reads of "
+        "its examples itself, as it is, which has no noise"
     ]
     # Of everybody, both of them.
     hidden, losses = (Release("a round", 0, 5, 5, hidden=True), Release("the losses", 0, 5, 5))

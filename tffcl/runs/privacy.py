@@ -370,7 +370,10 @@ class Ledger:
         in_the_open = [kind for kind in self._counts if not (kind.noise or kind.hidden or kind.clients == of_all)]
         if not any(kind.hidden for kind in self._counts):
             return []
-        note = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+        note = (
+            "secure sums hide the updates only: the server has each client's signature, or what the method reads of "
+            "its examples itself, as it is, which has no noise"
+        )
         others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
         beside = (
             "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, "
