@@ -126,7 +126,7 @@ def secure_sums(
         binary places: a sum is off by at most 2⁻³¹ for each client.
       weight_type: Of weights from 0 to 1.
       clusters: K.
-      uniform: Whether all clients with a weight above 0 count 1; the sums of their weights are left out then.
+      uniform: Whether all weights are 1 or 0; their sums are left out then, being the numbers of clients.
 
     Returns:
       A process over values and weights with the result `<value=T[K,...],[weight=float32[K],]clients=float32[K]>`: the
@@ -136,8 +136,7 @@ def secure_sums(
     @tff.tensorflow.computation(value_type, weight_type)
     def as_integers(upload, weight):
         one = tf.one_hot(upload["key"], clusters, dtype=tf.float64)
-        weight = tf.cast(weight > 0 if uniform else weight, tf.float64)
-        weight = tf.clip_by_value(weight, 0.0, 1.0)
+        weight = tf.clip_by_value(tf.cast(weight, tf.float64), 0.0, 1.0)
 
         def scaled(leaf):
             leaf = tf.where(tf.math.is_nan(leaf), tf.zeros_like(leaf), leaf)
