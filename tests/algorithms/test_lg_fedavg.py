@@ -165,6 +165,20 @@ def test_in_a_grouping_everyone_goes_on_from_the_layers_of_its_own_cluster(tff_w
         np.testing.assert_allclose(models[row], own, rtol=0, atol=1e-5)
 
 
+def test_clusters_that_are_formed_or_started_anew_have_local_layers_too(model, population):
+    """One goes on from the second, one is of three members of both, and one starts from another model."""
+    engine = build_partly_shared_training(model, TRAINING, LGFedAvgParameters())
+    state = ClusteredState(**engine.start(population, np.array([0, 1, 1, 0, 1], np.int32)))
+    first, second, third = np.random.default_rng(0).normal(size=(3, model.size)).astype(np.float32)
+    for row, whole in enumerate((first, second)):
+        state = dataclasses.replace(state, **engine.started_from(state, np.array([row]), whole))
+    labels, origins = np.array([1, 0, 1, 2, 1], np.int32), np.array([1, -1, -1])
+    formed = dataclasses.replace(state, assignment=labels, **engine.formed_anew(state, labels, origins))
+    formed = dataclasses.replace(formed, **engine.started_from(formed, np.array([2]), third))
+    found = [engine.whole_model(formed, row) for row in range(3)]
+    np.testing.assert_allclose(found, [second, (first + 2 * second) / 3, third], rtol=0, atol=1e-6)
+
+
 def test_each_shared_layer_is_compressed_with_a_range_of_its_own(model):
     """Of the layers that a run tells the aggregation, those of the whole model, the shared ones; also where it was
     told none.
