@@ -13,7 +13,7 @@ from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.parameters import ComposedParameters
-from tffcl.algorithms.scaffold import build_scaffold
+from tffcl.algorithms.scaffold import build_controlled_round, build_scaffold
 from tffcl.algorithms.training_parameters import FedNovaParameters, FedProxParameters, ScaffoldParameters
 from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, build_step_weight
 from tffcl.clients.client_state import KeptStates
@@ -194,6 +194,18 @@ def test_where_c_is_averaged_anew_clients_that_leave_do_not_change_it(tff_worker
     assert_close(after.models, expected.models)
     assert_close(after.server["control_sums"] / 5, expected.server["control_sums"] / 3)
     assert np.abs(c).max() > 1e-2
+
+
+def test_where_c_is_averaged_anew_it_moves_by_the_share_that_was_there_and_stays_where_a_cluster_waits(model):
+    """Which noise may say to be more than there are; also of a cluster that is too small there is a noisy number."""
+    step = build_controlled_round(model, PLAIN, ScaffoldParameters(), aggregation=tffcl.aggregation("dp")).server.step
+    members, there = np.float32([[4], [4], [2]]), np.float32([1.5, 3, 2.7])
+    control, told = np.random.default_rng(0).normal(size=(2, 3, model.size)).astype(np.float32)
+    told[0], nothing = 0, np.zeros_like(told)
+    state = {"models": nothing, "control_sums": control * members, "members": members[:, 0]}
+    after = step(state, {"update": nothing, "control": told}, {"control": {"clients": there}})["control_sums"] / members
+    expected = [control[0], control[1] / 4 + told[1] * 3 / 4, told[2]]
+    np.testing.assert_allclose(after, expected, rtol=0, atol=1e-6)
 
 
 @SLOW
