@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sklearn.cluster import KMeans
 
+from tffcl.client_work import kmeans
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 
@@ -118,13 +119,29 @@ def test_points_that_are_not_finite_are_left_out():
     assert not run(FEW, np.full((3, 2), np.nan))["mask"].any()
 
 
-def test_an_empty_centre_moves():
-    """Lloyd's from a bad start, with a centre that no point is nearest to."""
-    from tffcl.client_work.kmeans import _lloyd
-
+def test_empty_centres_move_to_the_point_that_is_farthest_from_its_own(monkeypatch):
+    """Lloyd's from a bad start, with centres that no point is nearest to; the first of them keeps the point."""
     points = tf.constant([[0.0], [1.0], [10.0], [11.0], [50.0]], tf.float64)
-    centres = _lloyd(points, tf.constant([[0.0], [100.0], [200.0]], tf.float64))
-    assert sorted(centres.numpy().ravel()) == [0.5, 10.5, 50.0]
+    start = tf.constant([[20.0], [100.0], [200.0]], tf.float64)
+    for iterations, expected in ((1, [14.4, 50, 50]), (2, [5.5, 50, 0]), (1000, [10.5, 50, 0.5])):
+        monkeypatch.setattr(kmeans, "_ITERATIONS", iterations)
+        np.testing.assert_allclose(kmeans._lloyd(points, start)[:, 0], expected)
+
+
+def test_each_further_centre_of_a_start_is_the_best_of_a_few_that_are_drawn():
+    """By their squared distances from those before, as greedy k-means++ has it."""
+    points = np.random.default_rng(0).normal(size=(60, 2))
+    centres, nearest = kmeans._start(tf.constant(points), 8, SEED)
+    weights, expected, after = np.ones(60), [], []
+    for draws in tf.random.stateless_uniform([8, 4], SEED, dtype=tf.float64).numpy():  # 2 + log 8
+        drawn = np.searchsorted(np.cumsum(weights), draws * weights.sum())[: None if expected else 1]
+        tried = [np.sum((points - points[each]) ** 2, axis=1) for each in drawn]
+        tried = [np.minimum(weights, each) for each in tried] if expected else tried
+        best = int(np.argmin(np.sum(tried, axis=1)))
+        expected.append(points[drawn[best]])
+        after.append(weights := tried[best])
+    np.testing.assert_allclose(centres, expected)
+    np.testing.assert_allclose(nearest, after, atol=1e-12)
 
 
 def test_the_seed_decides(digits):

@@ -65,8 +65,8 @@ def _assign(points, centres):
 def _lloyd(points, centres):
     """Moves centres to the means of their points until no point changes its centre.
 
-    An empty centre moves to the point farthest from its own, one in an iteration: that lowers the inertia, so the
-    iterations cannot run in a circle.
+    Empty centres move to the point farthest from its own, which the first of them keeps: that lowers the inertia, so
+    the iterations cannot run in a circle.
 
     Args:
       points: `float64 [n, e]`, more different ones than there are centres.
@@ -85,8 +85,7 @@ def _lloyd(points, centres):
         means = tf.matmul(members, points, transpose_a=True) / tf.maximum(counts, 1.0)
         farthest = points[tf.argmax(lengths + tf.reduce_min(scores, axis=1))]
         empty = tf.equal(counts, 0.0)
-        first_empty = tf.logical_and(empty, tf.equal(tf.cumsum(tf.cast(empty, tf.int32)), 1))
-        centres = tf.where(empty, tf.where(first_empty, farthest, centres), means)
+        centres = tf.where(empty, farthest, means)
         changed = tf.logical_or(tf.reduce_any(tf.not_equal(assignment, before)), tf.reduce_any(empty))
         return number + 1, centres, assignment, changed
 
