@@ -58,8 +58,8 @@ class LearningRateDecay(Parameters):
 class LocalTraining(Parameters):
     """Hyper-parameters of a client's local training.
 
-    What an optimizer goes by is the gradient of the loss, clipped if `clip_norm` is given, plus a method's correction,
-    plus weight decay and proximal term, in this order.
+    An optimizer goes by the gradient of the loss, clipped if `clip_norm` is given, plus a method's correction, plus
+    weight decay and the proximal term, in this order.
 
     Attributes:
       epochs: Passes over the local data (E in the papers).

@@ -254,15 +254,17 @@ class Population(Shown):
         """Makes a population of arrays or `tf.data` data sets.
 
         Args:
-          examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers,
-            or a dict of such arrays for a model of several inputs; y whole numbers, text, bools or other numbers, which
-            become what `clients.arrays` says. Or to a data set of such pairs, in batches or not: batches are those
-            whose first dimension has no fixed size. All clients alike but for n, and frames in the order of columns.
-          test: The same for test examples; none for a client that is not named.
-          lazy: Whether examples are read when they are needed, as `from_client_data` says: for a mapping of one's own,
-            a `collections.abc.Mapping` whose `__getitem__` reads or makes those of one client, the same each time.
-          known: All clients so far, where those of `examples` join them or are all of a later round; they keep their
-            numbers, and labels their names.
+          examples: A dict of client ID (text, or a whole number from 0) to its training examples `(x [n, ...], y)`. x
+            are any numbers, or a dict of such arrays for a model of several inputs. y are whole numbers, text, bools or
+            other numbers, which become what `clients.arrays` says. Or a dict to data sets of such pairs, in batches or
+            not; those whose first dimension has no fixed size are batches. Shapes and types are the same for all
+            clients, but for n; columns of frames have one order.
+          test: The same for test examples. A client that is not named has none.
+          lazy: Whether examples are read when they are needed, as `from_client_data` says. For this give a mapping of
+            your own: a `collections.abc.Mapping` whose `__getitem__` reads or makes those of one client, the same ones
+            each time.
+          known: All clients so far, where those of `examples` join them, or are all clients of a later round. They keep
+            their numbers, and labels their names.
           label_names: What each class is called, by its number; default the sorted texts, where labels are texts.
 
         Raises:
@@ -323,32 +325,34 @@ class Population(Shown):
     ) -> "Population":
         """Makes a population of a table with a row for each example.
 
-        Columns of numbers and bools become a feature each; one of texts or categories becomes a feature for each
-        category of the training examples, 1 where it is that one and 0 elsewhere, so that others are all 0. What is
-        measured of all clients for this is a release, which a run's epsilon counts; categories of pandas, and what
-        `standardize` gives, are not measured.
+        A column of numbers or bools becomes a feature. A column of texts or categories becomes a feature for each
+        category of the training examples, which is 1 where the row has this category and 0 elsewhere; a category that
+        is not among them is 0 in all. What is measured of all clients for this is a release, which a run's epsilon
+        counts. Categories of pandas, and means that `standardize` gives, are not measured.
 
         Args:
-          frame: A `pandas.DataFrame`, or the path of a Parquet or a CSV file; in this NA is missing, 007 no number.
+          frame: A `pandas.DataFrame`, or the path of a Parquet or a CSV file. In a CSV file NA is a missing value, and
+            007 is no number.
           client: The column that says whose a row is, by text or whole numbers.
-          label: The column of labels, which become what `clients.arrays` says; a list of columns for several numbers
-            an example; None for the features themselves, which an autoencoder gives again.
-          features: The columns that the model takes; default all others with a name. For a model of several inputs a
-            dict of their names to columns.
+          label: The column of labels, which become what `clients.arrays` says. For several numbers an example, a list
+            of columns. For an autoencoder, None: its labels are the features.
+          features: The columns that the model takes; default all other columns with a name. For a model of several
+            inputs, a dict of their names to columns.
           test: The share of each client's rows that is kept for tests, or a column of bools that says which.
           validation: The share of each client's other rows that it neither trains nor is tested on.
-          seed: Decides which rows these are; who else is in the table does not. A client with more rows than in an
-            earlier table is split anew: a column of bools as `test` keeps rows of tests apart over time.
+          seed: Decides which rows are for tests and validation; who else is in the table does not matter. A client
+            with more rows than in an earlier table is split anew. To keep its test rows apart over time, give a column
+            of bools as `test`.
           group: A column of the true group of each client, which is called so in files and pictures.
           missing: What happens to rows with missing values: "refuse" (default), "drop" leaves them out, "mean" puts the
             column's mean for a number and no category for a category.
-          standardize: Which columns of numbers become of mean 0 and deviation 1 on the training examples: True (all,
-            the default) or False, or a list of them; or a mapping of columns to a mean and a deviation of your own.
-          bounds: The lowest and highest value of each column that is measured, known without the data, for means with
-            noise of the clients, which count the same: see `clients.noised_means`.
-          noise_multiplier: That of the noise, against any one client.
-          known: All clients so far, from `from_frame`, where those of `frame` join them or are all of a later round:
-            columns become features, and labels numbers, as theirs did.
+          standardize: Which columns of numbers get mean 0 and deviation 1 on the training examples: True (all, the
+            default), False (none), or a list of them. Or a mapping of columns to a mean and a deviation of your own.
+          bounds: The lowest and highest value of each column that is measured, known without the data. With them the
+            means have noise, and all clients count the same: see `clients.noised_means`.
+          noise_multiplier: That of this noise, against any one client.
+          known: All clients so far, from `from_frame`, where those of `frame` join them, or are all clients of a later
+            round. Columns become features, and labels numbers, as theirs did.
 
         Raises:
           UserError: As `from_arrays`, and if a column is missing or of another type, or a value is missing.
@@ -376,10 +380,11 @@ class Population(Shown):
     ) -> "Population":
         """Makes a population of folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg, .bmp, .gif, .webp, .tif).
 
-        Examples are uint8 `[n, height, width, channels]`. All folders name labels: an empty one a label of newcomers.
+        Examples are uint8 `[n, height, width, channels]`. Every folder of a client's names a label, also an empty one:
+        newcomers may have it.
 
         Args:
-          root: The folder that has one of each client.
+          root: The folder that has a folder of each client.
           image_size: Height and width to scale pictures to, or one number for both; default as they are, all equal.
           channels: 1 for grey, 3 for colours; default 1 where all are grey.
           test: As of `from_frame`, a share.

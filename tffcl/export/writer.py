@@ -40,10 +40,11 @@ SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
 
 
 def export_result(result: Result, to: str | pathlib.Path) -> dict:
-    """Writes the method of a result and what it learned as files, also of one's own method, model and data.
+    """Writes the method of a result, and what it learned, as files. It also does so for a method, model and data of
+    your own.
 
-    No client's examples are written: the values that a check starts from are of random images. What clients sent (their
-    signatures) and what the server broadcasts (an encoder, FLIS's server images) is.
+    No client's examples are written: a check starts from values of random images. What clients sent (their signatures)
+    and what the server broadcasts (an encoder, FLIS's server images) are written.
 
     | path | what |
     |---|---|
@@ -56,8 +57,8 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     | `check/` | arguments and results of the computations, for `tffcl export --check` |
     | `run_one_round.py` | a round with TFF alone |
 
-    `tffcl export --check` runs the files; where the run was one of `tffcl.train`, whose data no file
-    holds, it does not compare them on its clients.
+    `tffcl export --check` runs the files. It does not compare them on the clients of a run of `tffcl.train`, whose data
+    are in no file.
 
     Args:
       result: From `tffcl.train` or `tffcl.run`.

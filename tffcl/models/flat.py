@@ -340,16 +340,17 @@ class FlatModel(FlatWeights, Shown):
         """Makes one of a Keras model.
 
         Args:
-          keras_model: Built, with one output tensor: an output for each class; one for each label that is 0 or 1; or
-            one for each number. Training starts from the weights that it has now. Frozen layers stay as they are and
-            are never sent; dropout follows from the run's seed; regularizers count; constraints hold after each step of
-            a client. In the place of a model of a class of your own, without `get_config`: a function that builds it.
+          keras_model: It must be built, with one output tensor: an output for each class, for each label that is 0 or
+            1, or for each number. Training starts from the weights that it has now. Frozen layers stay as they are and
+            are never sent. Dropout follows from the run's seed, regularizers count in the loss, and constraints hold
+            after each step of a client. For a model of a class of your own without `get_config`, give a function that
+            builds it.
           loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
             `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
             do not count in accuracies either.
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, or
             `Population.example_spec`.
-          name: For titles; default the Keras model's.
+          name: For titles; default the name of the Keras model.
           objective: What a label is, where loss and input_spec do not tell: "classes", "binary", "labels" (several,
             each 0 or 1), "numbers", or "reconstruction": then the model's input is the label.
           class_weight: Class to the weight of its labels in the loss, as of `tf.keras.Model.fit`; 1 for classes that
@@ -361,12 +362,12 @@ class FlatModel(FlatWeights, Shown):
             of the labels `[n]` and the probabilities `[n, classes]`, or the numbers, larger being better unless the
             function's name ends in "error", "loss", "deviance" or "distance". The first is what comparisons go by.
             Default: the accuracy; of numbers all three.
-          statistics: What becomes of those that the model renews itself, as batch normalization its moving means and
-            variances: "global", they are averaged like weights; "local", each client goes on with its own, which are
-            never sent (SiloBN, Andreux et al. 2020, arXiv:2008.07424); "fedbn", with the scales and shifts beside
-            them, all weights of these layers (FedBN, Li et al., ICLR 2021, arXiv:2102.07623); "reset", each training
-            starts from those that the model has now, and nothing of them is kept or sent. Who has not trained yet, as a
-            newcomer, has those that the model has now.
+          statistics: What becomes of the statistics that the model renews itself, such as batch normalization's moving
+            means and variances. "global": they are averaged like weights. "local": each client goes on with its own,
+            which are never sent (SiloBN, Andreux et al. 2020, arXiv:2008.07424). "fedbn": as "local", with the scales
+            and shifts beside them, so all weights of these layers (FedBN, Li et al., ICLR 2021, arXiv:2102.07623).
+            "reset": each training starts from those that the model has now, and nothing of them is kept or sent. A
+            client that has not trained yet, such as a newcomer, has those that the model has now.
 
         Raises:
           UserError: If the model is not built, cannot be built again or called, outputs and labels do not fit each

@@ -58,26 +58,27 @@ def train(
     show_progress: bool = True,
     settings: Mapping | None = None,
 ) -> Result | None:
-    """Trains a method on clients and writes the files of a run but for report and figures.
+    """Trains a method on clients and writes the files of a run. The report and figures are made by `write_report`.
 
     Args:
       method: A method, see `tffcl.algorithms`, or one of your own that derives from `tffcl.algorithms.Method`.
-      population: The clients, with their examples; numbers of another type than the model takes become it where none of
-        them changes.
+      population: The clients, with their examples. Numbers of another type than the model takes are converted, where
+        no number changes by it.
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
       seed: Decides sampling and shuffling.
-      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in
-        a round that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average. In
+        a round for which nobody is drawn, nothing moves; if rounds are private, there is noise as always.
       evaluate_every: Rounds between evaluations; the last round always has one.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it
         can.
       checkpoint_every: Rounds between checkpoints; the last round always has one.
       keep_checkpoints: How many of the newest checkpoints are kept.
-      privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
-      later: Round to the population from then on, where clients join, leave, come back or have other data in the
-        middle, see `population_changes.Stages`.
-      callbacks: Are called after each round and may end the run, see `tffcl.Callback`; `tffcl.EarlyStopping` is one.
+      privacy: Budget and δ of what private aggregations and signatures release. Without a budget ε is only reported.
+      later: A mapping of a round to the population from then on, where clients join, leave, come back or have other
+        data in the middle of the run, see `population_changes.Stages`.
+      callbacks: They are called after each round and may end the run, see `tffcl.Callback`; `tffcl.EarlyStopping` is
+        one.
       out: Directory of the run's files.
       resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer
         rounds, finished or not, goes on to `rounds`.
@@ -86,14 +87,14 @@ def train(
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A
         larger cohort computes in blocks: the same numbers up to the order of sums.
-      shards: Into how many shards the clients of a round are put, each of which computes them one after the other as
-        one client of TFF's, so that many small ones cost less: the same numbers up to the order of sums. 0 for none;
-        default some for many small clients. Around a comparison or sweep `with tffcl.parts.simulating(shards=...)` says
-        the same.
+      shards: Into how many shards the clients of a round are put. A shard is one client to TFF and computes its clients
+        one after the other, so that many small ones cost less: the same numbers up to the order of sums. 0 puts them
+        into none; by default many small clients are put into some. For a comparison or sweep, write
+        `with tffcl.parts.simulating(shards=...)` around it.
       show_progress: A progress bar with an ETA on standard error.
-      settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is
-        resumed with the same settings only; what they leave out is not compared. Default: what is given here, and what
-        a builder of `tffcl.algorithms` was given.
+      settings: What was set, as nested tables for config.toml; its `task` and `algorithm` name the run in tables. A run
+        is resumed with the same settings only; what they leave out is not compared. Default: what is given here, and
+        what a builder of `tffcl.algorithms` was given.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.

@@ -39,20 +39,21 @@ def compare(
     callbacks: Sequence[Callback] = (),
     **protocol,
 ) -> Summaries:
-    """Runs several methods over several seeds: on clients made in Python, or as tasks say it.
+    """Runs several methods over several seeds, on clients made in Python or on tasks, and compares them.
 
         methods = {"PACFL": pacfl, "FedAvg": fedavg}
         compared = tffcl.compare(methods, clients, rounds=50, clients_per_round=10, seeds=[0, 1])
         compared.verdict, compared.frame, compared.summary_frame, compared.result("PACFL", seed=1)
 
-    Every run is written to `OUT/<label>/seed-<n>/`, and beside them `table.csv`, anew after each, and `report.html`.
+    Every run is written to `OUT/<label>/seed-<n>/`. Beside the runs are `table.csv`, which is written anew after each
+    run, and `report.html`.
 
     Args:
-      methods: What tables call a method, to the method, or to a function that returns one: `lambda seed:
-        build_pacfl(model, training, seed=seed)`. A method serves every seed, which decides sampling and shuffling; what
-        a builder draws, as first models, differs between seeds where a function takes `seed`. Or a list of what
-        `tffcl.resolve` returns, distinct in label or seed.
-      population: The clients. Configurations have theirs with them: after them comes `out`.
+      methods: A dict of what tables call a method to the method, or to a function that returns one: `lambda seed:
+        build_pacfl(model, training, seed=seed)`. A method serves every seed, and the seed decides sampling and
+        shuffling. What a builder draws, such as first models, differs between seeds only where a function takes `seed`.
+        Or a list of what `tffcl.resolve` returns, distinct in label or seed.
+      population: The clients. A list of what `tffcl.resolve` returns has its own: then the next argument is `out`.
       out: Directory of the comparison; default "runs/compare".
       seeds: Of the runs of each method.
       later: As of `tffcl.train`.
@@ -61,12 +62,12 @@ def compare(
       data_dir: Where data sets of tasks are.
       resume: A started run goes on; one that has ended is kept in any case.
       overwrite: Runs that are there are deleted.
-      show_progress: What all runs will take, and a line and a bar a run.
+      show_progress: Prints how long all runs will take, and a line and a bar for each run.
       workers: As of `tffcl.train`.
-      targets: To which rounds and bytes are counted in the report: accuracies in percent, e.g. "local=75", or columns
-        of rounds.csv, e.g. "cluster_auc=0.9"; they are read off evaluated rounds.
-      callbacks: Are called in each run and may end it, see `tffcl.Callback`.
-      **protocol: `rounds`, `clients_per_round` and what else `tffcl.train` takes of a protocol: sampling,
+      targets: The report counts the rounds and bytes that a method needs to reach them: accuracies in percent, e.g.
+        "local=75", or columns of rounds.csv, e.g. "cluster_auc=0.9". They are read off evaluated rounds.
+      callbacks: They are called in each run and may end it, see `tffcl.Callback`.
+      **protocol: `rounds`, `clients_per_round` and the other parameters of a protocol, as of `tffcl.train`: sampling,
         evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy.
 
     Raises:

@@ -51,20 +51,20 @@ def run(
     until: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result | None:
-    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`) but for report and
-    figures.
+    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`). The report and the
+    figures are made by `write_report`.
 
     Args:
       config: What to run, see `resolve.resolve`.
       out: Directory of the run's files.
       data_dir: Where data sets are, or are put; default as in `datasets`.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run of fewer rounds goes on
-        to those of `config`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that had fewer rounds
+        than `config` says goes on to those of `config`.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       until: Stop after this round with a checkpoint, to go on later with `resume`; then there is no result yet.
-      callbacks: Are called after each round and may end the run, see `tffcl.Callback`.
+      callbacks: They are called after each round and may end the run, see `tffcl.Callback`.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.

@@ -182,7 +182,7 @@ def search(
     callbacks: "Sequence[Callback]" = (),
     **protocol,
 ) -> "Found":
-    """Picks values of a setting, or of two, by a metric on validation examples, and tests the picked ones alone.
+    """Picks the values of a setting, or of two, by a metric on validation examples, and tests only the picked ones.
 
         build = lambda learning_rate: build_fedavg(model, tffcl.LocalTraining(learning_rate=learning_rate))
         found = tffcl.search(build, {"learning_rate": [0.01, 0.03, 0.1]}, clients.with_validation(0.1), rounds=50,
@@ -193,16 +193,17 @@ def search(
 
     Args:
       method: As of `sweep`.
-      over: As of `sweep`; with samples also a range as text, "0.001..0.1", or "1..10" of whole numbers.
+      over: As of `sweep`. With `samples` also a range as text: "0.001..0.1", or "1..10" for whole numbers.
       population: As of `sweep`; its clients hold validation examples, see `Population.with_validation`.
       out: Directory of the search.
       select: Which metric decides: "cluster" or "global" accuracy, or another that the model has, e.g. "cluster_auc".
       samples: How many points are drawn at random; default all combinations.
-      halving: After a share of the rounds the best 1/halving of the points go on, and so on; 0: all points to the end.
-      fresh_seeds: How many seeds, none of them used in choosing, the picked values are tested with.
+      halving: After a share of the rounds the best 1/halving of the points go on, after more rounds the best of these,
+        and so on; 0 runs all points to the end.
+      fresh_seeds: With how many seeds the picked values are tested; none of these took part in choosing.
       seeds: Of the runs that choose.
-      task: As of `sweep`; so are the others.
-      **protocol: As of `sweep`; points are compared at evaluations only, see `evaluate_every`.
+      task: As of `sweep`; so are the arguments that are not named here.
+      **protocol: As of `sweep`. Points are compared at evaluations only, see `evaluate_every`.
 
     Raises:
       UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.

@@ -148,13 +148,13 @@ def similarity(
     In a notebook it shows the heat map and the tree.
 
     Args:
-      clients: A population; or what `tffcl.resolve` returns, of a method that clusters before training: then the other
-        arguments but `data_dir` are the task's. Clients that a run would hold out as newcomers are looked at too.
+      clients: A population, or what `tffcl.resolve` returns for a method that clusters before training; then the task
+        says all other arguments but `data_dir`. Clients that a run would hold out as newcomers are looked at, too.
       signature: As of `ComposedParameters`, or these, which have metric, linkage and cut.
-      model: The clients' model, which signatures of models or of normalized examples need; what it takes and the number
-        of its classes are what others need of it.
+      model: The clients' model. Signatures of models or of normalized examples need it; others need only what it takes
+        and the number of its classes.
       training: What signatures that train take.
-      seed: Of signatures and halves.
+      seed: Decides what signatures draw, and the random halves of each client's examples.
       data_dir: Where data sets of tasks are.
       show_progress: A bar on standard error while clients sign.
       **values: What else a signature is given: `server_images`, `find_encoder`, `noise_seed`, as of `build_composed`.

@@ -253,23 +253,24 @@ def sweep(
     callbacks: "Sequence[Callback]" = (),
     **protocol,
 ) -> "Summaries":
-    """Runs one method over the values of a setting, or of two: on clients made in Python, or as a task says it.
+    """Runs one method with each value of a setting, or of two settings, on clients made in Python or on a task.
 
         build = lambda num_clusters, seed: build_pacfl(model, training, PACFLParameters(num_clusters=num_clusters))
         swept = tffcl.sweep(build, {"num_clusters": [2, 3, 4]}, clients, rounds=50, clients_per_round=10, seeds=[0, 1])
         swept.frame, swept.summary_frame, swept.result(3, seed=1)
 
-    Every run is written to `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, and beside them `sweep.csv`, anew after each,
-    and `report.html`.
+    Every run is written to `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`. Beside the runs are `sweep.csv`, which is
+    written anew after each run, and `report.html`.
 
     Args:
       method: A function that returns a method; it is called with the settings by name, and with `seed` if it has such a
-        parameter. A method itself where the settings are the protocol's. With a task: the label of a method there.
-      over: One setting or two, to two or more values: numbers, text or bools. Of a method made in Python parameters of
-        the function, or of the protocol, as clients_per_round; of a task keys as `tffcl sweep --over` takes them.
+        parameter. If the settings are the protocol's, the method itself. With a task, the label of a method there.
+      over: A dict of one setting or two to two or more values: numbers, text or bools. With a method made in Python the
+        settings are parameters of the function, or of the protocol, such as clients_per_round. With a task they are
+        keys as `tffcl sweep --over` takes them.
       population: The clients; None with a task.
       out: Directory of the sweep.
-      task: A task file or a name in `tasks/`. With a population: what tables call clients and protocol together.
+      task: A task file, or a name in `tasks/`. With a population it is what tables call clients and protocol together.
       seeds: Of the runs of each point.
       later: As of `tffcl.train`.
       memory: As of `tffcl.train`.
@@ -277,9 +278,9 @@ def sweep(
       data_dir: Where data sets of tasks are.
       resume: A started run goes on; one that has ended is kept in any case, so that values and seeds can be added.
       overwrite: Runs that are there are deleted.
-      show_progress: A line and a bar a run.
+      show_progress: Prints a line and a bar for each run.
       workers: As of `tffcl.train`.
-      callbacks: Are called in each run and may end it, see `tffcl.Callback`.
+      callbacks: They are called in each run and may end it, see `tffcl.Callback`.
       **protocol: As of `tffcl.compare`.
 
     Raises:

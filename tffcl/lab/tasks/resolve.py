@@ -205,7 +205,7 @@ def check_config(name: str, config: object):
 
 
 def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None) -> RunConfig:
-    """Puts a run's configuration together.
+    """Makes the configuration of a run, which `tffcl.run`, `compare` and `similarity` take, from a task and a method.
 
     A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
     [train]'s keys where the papers used others. TensorFlow is not imported, unless by a module of the user's own.
