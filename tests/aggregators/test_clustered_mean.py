@@ -80,8 +80,9 @@ class TestExecution:
             (ClusteredMeanFactory(), 3),
             (ClusteredMeanFactory(4), 4),
             (ClusteredMeanFactory(4, tff.aggregators.MeanFactory(no_nan_division=True)), 4),
+            (ClusteredMeanFactory(4, tff.aggregators.MeanFactory()), 4),
         ],
-        ids=["as many as keys", "fixed", "inner mean"],
+        ids=["as many as keys", "fixed", "inner mean", "inner mean of 0 / 0"],
     )
     def test_weighted_means_by_key(self, tff_worker, factory, rows):
         process = factory.create(keyed(STRUCT), FLOAT)
