@@ -226,7 +226,8 @@ def _own(given: Mapping) -> dict:
         kept[name] = getattr(value, "training", None) or value
         if hasattr(value, "round_for"):  # an engine
             composed = value.round_for(1)
-            kept[name] = value.training or of_function(composed.work.compute)
+            if value.training is None:
+                kept[name] = of_function(composed.work.compute)
             steps = [each for each in (composed.weighting, composed.server.step) if each is not None]
             kept[f"{name}_server"] = [of_function(each) for each in steps]
             if uploads := [each for each in composed.uploads.values() if not getattr(each, "is_plain", False)]:
@@ -255,8 +256,7 @@ def _model(model: FlatModel) -> dict:
             "initial_weights": model.initial,
             "weights": [list(weight.shape) for weight in model.weights],
             "computes": _probe(model),
-            **({} if model.keras is None else {"layers": _numbers_of_layers(model.keras.model)}),
-            **({} if model.keras is None else _precision(model.keras.model)),
+            **({} if model.keras is None else _keras_layers(model.keras.model)),
         }
     found = known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
     return found | ({"metrics": ", ".join(_metrics(model))} if "metrics" in found else {})
@@ -264,6 +264,15 @@ def _model(model: FlatModel) -> dict:
 
 def _metrics(model: FlatModel) -> list[str]:
     return [each.name if each.function is None else of_function(each.function) for each in model.metrics]
+
+
+def _keras_layers(keras_model: tf.keras.Model) -> dict:
+    """What layers are set to and compute in, as far as it need not show in the losses of a few examples."""
+    # Where all is float32 nothing is told.
+    layers = (each for each in keras_model._flatten_layers() if tf.as_dtype(each.dtype or "float32").is_floating)
+    computed_in = [layer.dtype_policy.name for layer in layers]
+    precision = {"precision": computed_in} if {*computed_in} - {"float32"} else {}
+    return {"layers": _numbers_of_layers(keras_model), **precision}
 
 
 def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[float]]:
@@ -287,14 +296,6 @@ def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[fl
                 # Whole numbers of a layer itself are sizes, which do show.
                 visit("", {name: value for name, value in config.items() if not isinstance(value, int)})
     return {name: values if len({*values}) > 1 else values[0] for name, values in found.items()}
-
-
-def _precision(keras_model: tf.keras.Model) -> dict[str, list[str]]:
-    """What layers compute in, where that is not float32 in all: the rounding of bfloat16 need not show in the losses of
-    a few examples."""
-    layers = (each for each in keras_model._flatten_layers() if tf.as_dtype(each.dtype or "float32").is_floating)
-    found = [layer.dtype_policy.name for layer in layers]
-    return {"precision": found} if {*found} - {"float32"} else {}
 
 
 @built_once  # several methods train one model
