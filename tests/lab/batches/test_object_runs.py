@@ -126,7 +126,7 @@ def test_without_test_examples_a_verdict_does_not_say_who_has_which_model(model,
     train, _ = own_data.clinics()
     methods = {"one": build_fedavg(model, TRAINING), "parts": build_lg_fedavg(model, TRAINING)}
     found = compare(methods, tffcl.Population.from_arrays(train), tmp_path, rounds=1)
-    assert found.verdict == "No groups were found; one and parts end in one cluster."
+    assert found.verdict == "No groups were formed; one and parts end in one cluster."
 
 
 class Ending(tffcl.Callback):

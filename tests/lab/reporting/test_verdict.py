@@ -155,7 +155,7 @@ def test_one_model_for_all_is_known_by_any_metric(runs):
     nothing = {"accuracy": {kind: {"mean": None} for kind in ("cluster", "local", "global")}}
     numbers = {"metrics": {"mae": {kind: {"mean": 0.3} for kind in ("cluster", "local", "global")}}}
     groups, *_ = verdict.verdict([dataclasses.replace(runs[0], summary=runs[0].summary | nothing | numbers)])
-    assert groups == "No groups were found; fedavg has one model for all."
+    assert groups == "No groups were formed; fedavg has one model for all."
 
 
 def test_a_comparison_has_three_sentences(runs):
@@ -224,7 +224,7 @@ def test_groups_that_a_method_was_told_are_not_found(runs, note):
 def test_no_groups_and_no_difference_are_answers(runs):
     same = [dataclasses.replace(run, method="other", path=run.path / "x") for run in runs[:2]]
     groups, best, _ = verdict.verdict([*runs[:2], *same])
-    assert groups == "No groups were found; fedavg and other have one model for all."
+    assert groups == "No groups were formed; fedavg and other have one model for all."
     assert "equal to other, not beyond chance (p = 1)" in best
 
 

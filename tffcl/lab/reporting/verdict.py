@@ -126,7 +126,7 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
         for (span, agreement), names in found.items()
     ] + list(given.values())
     if not sentences:
-        sentences = ["No groups were found"]
+        sentences = ["No groups were formed"]
     elif any(each >= _AGREEING for each in agreements):  # none of NaN, where true groups are not known
         sentences[0] = f"There are groups: {sentences[0]}"
     elif measured is not None and (plain := [name for name in methods if _is_plain(methods[name])]):
