@@ -51,6 +51,9 @@ MAPPING = (
 # those of whole data sets, which take a gigabyte for a moment, while a process holds little else.
 LONGEST = (
     *MAPPING,
+    "test_notebooks.py",
+    "lab/batches/test_small_tasks.py",
+    "runs/test_kill.py",
     "lab/datasets/test_datasets_real.py",
     "lab/datasets/test_datasets_federated.py",
     "lab/batches/test_study.py",

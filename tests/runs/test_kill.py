@@ -69,7 +69,7 @@ WORK = {
 }
 # Runs that group once, whose clients keep models, with files of an encoder; and several runs, which a search has as a
 # sweep and a comparison have them. Another run that keeps models is killed in test_stocfl_runs.
-MOMENTS = {"pacfl": 1, "ditto": 2, "flt": 1, "search": 1, "study": 1}
+MOMENTS = {"pacfl": 1, "ditto": 1, "flt": 1, "search": 1, "study": 1}
 
 # Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells
 # how often it did.
