@@ -128,6 +128,12 @@ MISTAKES = [
         ),
         r"^select needs validation examples, .*: clients.with_validation\(0.1\)",
     ),
+    (
+        lambda here: tffcl.sweep(
+            lambda rate: here.method, {"rate": ["0.01..0.1", 1.0]}, here.clients, **PROTOCOL, out=here.place / "new"
+        ),
+        "over rate: a range, 0.01..0.1, is for tffcl.search$",
+    ),
     # Clients
     (lambda here: tffcl.Population.from_arrays(here.frame), "Population.from_frame.* takes tables"),
     (arrays([1, 2]), r'must be a mapping of client IDs to \(x, y\), \{"clinic": \(x, y\), ...\}'),

@@ -387,7 +387,7 @@ def test_signatures_are_those_that_are_asked_for(tff_worker, model, turned, own)
 
 
 def test_centroid_linkage_has_no_tree_to_draw(model):
-    with pytest.raises(UserError, match="linkage is 'centroid', which has no tree .* algorithms.stocfl.linkage=single"):
+    with pytest.raises(UserError, match="linkage is 'centroid', which has no tree .* the same with linkage=.single."):
         group_stocfl(model, QUICK, StoCFLParameters(linkage="centroid"))
 
 

@@ -24,7 +24,7 @@ from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
 from tffcl.clustering.stochastic import KnownClients
-from tffcl.errors import Diverged, UserError
+from tffcl.errors import Diverged, Option, UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
 from tffcl.models.layer_parts import require_shared
@@ -193,9 +193,10 @@ def group_stocfl(
         them.
     """
     if how.linkage != "single":
+        single = Option("--set algorithms.stocfl.linkage=single", 'linkage="single"')
         raise UserError(
             f"linkage is {how.linkage!r}, which has no tree that could be drawn; the clients' cosines are the same "
-            "with --set algorithms.stocfl.linkage=single"
+            f"with {single}"
         )
 
     def distances(first, second) -> np.ndarray:

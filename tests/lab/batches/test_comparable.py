@@ -1,6 +1,7 @@
 """What is in a comparison's directory is of the settings of what is added; a table never mixes two settings."""
 
 import pathlib
+import re
 
 import pytest
 
@@ -78,6 +79,14 @@ def test_other_methods_must_share_what_methods_share(out, task, capsys, no_runs,
     line = refused(capsys, task, out, "--algorithms", "pacfl", *options)
     assert told in line and f"{out}/fedavg/seed-0" in line and "(--overwrite with fedavg among --algorithms)" in line
     assert len(no_runs) == 2
+
+
+def test_python_names_its_arguments(out, task):
+    assert compared(task, out, "--algorithms", "fedavg") == 0
+    for asked, anew in (("fedavg", ""), ("pacfl", " with fedavg among methods")):
+        config = resolve.resolve(str(task), asked, overrides={"train": {"rounds": 3}})
+        with pytest.raises(UserError, match=re.escape(f"another out, or run it anew (overwrite=True{anew})")):
+            compare.compare([config], out)
 
 
 def test_another_task_is_refused(out, task, capsys):

@@ -133,7 +133,7 @@ def test_a_missing_set_gets_one_line_at_once(tmp_path, monkeypatch, name):
     assert time.perf_counter() - start < 5
     line = str(refused.value)
     assert "\n" not in line
-    for part in (f"{name} is not in {tmp_path}", "connect once", "--data-dir DIR", "TFFCL_DATA_DIR"):
+    for part in (f"{name} is not in {tmp_path}", "connect once", "data_dir=DIR or TFFCL_DATA_DIR=DIR"):
         assert part in line
     assert not list(tmp_path.iterdir())  # nothing half made is left
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
-from tffcl.errors import UserError, argument, short_path
+from tffcl.errors import OVERWRITE, Option, UserError, argument, short_path
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_there, settings_with_its_seed
 from tffcl.lab.batches.run import Clients, ObjectRun, built, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
@@ -216,7 +216,6 @@ def check_comparable(
       UserError: Naming the first run that is of other settings, what differs, and what to do.
     """
     wanted_configs, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
-    dashes, overwrite_it = ("", "overwrite=True") if of_objects else ("--", "--overwrite")
     asked = {(config.algorithm, config.seed): config for config in configs}
     for label, seed, place in places_in(out):
         again, directory = (label, seed) in asked, RunDirectory(place)
@@ -225,14 +224,14 @@ def check_comparable(
             continue
         if label in wanted_configs:
             pair = settings_with_its_seed(place, asked.get((label, seed), wanted_configs[label]))
-            anew = overwrite_it if again else f"{overwrite_it} with {seed} among {dashes}seeds"
+            anew = f"{OVERWRITE}" if again else f"{OVERWRITE} with {seed} among {argument('seeds')}"
         else:
             pair = _shared(settings_there(place, None), configs, others)
-            anew = f"{overwrite_it} with {label} among {'methods' if of_objects else '--algorithms'}"
+            anew = f"{OVERWRITE} with {label} among {Option('--algorithms', 'methods')}"
         if difference := first_difference(*pair):
             own = label not in wanted_configs and not of_objects
             reason = _reason(label, *difference, own=own)
-            raise UserError(f"{short_path(place)} {reason} give another {dashes}out, or run it anew ({anew})")
+            raise UserError(f"{short_path(place)} {reason} give another {argument('out')}, or run it anew ({anew})")
         if isinstance(configs[0], ObjectRun):
             configs[0].check_same_data(directory)
 

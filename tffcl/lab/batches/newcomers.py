@@ -15,7 +15,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.display import counted
-from tffcl.errors import UserError
+from tffcl.errors import Option, UserError
 from tffcl.files import check_replaceable, csv_text, finite, text_cell, write_text
 from tffcl.lab.reporting.batch_index import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS, NEWCOMERS_CSV, table_of
@@ -92,7 +92,8 @@ def join_newcomers(
     out = RunDirectory(out).path
     settings = load_run_config(out, trust_builders=trust_builders).newcomers
     if not settings.any:
-        raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
+        held_out = Option("--set newcomers.clients=N", 'overrides={"newcomers": {"clients": N}}')
+        raise UserError(f"the run in {out} held no clients out; run it anew with {held_out}")
     if settings.round:
         raise UserError(f"the newcomers of the run in {out} joined it in round {settings.round}; none are left")
     for name in (NEWCOMERS_CSV, NEWCOMERS):  # before anything is computed

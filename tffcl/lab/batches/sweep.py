@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tffcl.display import counted
-from tffcl.errors import UserError, tell
+from tffcl.errors import Option, UserError, tell
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.number_format import show_value
 from tffcl.lab.tasks import resolve as configs
@@ -143,7 +143,7 @@ def _checked_axis(key: str, values: Sequence, option: str) -> Axis:
     each_once(f"{option} {key}", values)
     ranges = [value for value in values if isinstance(value, str) and _RANGE.fullmatch(value)]
     if ranges:
-        needed = "stands alone and needs --samples N and --select cluster or global"
+        needed = Option("stands alone and needs --samples N and --select cluster or global", "is for tffcl.search")
         raise UserError(f"{option} {key}: a range, {ranges[0]}, {needed}")
     if len(values) < 2:
         raise UserError(f"{option} {key} has {counted(len(values), 'value')}; a sweep needs two or more")

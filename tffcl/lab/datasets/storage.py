@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import Option, UserError
 
 _CACHE_FORMAT = "1"  # a change of what loaders store must change this
 _SECONDS = 8.0  # in which a server must answer
@@ -46,7 +46,7 @@ def missing(name: str, directory: pathlib.Path, problem: str) -> UserError:
     """Returns the error for a data set that is neither in `directory` nor can be downloaded."""
     return UserError(
         f"{name} is not in {directory} and cannot be downloaded ({problem}): connect once so that it is "
-        "downloaded, or put it there: --data-dir DIR or TFFCL_DATA_DIR=DIR"
+        f"downloaded, or put it there: {Option('--data-dir DIR', 'data_dir=DIR')} or TFFCL_DATA_DIR=DIR"
     )
 
 
