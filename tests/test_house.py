@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import pathlib
 
 import pytest
@@ -157,9 +158,10 @@ def scripts():
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: path.name)
-def test_what_scripts_import_is_there(path):
-    """No test runs them, and a name that moves would leave a benchmark that cannot start."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def test_what_scripts_import_is_there_and_takes_what_it_is_given(path):
+    """No test runs them, and a name that moves or an argument that goes would leave a benchmark that cannot start."""
+    nodes, functions = list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))), {}
+    for node in nodes:
         if not isinstance(node, ast.ImportFrom):
             continue
         beside = path.with_name(f"{node.module}.py")
@@ -167,12 +169,19 @@ def test_what_scripts_import_is_there(path):
             module = importlib.import_module(node.module)
             missing = [each.name for each in node.names if not hasattr(module, each.name)]
             missing = [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
+            functions |= {each.asname or each.name: getattr(module, each.name, None) for each in node.names}
         elif beside.exists():
             there = {name for each in ast.parse(beside.read_text(encoding="utf-8")).body for name in names_of(each)}
             missing = [each.name for each in node.names if each.name not in there]
         else:
             continue
         assert not missing, f"{path.name} imports {missing} from {node.module}"
+    for node in nodes:
+        if isinstance(node, ast.Call) and callable(function := functions.get(getattr(node.func, "id", None))):
+            taken = inspect.signature(function).parameters.values()
+            if not any(each.kind is each.VAR_KEYWORD for each in taken):
+                unknown = {each.arg for each in node.keywords} - {None, *(each.name for each in taken)}
+                assert not unknown, f"{path.name} gives {node.func.id} {unknown}"
 
 
 def names_of(node):

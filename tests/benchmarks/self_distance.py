@@ -126,8 +126,8 @@ def measured(dataset, partition, seed: int, data_dir) -> dict:
             distances(metric, first, None), distances(metric, second, None), distances(metric, first, second)
         )
         verdict = judge(apart, halves, sizes, least=VECTORS, linkage="average")
-        cuts = [verdict.labels, group(apart, "average", GAP, None, unit="")[0]]
-        cuts += [] if truth is None else [group(apart, "average", None, len(np.unique(truth)), unit="")[0]]
+        cuts = [verdict.labels, group(apart, "average", GAP, None)[0]]
+        cuts += [] if truth is None else [group(apart, "average", None, len(np.unique(truth)))[0]]
         indices = [None if truth is None else adjusted_rand_score(truth, cut) for cut in cuts]
         found[name] = verdict.kind, [int(cut.max()) + 1 for cut in cuts], indices
     return found
