@@ -1,4 +1,4 @@
-"""Inputs that a seeded generator has damaged: no traceback, no silent acceptance, no time-out; a few here, 2,000 with
+"""Inputs that a seeded generator has damaged: no traceback, no silent acceptance, no time-out; a few here, 1,000 with
 `-m slow`.
 """
 
