@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tffcl.choices import GROUPINGS
+from tffcl.choices import GROUPINGS, SOFT
 from tffcl.errors import UserError, unknown
 from tffcl.references import in_a_line, is_reference, load_reference
 from tffcl.validation import Parameters, from_table
@@ -79,6 +79,14 @@ GIVEN = "clients are in the groups that were given; nothing had to find them"
 _STEPS = {
     "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "
     "secure_sum hides both"
+}
+# Of FedSoft and of the grouping "soft".
+_BY_WEIGHTS = {
+    **dict.fromkeys(
+        ("dp", "uniform_mean", "median", "trimmed_mean", "multi_krum"),
+        "its clusters' models are means by the clients' weights in them, and there all clients count the same",
+    ),
+    "secure_sum": "a sum in which one client weighs nearly all is its upload",
 }
 _OF_SGD = {
     "fednova": ("counts what a step of SGD is worth",),
@@ -177,9 +185,7 @@ ALGORITHMS: Mapping[str, Row] = dict([
                      "secure_sum hides both"}),
     _method("fedsoft", "FedSoftParameters", "FedSoft: clients near several clusters train one model held near theirs "
             "(AAAI 2022)", of=_OF_EACH_ROUND, takes=("seed",),
-            refuses={**dict.fromkeys(("dp", "uniform_mean", "median", "trimmed_mean", "multi_krum"), "its clusters' "
-                                     "models are means by importance weights, and there all clients count the same"),
-                     "secure_sum": "a sum in which one client weighs nearly all is its upload"}),
+            refuses=_BY_WEIGHTS),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
@@ -312,7 +318,9 @@ _KINDS: dict[str, Kind] = {
     ),
     "models": Kind(lambda: MODELS, ("input_shape", "num_classes", "normalization", "seed")),
     "signatures": Kind(lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")),
-    "groupings": Kind(lambda: {name: Row(summary) for name, summary in GROUPINGS.items()}),
+    "groupings": Kind(
+        lambda: {name: Row(text, refuses=_BY_WEIGHTS if name == SOFT else {}) for name, text in GROUPINGS.items()}
+    ),
     "trainings": Kind(lambda: TRAININGS),
     "aggregations": Kind(lambda: AGGREGATIONS, ("seed", "layers")),
 }

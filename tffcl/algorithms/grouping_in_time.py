@@ -29,7 +29,7 @@ from tffcl.algorithms.method import (
     method_builder,
 )
 from tffcl.algorithms.one_shot import MOST_COMPARED, OneShot, OneShotClustering, OneShotState, Signed
-from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, SIGNATURE, WhenParameters
+from tffcl.algorithms.parameters import AS_THEY_JOIN, BEFORE, LOSS, WhenParameters
 from tffcl.choices import DECOMPOSED, GAP, KNEE, SELF
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
 from tffcl.client_work.evaluation import build_mean_loss
@@ -49,6 +49,7 @@ from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.signatures.parameters import check_noised
 from tffcl.trace_cache import built_once
 
 _FEWEST = {GAP: 3, KNEE: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
@@ -109,12 +110,7 @@ class GroupedInTime(Method):
             self.pairs_of = MOST_COMPARED
         self._signal = how.regroup_on
         self._triggers = Triggers(period=how.regroup_every, share=self._signal and self._signal.share)
-        if self._signal and self._signal.signal == SIGNATURE and one_shot.clustering.signature.noise_multiplier:
-            raise UserError(
-                'regroup_on has signal = "signature", and signatures have noise: two of a client differ by it, whether '
-                'or not its data have changed; take signal = "loss", or regroup_every',
-                key="regroup_on",
-            )
+        check_noised(one_shot.clustering.signature.noise_multiplier, signal=self._signal and self._signal.signal)
         how.check_engine(one_shot.engine.counts_members)
         if isinstance(how.when, int) and one_shot.clustering.signature.model is not None:
             require_shared(self.model, f"after {counted(how.when, 'round')} clients describe their data with one model")

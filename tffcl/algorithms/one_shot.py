@@ -26,6 +26,7 @@ from tffcl.display import counted, listed
 from tffcl.errors import Diverged, UserError
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
+from tffcl.signatures.parameters import check_noised
 from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
 from tffcl.validation import tell_once
 
@@ -75,14 +76,9 @@ class OneShotClustering:
     seed: int = 0
 
     def __post_init__(self):
-        """Raises UserError for the rule `SELF` with private signatures: halves would be two releases more of every
-        client."""
-        if self.threshold == SELF and self.signature.noise_multiplier:
-            raise UserError(
-                'threshold is "self", which takes halves of every signature, and these have noise: halves would tell '
-                'more of the clients than is accounted for; set threshold to a number or to "gap", or set num_clusters',
-                key="threshold",
-            )
+        """Raises UserError for the rule `SELF` with private signatures."""
+        if self.threshold == SELF:
+            check_noised(self.signature.noise_multiplier, self.threshold)
 
     @functools.cached_property
     def sent(self) -> Signature:

@@ -14,11 +14,13 @@ from tffcl.errors import UserError, unknown
 from tffcl.references import is_reference, named
 from tffcl.registry import find, parameters_of
 from tffcl.signatures.parameters import (
+    SIGNATURE,
     InferenceParameters,
     OutputsParameters,
     PartialWeightsParameters,
     PCACentresParameters,
     SubspaceParameters,
+    check_noised,
 )
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong
 
@@ -78,9 +80,14 @@ class NoisedSignature(Parameters):
         """What the builder of the signature takes of them."""
         return {"noise_multiplier": self.signature_noise_multiplier, "clip": self.signature_clip}
 
+    def check(self):
+        super().check()
+        again = getattr(self, "regroup_on", None)
+        check_noised(self.signature_noise_multiplier, getattr(self, "cut", None), again and again.signal)
+
 
 BEFORE, AS_THEY_JOIN = "before_training", "as_they_join"
-LOSS, SIGNATURE = "loss", "signature"
+LOSS = "loss"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,13 +155,10 @@ class PACFLParameters(NoisedSignature, WhenParameters, CutParameters, SubspacePa
     metric: one_of(choices.ANGLES) = "smallest_angle"
 
     def check(self):
-        super().check()
         if self.signature_noise_multiplier and (self.per_class or self.energy < 1):
-            raise wrong(
-                "signature_noise_multiplier",
-                self.signature_noise_multiplier,
-                "it is for a fixed number of vectors of all data; with per_class or energy it must be 0",
-            )
+            rule = "it is for a fixed number of vectors of all data; with per_class or energy it must be 0"
+            raise wrong("signature_noise_multiplier", self.signature_noise_multiplier, rule)
+        super().check()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,7 +392,9 @@ class ComposedParameters(WhenParameters):
         if not is_reference(name):
             row = find("signatures", name, key="signature")
             if not row.foreign:
-                parameters_of(row.parameter_class(), own, f"signature {name}")
+                signed = parameters_of(row.parameter_class(), own, f"signature {name}")
+                noise = getattr(signed, "noise_multiplier", 0.0)
+                check_noised(noise, self.cut, self.regroup_on and self.regroup_on.signal)
         metrics = metrics_of(name)
         if self.metric is not None and self.metric not in metrics:
             raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")

@@ -6,8 +6,28 @@ from typing import Annotated
 
 import msgspec
 
-from tffcl.choices import CLASSES, PREPROCESSING
+from tffcl.choices import CLASSES, PREPROCESSING, SELF
+from tffcl.errors import UserError
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, one_of
+
+SIGNATURE = "signature"  # the signal of clients that see from their signatures whether their data have changed
+
+
+def check_noised(noise_multiplier: float, threshold: float | str | None = None, signal: str | None = None):
+    """Raises UserError for what needs signatures without noise: the rule `SELF`, whose halves would be two releases
+    more of every client, and the signal `SIGNATURE`."""
+    if noise_multiplier and threshold == SELF:
+        raise UserError(
+            'threshold is "self", which takes halves of every signature, and these have noise: halves would tell more '
+            'of the clients than is accounted for; set threshold to a number or to "gap", or set num_clusters',
+            key="threshold",
+        )
+    if noise_multiplier and signal == SIGNATURE:
+        raise UserError(
+            'regroup_on has signal = "signature", and signatures have noise: two of a client differ by it, whether or '
+            'not its data have changed; take signal = "loss", or regroup_every',
+            key="regroup_on",
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -222,5 +222,39 @@ def test_an_aggregation_that_a_method_cannot_have_is_refused_before_others_run(m
 
 
 def test_the_rule_that_robust_takes_by_itself_is_refused_too():
-    with pytest.raises(UserError, match="fedsoft with .aggregation. median: its clusters' models are means by i"):
+    with pytest.raises(UserError, match="fedsoft with .aggregation. median: its clusters' models are means by t"):
         resolve.resolve("demo_digits", "fedsoft", overrides={"aggregation": {"name": "robust"}})
+
+
+@pytest.mark.parametrize("rule", ["dp", "secure_sum", "uniform_mean", "median", "clipping", "compression"])
+def test_so_is_one_that_soft_groups_cannot_have(rule):
+    name = {"name": "robust", "rule": rule} if rule in ("median", "clipping") else {"name": rule}
+    how = {"aggregation": name, "algorithms": {"composed": {"grouping": "soft", "num_clusters": 2}}}
+    if rule in ("clipping", "compression"):
+        assert resolve.resolve("demo_digits", "composed", overrides=how).aggregation == name
+        return
+    with pytest.raises(UserError, match=f"composed with .aggregation. {rule}: "):
+        resolve.resolve("demo_digits", "composed", overrides=how)
+
+
+HISTOGRAM = {"name": "label_histogram", "noise_multiplier": 1.0}
+
+
+@pytest.mark.parametrize(
+    "method, table", [("pacfl", {"signature_noise_multiplier": 1.0}), ("composed", {"signature": HISTOGRAM})]
+)
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        ({"threshold": "self"}, 'threshold is "self", .* set threshold to a number'),
+        ({"num_clusters": 4, "regroup_on": {"signal": "signature"}}, 'take signal = "loss"'),
+        ({"num_clusters": 4, "regroup_on": {"signal": "loss"}}, None),
+    ],
+)
+def test_what_needs_signatures_without_noise_is_refused_before_others_run(method, table, more, told):
+    how = {"algorithms": {method: {**table, **more}}}
+    if told is None:
+        resolve.resolve("demo_digits", method, overrides=how)
+        return
+    with pytest.raises(UserError, match=told):
+        resolve.resolve("demo_digits", method, overrides=how)

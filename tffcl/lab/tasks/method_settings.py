@@ -11,7 +11,7 @@ from tffcl.client_work.local_training import LocalTraining
 from tffcl.errors import UserError, no_server_data, unknown
 from tffcl.lab.tasks.settings import TRAIN_KEYS
 from tffcl.references import load_reference, references_in
-from tffcl.registry import ALGORITHMS, ANY, TRAININGS, Row, given, made_by, parameters_of, registered, rows
+from tffcl.registry import ALGORITHMS, ANY, Row, given, made_by, parameters_of, registered, rows
 from tffcl.validation import Parameters, types_of
 
 # Why a method takes no other aggregation.
@@ -107,10 +107,12 @@ class MethodSource:
         self._check_attack(contents.get("attack", {}))
 
     def _rows(self, contents: Mapping) -> list[Row]:
-        """What is known of the method, and of the local training that its table names."""
-        training = contents.get("algorithms", {}).get(self.label, {}).get("training")
-        training = training.get("name") if isinstance(training, Mapping) else training
-        found = (self._row, TRAININGS.get(training) if isinstance(training, str) else None)
+        """What is known of the method, and of the local training and the grouping that its table names."""
+        found, table = [self._row], contents.get("algorithms", {}).get(self.label, {})
+        for key in ("training", "grouping") if self._row else ("training",):
+            name = table.get(key)
+            name = name.get("name") if isinstance(name, Mapping) else name
+            found += [rows(f"{key}s").get(name)] if isinstance(name, str) else []
         return [row for row in found if row is not None]
 
     def check_training(self, contents: Mapping, training: LocalTraining):
