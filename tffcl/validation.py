@@ -195,8 +195,8 @@ class Parameters(Shown):
 
     Attributes:
       instead: Names that users of other libraries look for, and what there is in their place.
-      alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's
-        others.
+      alternatives: Groups of keys of which one stands for all: given on the command line, or in a task that extends
+        another, it replaces the file's others.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this

@@ -59,6 +59,18 @@ def test_extends(tmp_path):
         task_file.load_task(itself)
 
 
+def test_a_threshold_takes_the_place_of_the_number_of_clusters_of_the_task_that_is_extended(tmp_path):
+    write(tmp_path, BASE)
+    cut = write(tmp_path, 'extends = "base.toml"\n[algorithms.pacfl]\nthreshold = 9.0\n', "cut")
+    write(tmp_path, 'extends = "cut.toml"\n[algorithms.pacfl]\nnum_clusters = 3\n', "again")
+    for name, expected in (("base", (None, 2)), ("cut", (9, None)), ("again", (None, 3)), ("base", (None, 2))):
+        method = resolve.resolve(tmp_path / f"{name}.toml", "pacfl").method
+        assert (method.threshold, method.num_clusters) == expected
+    cut.write_text(f"{cut.read_text()}num_clusters = 3\n")
+    with pytest.raises(UserError, match="give threshold or num_clusters, not both"):
+        resolve.resolve(cut, "pacfl")
+
+
 @pytest.mark.parametrize(
     "before, after, message",
     [

@@ -309,16 +309,12 @@ def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
 
 def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSource) -> Mapping:
     """The file's tables without keys that one on the command line replaces, as a cut by count does one by threshold."""
-    label, cls = source.label, source.parameter_class
-    given = overrides.get("algorithms", {}).get(label, {})
-    table = contents.get("algorithms", {}).get(label, {})
-    replaced = {each for group in (cls.alternatives if cls else ()) if set(group) & set(given) for each in group} - set(
-        given
-    )
-    if not replaced & set(table):
+    label, methods = source.label, contents.get("algorithms", {})
+    if label not in methods:
         return contents
-    kept = {key: value for key, value in table.items() if key not in replaced}
-    return {**contents, "algorithms": {**contents["algorithms"], label: kept}}
+    given = overrides.get("algorithms", {}).get(label, {})
+    kept = task_file.without_replaced(methods[label], given, source.parameter_class)
+    return {**contents, "algorithms": {**methods, label: kept}}
 
 
 def _resolved(

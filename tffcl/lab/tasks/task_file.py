@@ -13,8 +13,8 @@ from tffcl.display import Shown
 from tffcl.errors import OVERRIDES, UserError, unknown
 from tffcl.files import MOST_TOML, parse_toml, read_text
 from tffcl.lab.datasets.catalog import NATURAL
-from tffcl.registry import Row, add
-from tffcl.validation import check_kind
+from tffcl.registry import ALGORITHMS, Row, add
+from tffcl.validation import Parameters, check_kind
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint",
@@ -29,6 +29,7 @@ _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "algorithms": _COHORT_SIZES,
     "newcomers": ("clients", "share"),
 }
+_CUTS = {"threshold", "num_clusters"}  # of which most methods take one
 _DEEPEST = 20  # tables and lists within each other
 _LARGEST = 2**31 - 1  # of whole numbers: clients, rounds, units and labels are 32-bit where they are used
 _MOST_EXTENDED = 20
@@ -283,7 +284,21 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
         now, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
         if set(_SOURCES) & set(tables[0]) and now != was:
             base.pop(section, None)
-    return merged(base, own)
+    methods = base.get("algorithms", {})
+    for label in set(methods) & set(own.get("algorithms", {})):
+        table, was = own["algorithms"][label], methods[label]
+        row = ALGORITHMS.get(str(table.get("method", was.get("method", label))))
+        if row and _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # else no method's class is imported
+            methods = {**methods, label: without_replaced(was, table, row.parameter_class())}
+    return merged({**base, "algorithms": methods} if methods else base, own)
+
+
+def without_replaced(table: Mapping, over: Mapping, parameters: type[Parameters] | None) -> dict:
+    """Returns a method's table without keys in the place of which `over` has another one, as a number of clusters in
+    that of a threshold."""
+    groups = parameters.alternatives if parameters else ()
+    replaced = {key for group in groups if set(group) & set(over) for key in group} - set(over)
+    return {key: value for key, value in table.items() if key not in replaced}
 
 
 @functools.cache
