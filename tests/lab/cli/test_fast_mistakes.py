@@ -44,6 +44,7 @@ MISTAKES = [
     (["run", "texts_next_character", "--algorithm", "ifca", "--set", "model.unit=3"], "did you mean 'units'"),
     ([*RUN, "--set", "model.initialization=glorrot"], "did you mean 'glorot'"),
     ([*RUN, "--format", "pgn"], "did you mean 'png'"),
+    (["study", "privacy_accuracy", "--set", "algorithms.pacfl=3"], "[algorithms.pacfl] is 3; it must be a table"),
     (["study", "demo_digits", "--set", "train.roundz=3"], "did you mean 'rounds'"),
     (["study", "demo_digits", "--set", "model.hidden=x"], "model.hidden is 'x'"),
     (["study", "demo_digits", "--seeds", ""], "--seeds '' must be whole numbers"),

@@ -66,6 +66,14 @@ def test_a_threshold_takes_the_place_of_the_number_of_clusters_of_the_task_that_
     for name, expected in (("base", (None, 2)), ("cut", (9, None)), ("again", (None, 3)), ("base", (None, 2))):
         method = resolve.resolve(tmp_path / f"{name}.toml", "pacfl").method
         assert (method.threshold, method.num_clusters) == expected
+    unset = resolve.resolve(
+        tmp_path / "base.toml", "pacfl", overrides=resolve.parse_overrides(["algorithms.pacfl.threshold="])
+    )
+    assert unset.method.num_clusters == 2, "nothing has taken its place"
+    of_study = task_file.overridden(
+        *({"algorithms": {"pacfl": each}} for each in ({"threshold": 9.0}, {"num_clusters": 3}))
+    )
+    assert resolve.resolve(tmp_path / "base.toml", "pacfl", overrides=of_study).method.num_clusters == 3
     cut.write_text(f"{cut.read_text()}num_clusters = 3\n")
     with pytest.raises(UserError, match="give threshold or num_clusters, not both"):
         resolve.resolve(cut, "pacfl")

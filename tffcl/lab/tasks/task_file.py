@@ -175,13 +175,37 @@ def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
 def overridden(before: Mapping, later: Mapping) -> dict:
     """`merged` of what is set over a task, where a method's own value of a key of [train] that was set before gives way
     to what is set in [train] later."""
+    before = _with_one_cut(before, later)
     result, train = merged(before, later), later.get("train", {})
     for label, table in before.get("algorithms", {}).items() if isinstance(train, Mapping) else ():
         own = later.get("algorithms", {}).get(label, {})
+        if not isinstance(own, Mapping):  # as whoever reads it says
+            continue
         given = {*train, *(_COHORT_SIZES if set(train) & set(_COHORT_SIZES) else ())}
         left = {key: value for key, value in table.items() if key not in given or key in own}
         result["algorithms"] = {**result["algorithms"], label: merged(left, own, "algorithms")}
     return result
+
+
+def without_replaced(table: Mapping, over: Mapping, parameters: type[Parameters] | None) -> dict:
+    """Returns a method's table without keys in the place of which `over` has another one, as a number of clusters in
+    that of a threshold."""
+    given = {key for key, value in over.items() if value is not UNSET}
+    groups = parameters.alternatives if parameters else ()
+    replaced = {key for group in groups if given.intersection(group) for key in group} - set(over)
+    return {key: value for key, value in table.items() if key not in replaced}
+
+
+def _with_one_cut(base: Mapping, over: Mapping) -> Mapping:
+    """`base` where tables of methods lack the threshold, or the number of clusters, in whose place `over` has the other
+    one."""
+    methods, later = base.get("algorithms", {}), over.get("algorithms", {})
+    for label in (each for each in methods if isinstance(later.get(each), Mapping)):
+        was, table = methods[label], later[label]
+        row = ALGORITHMS.get(str(table.get("method", was.get("method", label))))
+        if row and _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # else no method's class is imported
+            methods = {**methods, label: without_replaced(was, table, row.parameter_class())}
+    return {**base, "algorithms": methods} if methods else base
 
 
 def put(table: dict, section: str, key: str, value: object):
@@ -284,21 +308,7 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
         now, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
         if set(_SOURCES) & set(tables[0]) and now != was:
             base.pop(section, None)
-    methods = base.get("algorithms", {})
-    for label in set(methods) & set(own.get("algorithms", {})):
-        table, was = own["algorithms"][label], methods[label]
-        row = ALGORITHMS.get(str(table.get("method", was.get("method", label))))
-        if row and _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # else no method's class is imported
-            methods = {**methods, label: without_replaced(was, table, row.parameter_class())}
-    return merged({**base, "algorithms": methods} if methods else base, own)
-
-
-def without_replaced(table: Mapping, over: Mapping, parameters: type[Parameters] | None) -> dict:
-    """Returns a method's table without keys in the place of which `over` has another one, as a number of clusters in
-    that of a threshold."""
-    groups = parameters.alternatives if parameters else ()
-    replaced = {key for group in groups if set(group) & set(over) for key in group} - set(over)
-    return {key: value for key, value in table.items() if key not in replaced}
+    return merged(_with_one_cut(base, own), own)
 
 
 @functools.cache
