@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from tffcl import runtime
 from tffcl.algorithms.method import Method
@@ -131,6 +133,7 @@ def train_by(
     show_progress: bool = True,
     settings: Mapping | None = None,
     data: Mapping[str, str] | None = None,
+    further: Callable[[Mapping, Mapping[str, np.ndarray], Population], Mapping] | None = None,
 ) -> Result | None:
     """Does what `train` does, with its settings in one object.
 
@@ -140,6 +143,8 @@ def train_by(
       protocol: What decides the run beside method and clients.
       data: The fingerprint of the data, see `runs.fingerprint`; a run is resumed with the same data only. Default: the
         populations.
+      further: `(summary, columns of clients.csv, clients at the end) -> what else summary.json has`: a run has ended
+        when that file is there, and so with all that it says.
     """
     runtime.check_process()
     checks.check_method(method)
@@ -173,7 +178,7 @@ def train_by(
                 files = [RoundsTable(), TensorBoard(), ClusterHistory(), run.progress]
                 run_rounds(run, [*files, *map(UsersCallback, callbacks), SaveCheckpoints(checkpoints)])
                 run.interrupts.check()
-                return finish(run, settings) if run.is_over else None
+                return finish(run, settings, further) if run.is_over else None
     except KeyboardInterrupt:
         raise stopped(checkpoints.latest() or 0) from None
     except (ConnectionError, TimeoutError):  # of workers, not of files

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -28,12 +28,13 @@ _MOST_MEMBERS, _IMAGES = 5, 10  # of samples: clients of each cluster, and image
 _SIDES = range(4, 129)  # of images
 
 
-def finish(run: Run, settings: Mapping) -> Result:
+def finish(run: Run, settings: Mapping, further: Callable | None = None) -> Result:
     """Writes the files that say what a run gave.
 
     Args:
       run: The run after its last round, which has been evaluated.
       settings: Have `task` and `algorithm`, what was run.
+      further: As of `train.train_by`.
     """
     population, views, out, seed = run.population, run.views, run.directory.path, run.protocol.seed
     if views.metric is not None:
@@ -63,6 +64,8 @@ def finish(run: Run, settings: Mapping) -> Result:
     contents = summary.summarize(about, population, views, run.evaluation, run.totals, notes)
     if cost is not None:
         contents["privacy"] = cost
+    if further is not None:
+        contents |= further(contents, columns, population)
     run.directory.write_summary(contents)
     rounds = run.directory.rounds()
     trained = Trained(run.method, run.state, population, run.round_number, run.stages.names())

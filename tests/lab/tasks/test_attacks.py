@@ -15,6 +15,8 @@ from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.errors import UserError
 from tffcl.lab.tasks import build, resolve, settings
 from tffcl.lab.tasks.populations import build_population
+from tffcl.runs.run import Interrupted
+from tffcl.runs.run_directory import RunDirectory, State
 
 SIZE = 400
 VALUE = tff.to_type(
@@ -147,6 +149,21 @@ def test_those_who_join_later_are_not_among_the_malicious(task, tmp_path):
         found = tffcl.run(config, tmp_path / str(seed), show_progress=False)
         malicious = found.summary["attack"]["malicious"]
         assert len(malicious) == 3 and set(malicious) <= set(found.client_columns["client_id"].tolist())
+
+
+def test_a_run_has_not_ended_before_it_says_who_was_malicious(task, tmp_path, monkeypatch):
+    """Where one was taken for finished, a comparison had no accuracy of benign clients for it."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    how = {"attack": {"share": 0.2}, "train": {"rounds": 1, "clients_per_round": 3}}
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr("tffcl.lab.batches.run.outcome_of", killed)
+        run(task, tmp_path / "run", **how)
+    assert RunDirectory(tmp_path / "run").state is State.BEGUN
+    config = resolve.resolve(task, "fedavg", overrides=how)
+    assert len(tffcl.run(config, tmp_path / "run", resume=True, show_progress=False).summary["attack"]["ended"]) == 2
 
 
 @pytest.mark.slow  # the rules are in tests/aggregators/test_inside_clusters.py

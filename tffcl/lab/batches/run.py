@@ -81,21 +81,21 @@ def run(
         population, later = build_populations(config, federated)
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
     stopping = config.train.early_stopping
+    malicious = config.attack.malicious(config.participants(federated.num_clients), config.seed)
+
+    def attacked(summary: Mapping, columns: Mapping, clients: Population) -> dict:
+        outcome = outcome_of(config.attack, malicious, columns, clients.client_ids, clients.shown_groups)
+        note = note_of(outcome, users=is_reference(config.base))
+        return {"attack": outcome, "notes": [*summary["notes"], note]}
+
     result = train_by(
         _protocol(config, len(population)), method, population, later=later,
         callbacks=[*([stopping] if stopping else []), *callbacks], out=out, resume=resume, overwrite=overwrite,
         until=until, workers=workers, show_progress=show_progress, settings=settings,
-        data=build.data_fingerprint(federated),
+        data=build.data_fingerprint(federated), further=attacked if len(malicious) else None,
     )  # fmt: skip
     if result is not None:
         write_published(config, directory)
-    attack, malicious = config.attack, config.attack.malicious(config.participants(federated.num_clients), config.seed)
-    if result is not None and len(malicious):
-        clients = result.trained.population
-        outcome = outcome_of(attack, malicious, result.client_columns, clients.client_ids, clients.shown_groups)
-        note = note_of(outcome, users=is_reference(config.base))
-        result.summary.update(attack=outcome, notes=[*result.summary["notes"], note])
-        directory.write_summary(result.summary)
     return result
 
 
