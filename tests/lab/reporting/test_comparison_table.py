@@ -151,6 +151,15 @@ def test_trained_is_no_accuracy(rows):
     assert set(groups) == {"cluster", "local", "global"}
 
 
+def test_the_legend_explains_each_column_of_the_page():
+    terms = ", ".join(term for term, _ in comparison_table.LEGEND).split(", ")
+    texts = " ".join(text for _, text in comparison_table.LEGEND)
+    shown = comparison_table.RESULT_GROUPS + comparison_table.FURTHER_GROUPS
+    for each in comparison_table.COLUMNS:
+        named = each.header in terms or each.group in terms or f"“{each.header}”" in texts
+        assert named or each.group not in shown, each
+
+
 def test_the_legend_explains_the_three_accuracies():
     text = "\n".join(f"{name}: {words}" for name, words in comparison_table.LEGEND)
     for start in ("cluster: The model that the method assigns", "local: A client's own model after its last local"):

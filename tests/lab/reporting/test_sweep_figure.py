@@ -184,6 +184,7 @@ def test_the_metric_of_numbers_is_drawn_first(tmp_path, make_run):
     assert cluster.get_title() == "cluster MAE" and local.get_title() == "local MAE"
     assert cluster.lines[0].get_ydata().tolist() == [0, 1, 2]
     assert accuracy.get_title() == "cluster accuracy"
+    assert "MAE" in sweeps.to_table(sweep).to_text() and "AUC, F1, ..." in dict(sweeps.legend(sweep))
 
 
 def test_no_axis_for_an_unknown_rand_index(tmp_path, make_run):

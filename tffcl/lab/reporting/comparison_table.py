@@ -49,6 +49,11 @@ LEGEND = (
         "some by chance.",
     ),
     (
+        "WAS",
+        "Wasserstein-adjusted score: how much more alike the members of a cluster are than clients of different ones "
+        "in how evenly their labels are spread, whichever labels these are; from -1 to 1, a silhouette.",
+    ),
+    (
         "those that took part",
         "The cluster accuracy over the clients that trained in at least one round, which is what the papers test, "
         "and by how much it is above that of the others: a client that never took part has the model that the method "

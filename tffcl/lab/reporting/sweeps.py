@@ -26,7 +26,7 @@ SWEEP_COLUMNS = (
     Column.of(BY_KEY["clustering_error_over_rounds"], _ERRORS, "deviation"),
 )
 _GROUPS = ("accuracy %", "clusters", _ERRORS)
-_SEEN = {"cluster", "local", "global", "clusters, ARI", "±"}
+_SEEN = {"cluster", "local", "global", "AUC, F1, ...", "clusters, ARI", "±"}
 _ERROR_LEGEND = (
     "clustering error",
     "Clients wrongly joined with a client or parted from it (false positives and false negatives), on "
