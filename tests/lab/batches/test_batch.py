@@ -72,6 +72,14 @@ def test_what_is_all_there_is_not_run_again(tmp_path, ran, capsys):
     assert len(ran) == 8
 
 
+def test_a_method_that_cannot_be_built_is_told_before_the_others_run(tmp_path, ran):
+    wrong = {"algorithms": {"lg_fedavg": {"local_layers": ["nope"]}}}
+    last = config.resolve("demo_digits", "lg_fedavg", overrides={"train": {"rounds": 2}, **wrong})
+    with pytest.raises(UserError, match="unknown layer of mlp in local_layers 'nope'"):
+        compare.compare_runs([*configs([0]), last], tmp_path / "out")
+    assert ran == [] and not (tmp_path / "out").exists()
+
+
 def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
     compare.compare_runs(configs([0]), tmp_path)
     (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
