@@ -47,7 +47,12 @@ MISTAKES = [
     (["study", "privacy_accuracy", "--set", "algorithms.pacfl=3"], "[algorithms.pacfl] is 3; it must be a table"),
     (["study", "demo_digits", "--set", "train.roundz=3"], "did you mean 'rounds'"),
     (["study", "demo_digits", "--set", "model.hidden=x"], "model.hidden is 'x'"),
-    (["study", "demo_digits", "--seeds", ""], "--seeds '' must be whole numbers"),
+    *(
+        ([*command, option, ""], f"argument {option}: it is empty, as of a variable that is not set")
+        for command, options in ((RUN, ("--workers", "--out", "--data-dir")), (SWEEP, ("--select", "--and", "--seeds")))
+        for option in options
+    ),
+    (["report", ""], "argument OUT: it is empty"),
     (["study", "demo_digits", "--only", "nosuch"], "nosuch"),
     (["run", "nosuch", "--algorithm", "pacfl"], "unknown task 'nosuch' (the nearest of"),
     (["run", "demo_digits", "--algorithm", "nosuch"], "unknown algorithm 'nosuch'"),

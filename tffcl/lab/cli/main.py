@@ -29,6 +29,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"tffcl: {printable(message)} (see {self.prog} --help)\n")
 
     def _check_value(self, action, value):
+        if value == "" and action.choices is None:  # --workers "$UNSET" must not run on this machine
+            raise argparse.ArgumentError(action, "it is empty, as of a variable that is not set; leave it out")
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(
                 None, str(unknown("kind" if action.dest == "what" else action.dest, value, action.choices))
