@@ -14,7 +14,7 @@ def add_study(parser):
     some = "some cells, e.g. FMNIST, */PACFL"
     parser.add_argument("--only", action="append", default=[], metavar="COLUMN/ROW", help=some)
     parser.add_argument("--seeds", metavar="0,1,2", help="default: the study's")
-    share = "a share of each task's rounds, or their number"
+    share = "up to 1 a share of each task's rounds (default: 1, all), from 2 on their number"
     parser.add_argument("--rounds", type=float, default=1.0, metavar="R", help=share)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of all tasks")
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
