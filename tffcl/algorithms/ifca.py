@@ -38,8 +38,9 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import all_values, models_type, move_rows
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.sum_only_form import summed_form
-from tffcl.rounds.traffic import Traffic
+from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.trace_cache import built_once
+from tffcl.validation import tell_once
 
 # What a deployment must know of how a run begins, beside its first values.
 _BEGINS = {
@@ -224,6 +225,10 @@ class IFCA(Choosing):
     def next(self, state: IFCAState, cohort: Cohort):
         if self._fedavg_rounds and state.averaging > 0:
             return self._average(state, cohort)
+        needed = self._round.members_needed
+        if len(cohort.client_ids) < needed and not self.hides_empty_rounds(state):  # whatever they choose, too few
+            tell_once(f"a round of fewer than {needed} clients (min_cluster_size) is left out: sums would hide nothing")
+            return state, RoundMetrics.of_nobody()
         if self._fedavg_rounds and state.averaging == 0:
             state = dataclasses.replace(state, models=self._apart(state.models))
         state, metrics = self._choose_and_train(state, cohort)
