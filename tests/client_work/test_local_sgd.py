@@ -146,6 +146,16 @@ def test_bad_hyper_parameters(values, message):
         LocalTraining(**values)
 
 
+def test_no_step_adds_three_terms_at_once(model):
+    """TensorFlow adds them in the order in which their memory is free, which is another from run to run."""
+    local_sgd = build_local_sgd(model, LocalTraining(learning_rate=0.1, weight_decay=0.3, proximal_weight=0.6))
+    given = model.initial, np.zeros((20, 8, 8, 1), np.float32), np.zeros(20, np.int32), SEED
+    train = tf.function(lambda *values: local_sgd(*values)[0])
+    graph = train.get_concrete_function(*map(tf.constant, given)).graph.as_graph_def()
+    nodes = [node for function in graph.library.function for node in function.node_def]
+    assert nodes and not any(node.op == "AddN" and node.attr["N"].i > 2 for node in nodes)
+
+
 @pytest.mark.slow
 def test_a_corrected_training_gives_the_same_to_the_last_bit():
     """With tensors of their own, of a model that is large enough: an order of additions must not change by chance."""

@@ -348,11 +348,13 @@ def _build_plain_step(training: LocalTraining, parts, centres, rate_scale, state
     pulled, shrunk = training.proximal_weight > 0, training.proximal_weight + training.weight_decay > 0
     pull = rate * training.proximal_weight
     kept = 1.0 - pull - rate * training.weight_decay
-    pulls = [pull * centre for centre in centres] if pulled else None
+    pushes = [-pull * centre for centre in centres] if pulled else None
 
     def step(parts, state, moves):
-        terms = [moves, [kept * part for part in parts] if shrunk else parts, *([pulls] if pulled else [])]
-        return [tf.add_n(alike) for alike in zip(*terms)], state
+        held = [kept * part for part in parts] if shrunk else parts
+        moved = [part + move for part, move in zip(held, moves)]
+        # A difference: of three terms TensorFlow makes one sum, in an order that is another from run to run.
+        return [part - push for part, push in zip(moved, pushes)] if pulled else moved, state
 
     return -rate, [], step
 

@@ -183,7 +183,7 @@ def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: i
             states.update((name, state) for state in kept)
         report = collections.OrderedDict(
             examples=tf.shape(local["y"])[0],
-            loss=tf.add_n(losses) if weighted or alone else tf.reduce_sum(tf.math.multiply_no_nan(losses, mixture)),
+            loss=tf.reduce_sum(losses if weighted or alone else tf.math.multiply_no_nan(losses, mixture)),
             finite=tf.reduce_all([tf.reduce_all(tf.math.is_finite(vector)) for vector in trained]),
         )
         trained = tf.stack(trained)

@@ -397,7 +397,7 @@ def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place], masks: 
         outputs = copy(tf.nest.map_structure(tf.stop_gradient, x), training=seed is not None)
         masks.extend(each for each in [getattr(outputs, "_keras_mask", None)] if each is not None)
         losses = [tf.cast(each, tf.float32) for each in copy.losses]
-        penalty = tf.add_n(losses) if losses else tf.constant(0.0)
+        penalty = tf.reduce_sum(losses) if losses else tf.constant(0.0)
         return outputs, penalty, [place.value() for place in copy.weights if place.is_assigned]
 
     return trace
