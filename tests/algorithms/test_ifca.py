@@ -178,7 +178,6 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
     np.testing.assert_array_equal(metrics.clusters, expected)
 
 
-@pytest.mark.slow  # every method's traffic is in the conformance checks
 @pytest.mark.parametrize("start", ["independent", "warm_up"])
 def test_a_round_of_fewer_clients_than_a_secure_sum_hides_is_left_out(convex, digit_clients, start):
     """Whatever they choose, their model would wait: their sums would be shown to the server for nothing."""
@@ -189,6 +188,7 @@ def test_a_round_of_fewer_clients_than_a_secure_sum_hides_is_left_out(convex, di
     assert after is before and not len(metrics.client_ids) and metrics.traffic.up == 0
 
 
+@pytest.mark.slow  # every method's traffic is in the conformance checks
 def test_all_models_are_charged(tff_worker, convex, digit_clients):
     population = digit_clients([30] * 4)
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))

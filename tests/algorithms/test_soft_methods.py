@@ -408,7 +408,7 @@ def test_a_soft_grouping_takes_means_by_weights_alone(model, name):
 
 @pytest.mark.parametrize("build, kind, message", [
     (build_fedsoft, "secure_sum", "fedsoft cannot have this aggregation: a sum in which one client weighs nearly all"),
-    (build_fedsoft, "dp", "fedsoft cannot have this aggregation: its clusters' models are means by the clients' weights"),
+    (build_fedsoft, "dp", "fedsoft cannot have this aggregation: its clusters' models are means by the clients'"),
     (build_fedrc, "dp", "clients of this method upload 'labels' beside 'update', and this .* hides the latter only"),
 ])  # fmt: skip
 def test_what_a_method_cannot_have_is_told_from_python_too(model, build, kind, message):
