@@ -181,10 +181,10 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
 @pytest.mark.parametrize("start", ["independent", "warm_up"])
 def test_a_round_of_fewer_clients_than_a_secure_sum_hides_is_left_out(convex, digit_clients, start):
     """Whatever they choose, their model would wait: their sums would be shown to the server for nothing."""
-    how, two = IFCAParameters(num_clusters=2, start=start), digit_clients.client_ids[:2]
+    how, population = IFCAParameters(num_clusters=2, start=start), digit_clients([30] * 4)
     method = build_ifca(convex, TRAINING, how, aggregation=tffcl.aggregation("secure_sum", min_cluster_size=3))
-    before = method.initialize(digit_clients)
-    after, metrics = method.next(before, Cohort(digit_clients, two, (0, 1)))
+    before = method.initialize(population)
+    after, metrics = method.next(before, Cohort(population, population.client_ids[:2], (0, 1)))
     assert after is before and not len(metrics.client_ids) and metrics.traffic.up == 0
 
 
