@@ -25,12 +25,24 @@ from tffcl.models.graph_function import session_function
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_asking
+from tffcl.rounds.composer import Round
 from tffcl.rounds.server import models_type
 from tffcl.rounds.traffic import Traffic
 from tffcl.trace_cache import built_once
+from tffcl.validation import tell_once
 
 _TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
 _CRITERIA = {"train_loss": "loss", "validation_loss": "loss", "test_accuracy": "accuracy"}
+
+
+def has_too_few(composed: Round, cohort: Cohort, hides: bool) -> bool:
+    """Whether a round has fewer clients than its uploads need, whatever models they train, and so is left out; not if
+    the method `hides` who takes part by letting it run (`Method.hides_empty_rounds`)."""
+    needed = composed.members_needed
+    if hides or len(cohort.client_ids) >= needed:
+        return False
+    tell_once(f"a round of fewer than {needed} clients (min_cluster_size) is left out: sums would hide nothing")
+    return True
 
 
 def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.algorithms import clustered_training
-from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_models
+from tffcl.algorithms.choosing_method import Choosing, build_chooser, has_too_few, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.method import (
@@ -40,7 +40,6 @@ from tffcl.rounds.simulation import run_round
 from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.trace_cache import built_once
-from tffcl.validation import tell_once
 
 # What a deployment must know of how a run begins, beside its first values.
 _BEGINS = {
@@ -225,9 +224,7 @@ class IFCA(Choosing):
     def next(self, state: IFCAState, cohort: Cohort):
         if self._fedavg_rounds and state.averaging > 0:
             return self._average(state, cohort)
-        needed = self._round.members_needed
-        if len(cohort.client_ids) < needed and not self.hides_empty_rounds(state):  # whatever they choose, too few
-            tell_once(f"a round of fewer than {needed} clients (min_cluster_size) is left out: sums would hide nothing")
+        if has_too_few(self._round, cohort, self.hides_empty_rounds(state)):
             return state, RoundMetrics.of_nobody()
         if self._fedavg_rounds and state.averaging == 0:
             state = dataclasses.replace(state, models=self._apart(state.models))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.choosing_method import notes_of_models
+from tffcl.algorithms.choosing_method import has_too_few, notes_of_models
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
@@ -23,7 +23,6 @@ from tffcl.rounds.simulation import run_round
 from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runtime import memory
-from tffcl.validation import tell_once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,9 +84,7 @@ class SoftMethod(Method):
         return np.full([clients, self._count], 1 / self._count, np.float32)
 
     def next(self, state: SoftState, cohort: Cohort):
-        needed = self._round.members_needed
-        if len(cohort.client_ids) < needed and not self.hides_empty_rounds(state):
-            tell_once(f"a round of fewer than {needed} clients (min_cluster_size) is left out: sums would hide nothing")
+        if has_too_few(self._round, cohort, self.hides_empty_rounds(state)):
             return state, RoundMetrics.of_nobody()
         fields = {"kept": state.kept, "optimizers": state.optimizers, **self.fields(cohort)}
         result = run_round(self._round, cohort, self.values(state), state.aggregators, **fields)
