@@ -140,14 +140,19 @@ def pictures_where_they_are_looked_at():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+def compiles_as_users_do(request) -> bool:
+    """Commands that tests start in processes of their own do; of the suite's processes those of the conformance suite
+    do under `-m slow`."""
+    return request.config.getoption("markexpr") != "not slow" and request.path.name == "test_conformance.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
 def graphs_as_traced(request):
     """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time.
 
     No result depends on it but of Keras models, whose inputs are placeholders inside functions that the rewriting takes
-    away. In the suite's own processes it is left out of the others, as TFF does with a graph that cannot be rewritten.
-    Commands that tests start in processes of their own, and all tests of `-m slow`, compile as users do."""
-    if request.config.getoption("markexpr") != "not slow":
+    away. It is left out of the others, as TFF does with a graph that cannot be rewritten."""
+    if compiles_as_users_do(request):
         yield
         return
     from tensorflow_federated.python.core.environments.tensorflow_backend import graph_optimizations
@@ -164,12 +169,11 @@ def graphs_as_traced(request):
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def operations_without_history(request):
     """TensorFlow keeps with every operation of a graph the Python lines that made it, for a twentieth of the suite's
-    time, as stacks are deep below pytest. In the suite's own processes all operations have the same lines; `-m slow`
-    keeps them as users do."""
-    if request.config.getoption("markexpr") != "not slow":
+    time, as stacks are deep below pytest. Here all operations have the same lines."""
+    if compiles_as_users_do(request):
         yield
         return
     from tensorflow.python.util import tf_stack

@@ -218,7 +218,7 @@ def test_one_line_when_no_worker_is_left(processes, capfd):
 def run_command(out, workers, *more):
     return [
         sys.executable,
-        *"-m tffcl run demo_digits --algorithm pacfl --rounds 40 --out".split(),
+        *"-m tffcl run demo_digits --algorithm pacfl --rounds 24 --out".split(),
         str(out),
         "--set",
         "checkpoint.every=3",
@@ -247,16 +247,16 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     assert last.startswith("tffcl: no worker is left") and "are saved" in last
     assert "Traceback" not in error
     done = rounds_written(out)
-    assert 8 <= done < 40
+    assert 8 <= done < 24
     third, fourth = processes.start(2)
     again = subprocess.run(
         run_command(out, f"{third.target},{fourth.target}", "--resume"), capture_output=True, text=True
     )
     assert again.returncode == 0, again.stderr
     alone = tmp_path / "alone"
-    assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "40", "--out", str(alone)]) == 0
+    assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "24", "--out", str(alone)]) == 0
     summaries = [json.loads((each / "summary.json").read_text()) for each in (out, alone)]
-    assert rounds_written(out) == 40
+    assert rounds_written(out) == 24
     assert summaries[0]["clusters"] == summaries[1]["clusters"]
     assert summaries[0]["accuracy"]["cluster"]["mean"] == pytest.approx(
         summaries[1]["accuracy"]["cluster"]["mean"], abs=0.01
