@@ -106,6 +106,15 @@ MISTAKES = [
         [*RUN, "--set", "newcomers.clients=4", "--set", "newcomers.round=50"],
         "newcomers.round is 50, and the run has 30: nobody",
     ),
+    *(
+        ([*command, "--worker-timeout", "5"], "--worker-timeout needs --workers")
+        for command in (RUN, SWEEP, ["compare", "demo_digits"], ["study", "demo_digits"])
+    ),
+    *(([*command, "--workers", "here"], "worker 'here' is not HOST:PORT") for command in (RUN, SWEEP)),
+    *(
+        (["study", "demo_digits", "--table-only", *given], f"--table-only runs nothing: leave out {given[0]}")
+        for given in (["--set", "train.momentum=0"], ["--keep-checkpoints"], ["--shards", "0"])
+    ),
     (["init", "a\nb.toml"], "it has characters that cannot be written in one"),
     (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
     (["compare", "demo_digits", "--algorithms", "pacfl, pacfl"], "--algorithms names pacfl twice; give each once"),

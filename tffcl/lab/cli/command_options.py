@@ -58,11 +58,11 @@ def add_worker_options(parser):
     most = "what the clients of a round may take at a time (default: up to half of what is free)"
     shards = "put the clients of a round into N shards that compute together, 0 for none (default: many small clients)"
     among = "share each round's clients among these running workers (see tffcl worker)"
-    silence = "seconds of silence after which a worker counts as lost (default: 30)"
+    silence = "with --workers: seconds of silence after which one counts as lost (default: 30)"
     parser.add_argument("--memory", metavar="4GB", help=most)
     parser.add_argument("--shards", type=int, metavar="N", help=shards)
     parser.add_argument("--workers", metavar="H:P,...", help=among)
-    parser.add_argument("--worker-timeout", type=float, default=30.0, metavar="S", help=silence)
+    parser.add_argument("--worker-timeout", type=float, metavar="S", help=silence)
 
 
 def overrides(options) -> dict:
@@ -92,11 +92,14 @@ def overrides_of(pairs: list[str]) -> dict:
 
 def workers(options):
     """Returns the workers that are asked for, None for this machine's own."""
-    if not options.workers:
-        return None
-    from tffcl.runtime import RemoteWorkers
+    how = {} if options.worker_timeout is None else {"silence": options.worker_timeout}
+    if options.workers:
+        from tffcl.runtime import RemoteWorkers
 
-    return RemoteWorkers.parse(options.workers, options.worker_timeout)
+        return RemoteWorkers.parse(options.workers, **how)
+    if how:
+        raise UserError("--worker-timeout needs --workers, whose silence it is about")
+    return None
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -85,9 +85,8 @@ def _add_doctor(parser):
 def _doctor(options):
     from tffcl.lab.cli import doctor
 
-    if options.fix:
-        return doctor.fix()
-
+    if options.fix and ((code := doctor.fix()) or not options.check):
+        return code
     for name, fact in doctor.facts(options.data_dir, check=options.check):
         print(f"{name:<24}{fact}")
 

@@ -61,11 +61,11 @@ def run(options):
         names = options.algorithm[:100]
         raise UserError(f"--algorithm {names!r} is not one method; tffcl compare --algorithms {names} runs several")
     resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
+    workers = shared.workers(options)
     from tffcl.lab.batches import batch  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.run import run
 
     out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
-    workers = shared.workers(options)
     if not options.resume:
         job = batch.Job(resolved, pathlib.Path(out), options.algorithm)
         about = batch.Estimate({job: resolved.train.rounds}, batch.earlier_places([job])).of()
@@ -88,11 +88,12 @@ def compare(options) -> int:
     names = each_once("--algorithms", [name.strip() for name in given])
     seeds = shared.parse_seeds(options.seeds)
     configs = [resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
+    workers = shared.workers(options)
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"
     summaries = compare.compare_runs(
-        configs, out, targets=wanted, workers=shared.workers(options), **_how(options),
+        configs, out, targets=wanted, workers=workers, **_how(options),
         others=lambda name: resolve.resolve(options.task, name, overrides=overrides),
     )  # fmt: skip
     shared.print_report(out, options)
@@ -125,13 +126,13 @@ def sweep(options) -> int:
     from tffcl.lab.batches import sweep
     from tffcl.lab.tasks import resolve
 
-    overrides = shared.overrides(options)
+    overrides, workers = shared.overrides(options), shared.workers(options)
     source = resolve.find_source(options.task, options.algorithm, overrides)
     if len(options.over) > 1:
         raise UserError("--over is given twice; a second setting is --and KEY=W1,W2")
     texts = [("--over", *options.over), *([("--and", options.second)] if options.second else [])]
     if options.select:
-        return _search(options, overrides, source, texts)
+        return _search(options, overrides, source, texts, workers)
     if {options.samples, options.halving, options.fresh_seeds} != {None}:
         raise UserError(
             "--samples, --halving and --fresh-seeds choose among points; say by which accuracy with --select cluster"
@@ -141,7 +142,7 @@ def sweep(options) -> int:
         options.task, options.algorithm, axes, seeds=shared.parse_seeds(options.seeds), overrides=overrides
     )
     out = options.out or _default_out("sweep", options, axes)
-    summaries = sweep.run_plan(planned, out, workers=shared.workers(options), **_how(options))
+    summaries = sweep.run_plan(planned, out, workers=workers, **_how(options))
     shared.print_report(out, options)
     return 1 if None in summaries else 0
 
@@ -155,7 +156,7 @@ def _default_out(kind: str, options, axes) -> str:
     return f"runs/{shared.task_name(options.task)}/{kind}-{options.algorithm}-{'-'.join(axis.name for axis in axes)}"
 
 
-def _search(options, overrides: Mapping, source, texts) -> int:
+def _search(options, overrides: Mapping, source, texts, workers) -> int:
     from tffcl.lab.batches import search, sweep
 
     given = {name: getattr(options, name) for name in ("halving", "fresh_seeds")}
@@ -167,7 +168,7 @@ def _search(options, overrides: Mapping, source, texts) -> int:
         axes = [sweep.parse_axis(text, source, option) for option, text in texts]
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=seeds, overrides=overrides, points=points)
     out = options.out or _default_out("search", options, axes)
-    found = search.run_search(planned, out, chosen, workers=shared.workers(options), **_how(options))
+    found = search.run_search(planned, out, chosen, workers=workers, **_how(options))
     print(repr(found))
     return 1 if None in found else 0
 

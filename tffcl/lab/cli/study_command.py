@@ -39,10 +39,14 @@ def study(options) -> int:
     from tffcl.lab.batches import study_file
     from tffcl.lab.reporting.batch_index import read_index, write_index
 
-    overrides = shared.overrides_of(options.set)
+    overrides, workers = shared.overrides_of(options.set), shared.workers(options)
     found = study_file.load_study(options.name)
     if options.check and (options.table_only or options.rounds != 1 or overrides):
         raise UserError("--check runs kept results as they were: without --table-only, --rounds and --set")
+    of_runs = ("set", "data_dir", "overwrite", "keep_checkpoints", "memory", "workers")
+    given = [name for name in of_runs if getattr(options, name)] + ["shards"] * (options.shards is not None)
+    if options.table_only and given:
+        raise UserError(f"--table-only runs nothing: leave out --{given[0].replace('_', '-')}")
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds) + ("-check" if options.check else ""))
     seeds = () if options.seeds is None else shared.parse_seeds(options.seeds)
     if options.table_only:
@@ -61,7 +65,7 @@ def study(options) -> int:
 
     planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
     how = {"data_dir": options.data_dir, "overwrite": options.overwrite, "all_here": options.check}
-    how |= {"keep_checkpoints": options.keep_checkpoints, "workers": shared.workers(options)}
+    how |= {"keep_checkpoints": options.keep_checkpoints, "workers": workers}
     failed = studies.run_study(planned, out, **how)
     if options.check:
         table, differ = studies.compared_with_kept(planned, out)
