@@ -454,7 +454,7 @@ class RunDirectory(os.PathLike):
             write_json(self / MARKER, {**marker, "files": [*marker["files"], *new]})
 
     def write_result(self, name: str, contents: Mapping):
-        """Writes a file of JSON that is made of a finished run."""
+        """Writes a file of JSON that stands beside what a run gave."""
         self.list_files([name])
         write_json(self / name, contents, indent=2)
 

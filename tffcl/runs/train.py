@@ -144,7 +144,7 @@ def train_by(
       data: The fingerprint of the data, see `runs.fingerprint`; a run is resumed with the same data only. Default: the
         populations.
       further: `(summary, columns of clients.csv, clients at the end) -> what else summary.json has`: a run has ended
-        when that file is there, and so with all that it says.
+        when that file is there, and so with all that it says, and with the files that this function writes.
     """
     runtime.check_process()
     checks.check_method(method)

@@ -4,18 +4,18 @@ import json
 
 import pytest
 
-from tffcl.lab.batches import study_file
-from tffcl.lab.batches.run import write_published
+from tffcl.lab.batches import run, study_file
 from tffcl.lab.reporting import batch_index, study_table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.task_file import task_directory
+from tffcl.runs.run import Interrupted
 from tffcl.runs.run_directory import RunDirectory
 
 TASK = "pacfl_fmnist_label_skew_20"
 
 
 def noted(tmp_path, *arguments, **options) -> list[dict]:
-    write_published(configs.resolve(*arguments, seed=3, **options), RunDirectory(tmp_path))
+    run.write_published(configs.resolve(*arguments, seed=3, **options), RunDirectory(tmp_path))
     file = tmp_path / "published.json"
     return json.loads(file.read_text())["cells"] if file.exists() else []
 
@@ -37,6 +37,18 @@ def test_other_settings_are_named(tmp_path):
 def test_a_task_without_published_numbers_has_no_file(tmp_path):
     assert noted(tmp_path, "attacks_digits_small", "fedavg") == []
     assert noted(tmp_path, "demo_digits", "fedavg") == []  # what the README prints is no paper's
+
+
+def test_a_run_has_not_ended_before_they_are_there(tff_worker, tmp_path, monkeypatch):
+    def killed(self, summary):
+        assert (self / "published.json").is_file()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "write_summary", killed)
+    monkeypatch.setattr(run, "_cells", lambda config: [{"study": "of mine"}])
+    how = {"train": {"rounds": 1, "clients_per_round": 2}}
+    with pytest.raises(Interrupted):
+        run.run(configs.resolve("demo_digits", "fedavg", overrides=how), tmp_path / "run", show_progress=False)
 
 
 def test_kept_results_say_what_their_study_says():
@@ -78,7 +90,7 @@ def finished_runs(tmp_path):
     for seed in (0, 1):
         out = tmp_path / "out" / "fedavg" / f"seed-{seed}"
         write_run(out, "fedavg", seed)
-        write_published(configs.resolve(TASK, "fedavg", seed=seed), RunDirectory(out))
+        run.write_published(configs.resolve(TASK, "fedavg", seed=seed), RunDirectory(out))
         contents = json.loads((out / "published.json").read_text())
         contents["cells"] = [each for each in contents["cells"] if each["study"] == "pacfl_table_1"]
         (out / "published.json").write_text(json.dumps(contents))

@@ -83,20 +83,20 @@ def run(
     stopping = config.train.early_stopping
     malicious = config.attack.malicious(config.participants(federated.num_clients), config.seed)
 
-    def attacked(summary: Mapping, columns: Mapping, clients: Population) -> dict:
+    def beside(summary: Mapping, columns: Mapping, clients: Population) -> dict:
+        write_published(config, directory)
+        if not len(malicious):
+            return {}
         outcome = outcome_of(config.attack, malicious, columns, clients.client_ids, clients.shown_groups)
         note = note_of(outcome, users=is_reference(config.base))
         return {"attack": outcome, "notes": [*summary["notes"], note]}
 
-    result = train_by(
+    return train_by(
         _protocol(config, len(population)), method, population, later=later,
         callbacks=[*([stopping] if stopping else []), *callbacks], out=out, resume=resume, overwrite=overwrite,
         until=until, workers=workers, show_progress=show_progress, settings=settings,
-        data=build.data_fingerprint(federated), further=attacked if len(malicious) else None,
+        data=build.data_fingerprint(federated), further=beside,
     )  # fmt: skip
-    if result is not None:
-        write_published(config, directory)
-    return result
 
 
 def _protocol(config: RunConfig, clients: int) -> Protocol:
