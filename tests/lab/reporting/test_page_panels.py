@@ -115,6 +115,13 @@ def test_infinite_privacy_is_no_point(runs):
     assert len(figures.progress_figure(runs[:1]).panels) == 3
 
 
+def test_a_line_says_in_which_round_clusters_were_formed_anew(runs):
+    """PACFL forms them before a round trains, FLT after it has: "after round 2" would be the round before, or this."""
+    anew = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "formed_anew": np.array([0.0, 1, 0, 0, 0])})
+    told = {" ".join(mark.words) for mark in figures.progress_figure([anew]).marks.values()}
+    assert "clusters formed anew in round 2" in told
+
+
 def test_one_method_of_many_clusters_does_not_hide_the_others(runs):
     many = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "clusters": np.full(5, 400.0)})
     axes = figures.progress_figure([many, *runs[2:]]).panels[1]

@@ -77,7 +77,8 @@ def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
 
 
 def formed_anew(run: RunFiles) -> set[int]:
-    """Rounds after which the clusters were formed anew, the rare ones that a line can mark."""
+    """Rounds in which the clusters were formed anew, before or after they trained: the rare ones that a line can
+    mark."""
     anew = run.rounds.get("formed_anew")
     numbers = set() if anew is None else {int(number) for number in run.rounds["round"][anew > 0]}
     return numbers if len(numbers) <= _MOST_MARKED else set()
@@ -160,7 +161,7 @@ def _panels(
         axes.tick_params(labelleft=True)
         for number in sorted(set().union(*map(formed_anew, runs))) if metric.key in ("clusters", "ari") else []:
             rule = axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
-            style.say(rule, f"clusters formed anew after round {number}")
+            style.say(rule, f"clusters formed anew in round {number}")
     for axes, metric in zip(figure.panels, known):
         set_range(axes, metric)
     name_methods(figure, methods, drawn)
