@@ -1,5 +1,6 @@
 """What a manifest tells those who deploy, of made-up computations: what runs when, what values mean, what is hidden."""
 
+import dataclasses
 import re
 import types
 
@@ -46,6 +47,8 @@ def test_what_is_released_is_told_with_its_noise_and_nothing_where_all_is_open()
         {"what": "the signatures", "when": "once for each client", "noise_multiplier": 0, "secure_sums": False},
     ]
     assert describe_privacy([SUMMED], {"epsilon": 1.0})["spent_by_this_run"] == {"epsilon": 1.0}
+    (both,) = describe_privacy([dataclasses.replace(NOISED, summed=True)], None)["releases"]
+    assert both["noise_multiplier"] == 0.5 and both["secure_sums"]
 
 
 def computation(keeps=False, fields=("key", "mine")):

@@ -56,6 +56,8 @@ def test_what_is_exported_runs_and_shows_no_client(exported, capsys, label):
     assert "directory" in training["forms"]["map_reduce"]
     assert ("directory" in training["forms"]["distribute_aggregate"]) == sums_alone
     assert sums_alone or "federated_aggregate" in training["forms"]["distribute_aggregate"]["impossible"]
+    (told,) = manifest["privacy"]["releases"]
+    assert told["secure_sums"] == sums_alone
     serialized = (to / training["file"]).read_bytes()
     assert (b"federated_secure_sum_bitwidth" in serialized) == sums_alone
     # Nothing but models, sums and noisy counts comes to the server: no report and no client ID.

@@ -9,6 +9,7 @@ from unittest import mock
 import dp_accounting
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 import tomli_w
 from dp_accounting import pld, rdp
 
@@ -29,6 +30,7 @@ from tffcl.clients import cohort
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
+from tffcl.export.phases import Releases
 from tffcl.rounds import privacy_releases as releases
 from tffcl.rounds.privacy_releases import Release
 from tffcl.runs import privacy as ledgers
@@ -546,6 +548,23 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     (note,) = ledger_of(2 * [losses, hidden]).notes
     assert note.startswith("secure sums hide the updates only: clients also told") and note.endswith("(asked 2 times)")
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("aggregation", "hidden"),
+    [
+        (tffcl.aggregation("secure_sum"), True), (tffcl.aggregation("dp", secure=True, seed=0), False),
+        (tffcl.aggregation("dp", seed=0), None), (tff.learning.secure_aggregator(zeroing=False, clipping=False), True),
+    ],
+)  # fmt: skip
+def test_a_round_says_of_itself_that_its_sums_are_secure(tff_worker, model, population, aggregation, hidden):
+    """With noise, too; TFF's own aggregator does not tell. Noise alone is no secure sum."""
+    method, told = build_fedavg(model, TRAINING, aggregation=aggregation), Releases()
+    with simulating(ledger=told):
+        method.next(method.initialize(population), Cohort(population, population.client_ids, (1, 1)))
+    (found,) = told.found
+    assert (found.hidden if found.summed else None) is hidden
 
 
 @pytest.mark.slow

@@ -123,7 +123,8 @@ class Round:
         check_hidden(self.uploads, [name for name in found if found[name] is not self.aggregators[name].next])
         return found
 
-    def _has_secure_sums(self, name: str) -> bool:
+    def has_secure_sums(self, name: str) -> bool:
+        """Whether an upload goes into secure sums."""
         return self.simulated_aggregations[name] is not self.aggregators[name].next
 
     @functools.cached_property
@@ -132,7 +133,7 @@ class Round:
         needed = [1]
         for name in self.aggregators:
             said = traits(self.uploads[name]).members_needed
-            needed.append(said or (2 if self._has_secure_sums(name) else 1))
+            needed.append(said or (2 if self.has_secure_sums(name) else 1))
         return max(needed)
 
     @functools.cached_property
@@ -156,7 +157,7 @@ class Round:
             traits(factory).hides_uploads
             or isinstance(factory, (ClusteredMeanFactory, SoftMeanFactory))
             and not factory.is_plain
-            and self._has_secure_sums(name)
+            and self.has_secure_sums(name)
             for name, factory in uploads.items()
         )
         if not hidden and all(uploads[name] is factory for name, factory in self.uploads.items()):

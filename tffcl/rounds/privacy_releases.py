@@ -32,6 +32,7 @@ class Release:
       hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
       repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
       cure: What gives it noise, for messages; default: what does of a signature, or of a round.
+      summed: Whether it is of secure sums, with noise or without.
     """
 
     what: str
@@ -43,6 +44,7 @@ class Release:
     hidden: bool = False
     repeats: bool = False
     cure: str = ""
+    summed: bool = False
 
 
 def all_noised(uploads: Mapping) -> bool:
@@ -83,7 +85,7 @@ def release_measured(population: "Population"):
         current().release(of_all(MEASURED, population, population.measured_noise, once=True, repeats=True, cure=cure))
 
 
-def release_round(uploads, cohort: "Cohort"):
+def release_round(uploads, cohort: "Cohort", *, summed: bool = False):
     """Counts the releases of a round; reports, which only simulations collect, are none.
 
     All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
@@ -93,6 +95,7 @@ def release_round(uploads, cohort: "Cohort"):
     Args:
       uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.
       cohort: Who takes part.
+      summed: Whether all of them go into secure sums, which TFF's own factories do not say of themselves.
     """
     if not uploads:
         return
@@ -100,11 +103,12 @@ def release_round(uploads, cohort: "Cohort"):
     open_ones = [name for name, noise in noises.items() if not noise]
     noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
     what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
-    hidden = not noise and all(traits(factory).hides_uploads for factory in uploads.values())
+    hidden = not noise and (summed or all(traits(factory).hides_uploads for factory in uploads.values()))
     repeats = all(traits(factory).noise_seed is not None for factory in uploads.values())
     clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
-    releases = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, repeats=repeats)]
+    how = {"repeats": repeats, "summed": summed}
+    releases = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, **how)]
     if cohort.seen and noise:
         seen = "a round in which the server sees who takes part"
-        releases.append(Release(seen, noise, clients, population, once=True, repeats=repeats))
+        releases.append(Release(seen, noise, clients, population, once=True, **how))
     current().release(*releases)
