@@ -77,8 +77,7 @@ class OneShotClustering:
 
     def __post_init__(self):
         """Raises UserError for the rule `SELF` with private signatures."""
-        if self.threshold == SELF:
-            check_noised(self.signature.noise_multiplier, self.threshold)
+        check_noised(self.signature.noise_multiplier, self.threshold)
 
     @functools.cached_property
     def sent(self) -> Signature:
