@@ -152,7 +152,7 @@ def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
     for each in found:
         often = "once for each client" if each.once else "every round"
         releases[each.what, often] = {
-            "what": each.what, "when": often, "noise_multiplier": each.noise_multiplier, "secure_sums": each.summed,
+            "what": each.what, "when": often, "noise_multiplier": each.noise_multiplier, "secure_sums": each.hidden,
         }  # fmt: skip
     return {
         "releases": list(releases.values()),

@@ -29,10 +29,9 @@ class Release:
       rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
       once: That each client tells this once in a run, as a signature: releases of it are then of different clients
         each, and cost together what a single one of everybody does.
-      hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
+      hidden: Whether secure sums show the server no single client's part of it, with noise or without.
       repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
       cure: What gives it noise, for messages; default: what does of a signature, or of a round.
-      summed: Whether it is of secure sums, with noise or without.
     """
 
     what: str
@@ -44,7 +43,6 @@ class Release:
     hidden: bool = False
     repeats: bool = False
     cure: str = ""
-    summed: bool = False
 
 
 def all_noised(uploads: Mapping) -> bool:
@@ -103,11 +101,11 @@ def release_round(uploads, cohort: "Cohort", *, summed: bool = False):
     open_ones = [name for name, noise in noises.items() if not noise]
     noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
     what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
-    hidden = not noise and (summed or all(traits(factory).hides_uploads for factory in uploads.values()))
+    hidden = summed or not noise and all(traits(factory).hides_uploads for factory in uploads.values())
     repeats = all(traits(factory).noise_seed is not None for factory in uploads.values())
     clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
-    how = {"repeats": repeats, "summed": summed}
-    releases = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, **how)]
+    how = {"hidden": hidden, "repeats": repeats}
+    releases = [Release(what, noise, clients, population, cohort.rate, **how)]
     if cohort.seen and noise:
         seen = "a round in which the server sees who takes part"
         releases.append(Release(seen, noise, clients, population, once=True, **how))

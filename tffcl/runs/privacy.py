@@ -181,8 +181,8 @@ class BudgetSpent(UserError):
 
 
 class _Kind(NamedTuple):
-    """Releases that cost the same: fields as of `Release`. What each client tells once has no population, and a number
-    of what it is in place of the clients."""
+    """Releases that cost the same: fields as of `Release`, and `hidden` of what has no noise. What each client tells
+    once has no population, and a number of what it is in place of the clients."""
 
     noise: float
     rate: float
@@ -413,7 +413,8 @@ def _kind_of(release: Release) -> _Kind:
     if release.once:
         clients = zlib.crc32(release.what.encode())
     population = 0 if release.once else release.population
-    return _Kind(float(release.noise_multiplier), rate, float(clients), float(population), float(release.hidden))
+    noise, hidden = release.noise_multiplier, release.hidden and not release.noise_multiplier
+    return _Kind(float(noise), rate, float(clients), float(population), float(hidden))
 
 
 def _counts_in(entries: np.ndarray) -> dict[_Kind, _Count]:
