@@ -11,6 +11,7 @@ from scipy.special import softmax
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.soft_mean import SoftMeanFactory
+from tffcl.algorithms.choosing_method import has_too_few
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import Exports, Views
 from tffcl.algorithms.one_shot import OneShot, OneShotClustering, OneShotState
@@ -117,7 +118,7 @@ class SoftGrouping(OneShot):
 
     def next(self, state: SoftGroupedState, cohort: Cohort):
         composed, where = self._round(len(state.models)), state.index(cohort.client_ids)
-        if len(where) < composed.members_needed and not self.hides_empty_rounds(state):
+        if has_too_few(composed, cohort, self.hides_empty_rounds(state)):
             return state, RoundMetrics.of_nobody()
         weights = state.mixture[where]
         moves = np.broadcast_to(np.minimum(weights.sum(axis=0), 1), weights.shape)
