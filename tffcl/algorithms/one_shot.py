@@ -77,7 +77,8 @@ class OneShotClustering:
 
     def __post_init__(self):
         """Raises UserError for the rule `SELF` with private signatures."""
-        check_noised(self.signature.noise_multiplier, self.threshold)
+        if self.threshold == SELF:
+            check_noised(self.signature.noise_multiplier, self.threshold)
 
     @functools.cached_property
     def sent(self) -> Signature:
