@@ -41,7 +41,6 @@ measure = "cluster"
 published = {digits = "none"}
 """
 WORK = {
-    "pacfl": ["run", "demo_digits", "--algorithm", "pacfl"],
     "ditto": ["run", "demo_digits", "--algorithm", "ditto", "--shards=2"],
     "flt": [
         "run",
@@ -67,9 +66,9 @@ WORK = {
     ],
     "study": ["study", "own_study.toml"],
 }
-# Runs that group once, whose clients keep models, with files of an encoder; and several runs, which a search has as a
-# sweep and a comparison have them. Another run that keeps models is killed in test_stocfl_runs.
-MOMENTS = {"pacfl": 1, "ditto": 1, "flt": 1, "search": 1, "study": 1}
+# Runs that group once, with files of an encoder, and whose clients keep models; and several runs, which a search has
+# as a sweep and a comparison have them. Another run that keeps models is killed in test_stocfl_runs.
+MOMENTS = {"ditto": 1, "flt": 1, "search": 1, "study": 1}
 
 # Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells
 # how often it did.
