@@ -19,6 +19,7 @@ from tffcl.lab.reporting.targets import parse_target
 from tffcl.lab.tasks import task_file
 from tffcl.registry import Row, add
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, on_validation
+from tffcl.runs.run_directory import FAILED, SUMMARY
 from tffcl.validation import Whole, check_value, types_of
 
 RUNS, RESULTS = "runs", "results"  # the directories of a study's runs, and of their small files and its tables
@@ -177,8 +178,8 @@ def _rows() -> dict[str, Row]:
 add("studies", _rows)
 
 
-def planned_numbers() -> dict[str, tuple[str, int]]:
-    """Returns the heading of every study that comes with tffcl, and how many of its numbers can be run, by its name."""
+def planned_cells() -> dict[str, tuple[str, int]]:
+    """Returns the heading of every study that comes with tffcl, and how many of its cells can be run, by its name."""
     studies = map(load_study, study_names())
     return {
         each.name: (
@@ -190,14 +191,15 @@ def planned_numbers() -> dict[str, tuple[str, int]]:
 
 
 def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
-    """The columns and rows of which a study's kept results have a finished run; what is damaged counts as none."""
-    finished = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
+    """The columns and rows of which a study's kept results have a run that has finished or diverged; what is damaged
+    counts as none."""
+    ended = {place.parent.parent for name in (SUMMARY, FAILED) for place in results.glob(f"*/*/seed-*/{name}")}
     try:
-        cells = (read_index(results, "study") or {"cells": []})["cells"] if finished else []
+        cells = (read_index(results, "study") or {"cells": []})["cells"] if ended else []
         return {
             (cell["column"], cell["row"])
             for cell in cells
-            if cell["directory"] and results / cell["directory"] in finished
+            if cell["directory"] and results / cell["directory"] in ended
         }
     except UserError:
         return set()

@@ -126,7 +126,7 @@ def write_tables(out: pathlib.Path, which: Mapping | None = None):
 
 def results(options):
     """Writes the page of all studies that have been kept, and, of those that come with tffcl, of what has not."""
-    from tffcl.lab.batches.study_file import planned_numbers
+    from tffcl.lab.batches.study_file import planned_cells
     from tffcl.lab.reporting.batch_index import check_begins
     from tffcl.lab.reporting.results_page import read_studies, results_page, write_leagues
     from tffcl.lab.tasks.task_file import results_directory
@@ -136,6 +136,6 @@ def results(options):
     of_tffcl = directory.resolve() == results_directory().resolve()
     check_begins(target, b"# What the studies give")
     studies = read_studies(directory)
-    write_text(target, results_page(directory, studies, planned_numbers() if of_tffcl else None))
+    write_text(target, results_page(directory, studies, planned_cells() if of_tffcl else None))
     for written in (target, *write_leagues(directory, studies)):
         print(f"written: {written}")

@@ -28,7 +28,8 @@ clients that were sampled, which is `took part`: a client that never was has the
 and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth of the clients
 nobody is left who never did, and for rounds to a target it is counted so. `unseen` are newcomers after the last
 round; the columns beside it are of the clients before them. `(2 of 3)` stands behind a mean over two of three
-seeds: the third has no such number, as no `global` where clients chose several models.
+seeds: the third has no such number, as no `global` where clients chose several models. A cell that was run `without
+a number` diverged, or never reached its target; its table says which.
 """
 _NO_STUDIES = """What else the four papers number is no study: PACFL's Table 5 is `python tasks/pacfl_table_5.py`;
 its table beside Fig. 1, its Fig. 3 and StoCFL's Fig. 2 are drawn by `tffcl similarity`; StoCFL's Fig. 4 is the curves
@@ -56,7 +57,7 @@ def results_page(
     Args:
       directory: It may have `NOTES.md`, which is put at the end.
       studies: Those that `read_studies` finds there.
-      planned: As `study_file.planned_numbers` returns it, of the studies of which results are kept there, and of those
+      planned: As `study_file.planned_cells` returns it, of the studies of which results are kept there, and of those
         that have none yet; None for no others than the kept ones.
 
     Returns:
@@ -83,16 +84,18 @@ def results_page(
 
 def _contents(studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, int]]) -> str:
     """A line a study: how much of it has been run, and how long that took."""
-    heads = ("study", "runs", "numbers, of those that can be run", "seeds", "rounds", "took")
+    heads = ("study", "finished runs", "cells run, of those that can be", "seeds", "rounds", "took")
     lines = {
         name: (f"`{name}`: {heading}", 0, f"0 of {able}", *(3 * [MISSING])) for name, (heading, able) in planned.items()
     }
     for study in studies:
-        name, filled = study.path.name, sum(result.here.count > 0 for result in study.results)
+        name, ran = study.path.name, [result for result in study.results if result.runs or result.failures]
         _, able = planned.get(name, ("", study.available))
+        without = sum(not result.here.count for result in ran)
+        cells = f"{len(ran)} of {able}" + f", {without} without a number" * bool(without)
         took = human_time(sum(study.seconds.values()))
-        ran = (len(study.seconds), f"{filled} of {able}", study.seeds, study.share, took)
-        lines[name] = (f"[`{name}`](#{name}): {study.heading}", *ran)
+        heading = f"[`{name}`](#{name}): {study.heading}"
+        lines[name] = (heading, len(study.seconds), cells, study.seeds, study.share, took)
     return Table.of(heads, [lines[name] for name in sorted(lines)]).to_markdown()
 
 
