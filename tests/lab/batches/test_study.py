@@ -354,7 +354,13 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
         rf"\| \[`mine`\]\(#mine\): Mine \(A paper, Table 9\) \| 3 \| {cells} \| 3 \| 2 rounds \| \d+ s \|", page
     )
     assert '<a id="mine"></a>' in page and "\nWhat it shows.\n" in page
+    assert "| Wild | local | diverged | 10.00 |" in page
     assert page.startswith("# What the studies give") and page.rstrip().endswith("What I think.")
+    (file,) = kept.glob("mine/*/wild/seed-3/failed.json")
+    file.write_text(json.dumps({"algorithm": "fedavg", "seed": 3, "reason": "no data"}))  # nothing has been run
+    assert main(["results", str(kept)]) == 0
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "| 4 of 5 |" in page and "| Wild | local | – | 10.00 |" in page
     assert "| FedAvg | global |" in page and "80.50 ± 0.50" in page
     assert "no code of it is known" in page
 
@@ -949,7 +955,7 @@ def test_a_check_tells_of_runs_without_numbers_and_of_what_is_not_kept(tmp_path)
     (results / places[0] / "failed.json").write_text(json.dumps({**failed, "reason": "in another round"}))
     assert verdicts()[0][0][-1] == "diverged, too" and not verdicts()[1]
     (results / places[1] / "summary.json").unlink()
-    (results / places[1] / "failed.json").write_text(json.dumps({"reason": "no data"}))
+    (results / places[1] / "failed.json").write_text(json.dumps({"algorithm": "pacfl", "seed": 0, "reason": "no data"}))
     assert verdicts() == ([["diverged", "diverged", "diverged, too"], ["finished", "failed", "differs"], same[2]], 1)
 
 

@@ -22,7 +22,7 @@ def test_markdown_has_the_cells_of_the_text(rows):
 
 
 def test_latex_escapes_and_has_as_many_cells_in_every_line(rows):
-    odd = comparison_table.Row("my_method & 50 %", (), rows[0].stats, (Failure("my_method", 0, "diverged"),))
+    odd = comparison_table.Row("my_method & 50 %", (), rows[0].stats, (Failure("my_method", 0, "diverged", True),))
     text = comparison_table.to_table([*rows, odd]).to_latex()
     assert r"my\_method \& 50 \%" in text and r"$\pm$" in text and "% my_method seed 0 failed: diverged" in text
     lines = [line for line in text.split("\n") if line.endswith(r"\\")]

@@ -17,6 +17,7 @@ from tffcl.lab.batches import study_plan
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_with_its_seed
 from tffcl.lab.batches.study_file import RESULTS, RUNS, compare_with
 from tffcl.lab.batches.study_plan import StudyPlan, plan
+from tffcl.lab.reporting.batch_index import read_failure
 from tffcl.lab.reporting.comparison_table import flatten
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS
 from tffcl.lab.reporting.number_format import MISSING, show_settings
@@ -168,7 +169,8 @@ def has_results(job: Job, results: pathlib.Path) -> bool:
 
 def _diverged(place: pathlib.Path) -> bool:
     """Whether the run of which a directory has the results diverged, and did not fail otherwise."""
-    return (place / FAILED).is_file() and "task" in read_json(place / FAILED)
+    failure = read_failure(place, "")
+    return failure is not None and failure.diverged
 
 
 def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):

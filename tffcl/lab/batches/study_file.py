@@ -13,13 +13,12 @@ import msgspec
 
 from tffcl.errors import UserError, unknown
 from tffcl.files import MOST_TOML, read_text
-from tffcl.lab.reporting.batch_index import read_index
+from tffcl.lab.reporting.batch_index import read_failure, read_index
 from tffcl.lab.reporting.study_results import MEASURES, heading
 from tffcl.lab.reporting.targets import parse_target
 from tffcl.lab.tasks import task_file
 from tffcl.registry import Row, add
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, on_validation
-from tffcl.runs.run_directory import FAILED, SUMMARY
 from tffcl.validation import Whole, check_value, types_of
 
 RUNS, RESULTS = "runs", "results"  # the directories of a study's runs, and of their small files and its tables
@@ -191,10 +190,12 @@ def planned_cells() -> dict[str, tuple[str, int]]:
 
 
 def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
-    """The columns and rows of which a study's kept results have a run that has finished or diverged; what is damaged
-    counts as none."""
-    ended = {place.parent.parent for name in (SUMMARY, FAILED) for place in results.glob(f"*/*/seed-*/{name}")}
+    """The columns and rows of which a study's kept results have a run that finished or diverged; what is damaged counts
+    as none."""
     try:
+        ended = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
+        failed = [place.parent for place in results.glob("*/*/seed-*/failed.json")]
+        ended |= {place.parent for place in failed if (each := read_failure(place, "")) and each.diverged}
         cells = (read_index(results, "study") or {"cells": []})["cells"] if ended else []
         return {
             (cell["column"], cell["row"])

@@ -152,11 +152,14 @@ class Failure:
       method: What tables call it.
       seed: Of the run.
       reason: Why, in a line.
+      diverged: Whether it trained until its loss or its models were not finite; a run can fail otherwise, too, as one
+        whose data are not there.
     """
 
     method: str
     seed: int
     reason: str
+    diverged: bool
 
     def __str__(self) -> str:
         return f"{self.method} seed {self.seed} failed: {self.reason}"
@@ -189,7 +192,7 @@ def read_failure(path: pathlib.Path, method: str) -> Failure | None:
     file = path / FAILED
     noted = read_json(file)
     with telling_damage(file):
-        return Failure(method, int(noted["seed"]), " ".join(str(noted["reason"]).split()))
+        return Failure(method, int(noted["seed"]), " ".join(str(noted["reason"]).split()), "task" in noted)
 
 
 def places_in(path: str | pathlib.Path) -> list[tuple[str, int, pathlib.Path]]:

@@ -29,7 +29,7 @@ and FLIS test each client's own model, untrained where it never trained: at 200 
 nobody is left who never did, and for rounds to a target it is counted so. `unseen` are newcomers after the last
 round; the columns beside it are of the clients before them. `(2 of 3)` stands behind a mean over two of three
 seeds: the third has no such number, as no `global` where clients chose several models. A cell that was run `without
-a number` diverged, or never reached its target; its table says which.
+a number` diverged, or never reached its target.
 """
 _NO_STUDIES = """What else the four papers number is no study: PACFL's Table 5 is `python tasks/pacfl_table_5.py`;
 its table beside Fig. 1, its Fig. 3 and StoCFL's Fig. 2 are drawn by `tffcl similarity`; StoCFL's Fig. 4 is the curves
@@ -89,7 +89,7 @@ def _contents(studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, 
         name: (f"`{name}`: {heading}", 0, f"0 of {able}", *(3 * [MISSING])) for name, (heading, able) in planned.items()
     }
     for study in studies:
-        name, ran = study.path.name, [result for result in study.results if result.runs or result.failures]
+        name, ran = study.path.name, [result for result in study.results if result.runs or result.diverged]
         _, able = planned.get(name, ("", study.available))
         without = sum(not result.here.count for result in ran)
         cells = f"{len(ran)} of {able}" + f", {without} without a number" * bool(without)

@@ -61,6 +61,11 @@ class Result:
         """How many have been run."""
         return len(self.runs)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether no seed has finished, and one diverged."""
+        return not self.runs and any(each.diverged for each in self.failures)
+
     def shown(self, stat: Stat, digits: int | str) -> str:
         """Returns a number of the runs as tables have it, which says of how many where some have none."""
         return show_of_seeds(show_number(stat, digits), stat.count, self.seeds)

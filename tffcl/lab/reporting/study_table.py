@@ -57,8 +57,8 @@ def _row(result: Result, further: Sequence[str]) -> list[str]:
     """The cells of a line under `HEADS`, the further metrics that the column has, and `_LAST_HEADS`."""
     noted = result.noted
     compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
-
     here = here if result.missed else show_of_seeds(here, result.here.count, result.seeds)
+    here = "diverged" if result.diverged else here
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
     accuracies = [result.shown(result.accuracies[kind], 2) for kind in _KINDS]
     beside = [result.shown(result.further.get(key, Stat.of(())), BY_MEASURE[key].digits) for key in further]
