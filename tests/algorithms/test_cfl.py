@@ -247,7 +247,7 @@ def test_the_last_update_of_a_client_is_that_of_its_last_round(tff_worker, model
 def test_it_finds_the_four_rotations(tmp_path):
     import tffcl
 
-    task = tffcl.resolve("flis_rotated_mnist", "cfl", overrides={"train": {"rounds": 15}, "evaluation": {"every": 15}})
+    task = tffcl.resolve("flis_rotated_mnist", "cfl", overrides={"train": {"rounds": 11}, "evaluation": {"every": 11}})
     result = tffcl.run(task, tmp_path / "run", show_progress=False)
     assert result.summary["clusters"]["count"] == 4 and result.summary["clusters"]["ari"] == 1
 
