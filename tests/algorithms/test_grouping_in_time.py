@@ -148,7 +148,7 @@ def test_clients_whose_data_change_are_grouped_again_when_enough_of_them_tell(
     np.testing.assert_array_equal(state.met.assignment, before.assignment[[1, 0, 2, 3, 4, 5]])
     assert np.isnan(state.losses).all()  # those of before are of other models
     views = method.views(state)
-    assert views.moves.moved_in.tolist() == [9, 9, 0, 0, 0, 0] and views.moves.flagged_in.tolist()[:2] == [9, 10]
+    assert views.moves.moved_in.tolist() == [10, 10, 0, 0, 0, 0] and views.moves.flagged_in.tolist()[:2] == [9, 10]
     state, anew = through(method, state, after, (11, 12))
     assert not any(anew) and not state.flags.raised.any()
 

@@ -57,8 +57,8 @@ def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished_run):
     assert formed and min(formed) >= 3
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
-    # Rounds after which clients moved to another cluster are named; after some nobody does.
-    assert any(f"clusters formed anew after round {number}; into another cluster moved: " in page for number in formed)
+    # Rounds in which clients moved to another cluster are named; in some nobody does.
+    assert any(f"clusters formed anew in round {number}; into another cluster moved: " in page for number in formed)
     assert "flags of change: " in page
     assert (out / "figures" / "relatedness.png").is_file()
 

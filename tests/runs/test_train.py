@@ -684,8 +684,8 @@ def test_notes_are_of_all_that_has_happened_up_to_the_last_round(model, populati
     assert population_changes.notes(stages, 2, views) == happened
     views.moves = types.SimpleNamespace(moved_in=np.array([0, 1, 2, 1]), flagged_in=np.array([2, 0, 0, 0]))
     moved, later, flags, silent = population_changes.notes(stages, 2, views)[2:]
-    assert moved == "clusters formed anew after round 1; into another cluster moved: 1, 3"
-    assert later == "clusters formed anew after round 2; into another cluster moved: 2"
+    assert moved == "clusters formed anew in round 1; into another cluster moved: 1, 3"
+    assert later == "clusters formed anew in round 2; into another cluster moved: 2"
     assert flags == "flags of change: 0 (round 2)" and silent.startswith("no flag of 1: none was asked of them")
     views.moves.flagged_in = None  # of a method that groups anew without asking anybody
     assert population_changes.notes(stages, 2, views) == [*happened, moved, later]

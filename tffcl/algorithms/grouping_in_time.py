@@ -324,7 +324,8 @@ class GroupedInTime(Method):
         moves = None
         if state.flags is not None:
             rows = np.zeros((2, len(known)), np.int32)
-            rows[:, known] = state.flags.moved_in, state.flags.flagged_in
+            moved = state.flags.moved_in  # the round after which; clients move in the next one, before it trains
+            rows[:, known] = moved + (moved > 0), state.flags.flagged_in
             moves = Moves(rows[0], rows[1] if self._signal else None)
         return Views(state.client_ids, clusters, known, moves=moves, **shown)
 

@@ -71,7 +71,8 @@ class Moves:
     """Who moved to another cluster when clusters were formed anew, and who told that its data had changed.
 
     Attributes:
-      moved_in: `int [N]`, the round after which the client last changed its cluster; 0: never.
+      moved_in: `int [N]`, the round in which the client last changed its cluster, before or after it was trained; 0:
+        never.
       flagged_in: `int [N]`, the round in which it last raised its flag of change; 0: never. None where nobody is asked.
     """
 

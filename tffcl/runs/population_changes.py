@@ -277,7 +277,7 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
     moved, flagged = views.moves.moved_in, views.moves.flagged_in
     for number in np.unique(moved[moved > 0]):
         clients = views.client_ids[moved == number]
-        found.append(f"clusters formed anew after round {number}; into another cluster moved: {named(clients)}")
+        found.append(f"clusters formed anew in round {number}; into another cluster moved: {named(clients)}")
     if flagged is None:
         return found
     if (flagged > 0).any():
