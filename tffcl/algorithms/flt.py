@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import CollectFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views, method_builder
-from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering
+from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering, check_enough
 from tffcl.algorithms.parameters import FLTParameters
 from tffcl.algorithms.related_training import build_related_training
 from tffcl.client_work.client_work import ClientResult, ClientWork, stack
@@ -356,6 +356,9 @@ class FLT(Method):
         dynamic = DynamicClustering(self._rounds, self._form_anew, self._carry, self._triggers, self._signing)
         self._next = (dynamic if self._triggers else self._rounds).next
 
+    def check_clients(self, clients: int):
+        check_enough(clients, self._parameters.num_clusters)
+
     def initialize(self, population: Population) -> FLTState:
         encoders = KeptStates(self._vector) if self._triggers else None
         labels, formed = self._form(population, encoders, self._parameters.fine_tune_epochs, 0)
@@ -428,8 +431,7 @@ class FLT(Method):
         return dataclasses.replace(state, **changes, **members)
 
     def joined_traffic(self, before: FLTState | None, after: FLTState) -> Traffic:
-        """See `Method.joined_traffic`; a newcomer that makes an encoder only because the others have one exchanges what
-        they did."""
+        """A newcomer that makes an encoder only because the others have one exchanges what they did."""
         if before is None or not before.encoders:
             return super().joined_traffic(before, after)
         one = self.joining if self._parameters.fine_tune_epochs else self._signing

@@ -115,6 +115,9 @@ class GroupedInTime(Method):
         if isinstance(how.when, int) and one_shot.clustering.signature.model is not None:
             require_shared(self.model, f"after {counted(how.when, 'round')} clients describe their data with one model")
 
+    def check_clients(self, clients: int):
+        self._inner.check_clients(clients)
+
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)
         if self._how.when == BEFORE:

@@ -71,8 +71,7 @@ class Moves:
     """Who moved to another cluster when clusters were formed anew, and who told that its data had changed.
 
     Attributes:
-      moved_in: `int [N]`, the round in which the client last changed its cluster, before or after it was trained; 0:
-        never.
+      moved_in: `int [N]`, the round in which the client last changed its cluster; 0: never.
       flagged_in: `int [N]`, the round in which it last raised its flag of change; 0: never. None where nobody is asked.
     """
 
@@ -369,14 +368,15 @@ class Method(_Made, abc.ABC):
         return state
 
     def models_held(self, state, client_ids: np.ndarray) -> int:
-        """Returns how many models the server holds at least when these clients have taken part, so that what cannot fit
-        is refused."""
+        """Returns how many models the server holds at least for these clients, so that what cannot fit is refused."""
         del state, client_ids
         return 1
 
+    def check_clients(self, clients: int):
+        """Raises UserError if clusters cannot be formed of so many clients, all that a run will have."""
+
     def place(self, state, population: Population):
-        """Places clients that the server has not met without training, for an evaluation; the given state stays as it
-        is.
+        """Returns the state with clients that the server has not met placed without training, for an evaluation.
 
         Methods that cannot, and those that know all clients from the beginning, leave everybody where they are.
         """

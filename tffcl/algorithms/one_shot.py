@@ -192,9 +192,7 @@ class OneShotClustering:
 
     def check(self, clients: int):
         """Raises UserError if there are fewer clients than clusters are asked for."""
-        wanted = self.num_clusters
-        if wanted is not None and not 1 <= wanted <= clients:
-            raise UserError(f"num_clusters is {wanted}; it must be from 1 to the number of clients, {clients}")
+        check_enough(clients, self.num_clusters)
 
     def described(self) -> dict[str, str]:
         """What the grouping's numbers mean, for an export's manifest."""
@@ -203,6 +201,12 @@ class OneShotClustering:
         described = {"unit": self.unit, "metric": self.metric, "linkage": self.linkage}
         tree_unit = self_distance.UNIT if self.threshold == SELF else self.tree_unit
         return described if tree_unit is None else {**described, "tree_unit": tree_unit}
+
+
+def check_enough(clients: int, wanted: int | None):
+    """Raises UserError if so many clients are fewer than the clusters that are wanted; None: as many as are found."""
+    if wanted is not None and not 1 <= wanted <= clients:
+        raise UserError(f"num_clusters is {wanted}; it must be from 1 to the number of clients, {clients}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -297,6 +301,9 @@ class OneShot(EngineMethod):
         super().__init__(name, engine)
         self.clustering, self.sign = clustering, clustering.build_signing()
         self.joining = Traffic.of(signature_transfer(clustering.sent))
+
+    def check_clients(self, clients: int):
+        self.clustering.check(clients)
 
     def initialize(self, population: Population) -> OneShotState:
         labels, formed = self.formed(population)

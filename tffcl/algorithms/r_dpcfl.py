@@ -10,6 +10,7 @@ from tffcl.algorithms.choosing_method import Choosing
 from tffcl.algorithms.each_round_parameters import IFCAParameters, RDPCFLParameters
 from tffcl.algorithms.ifca import IFCA, IFCAState
 from tffcl.algorithms.method import Exports, Method, Views, method_builder
+from tffcl.algorithms.one_shot import check_enough
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import joined_order
@@ -17,7 +18,6 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current
 from tffcl.clustering.groupings import fit_mixture, largest_overlap
 from tffcl.display import counted
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
@@ -50,10 +50,12 @@ class RDPCFL(IFCA):
         )  # fmt: skip
         self._sign, self.joining = build_signing(self._signature), Traffic.of(signature_transfer(self._signature))
 
+    def check_clients(self, clients: int):
+        check_enough(clients, self._how.num_clusters)
+
     def initialize(self, population: Population) -> RDPCFLState:
         clusters, clients = self._how.num_clusters, len(population)
-        if clusters > clients:
-            raise UserError(f"num_clusters is {clusters}; it must be from 1 to the number of clients, {clients}")
+        self.check_clients(clients)
         updates = self._sign(population)
         mixture = fit_mixture(updates, clusters, self._seed)
         found, overlap = np.zeros([clients, clusters]), largest_overlap(updates, mixture)

@@ -222,6 +222,7 @@ def check_fits(
             f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run "
             "before its end"
         )
+    method.check_clients(len(stages.client_ids))
     for each in stages.populations:  # too large a cohort is told now
         sample_cohort(each.client_ids, protocol.clients_per_round, protocol.seed, 1)
     return stages

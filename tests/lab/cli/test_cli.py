@@ -91,9 +91,15 @@ def own_task(tmp_path, partition, **arrays):
 IID = 'name = "iid"\nclients = 4'
 
 
-def test_more_clusters_than_clients(capsys, tmp_path):
-    line = fails(capsys, "run", own_task(tmp_path, IID), "--algorithm", "pacfl", "--out", str(tmp_path / "out"))
+@pytest.mark.parametrize("method", ["pacfl", "flhc", "r_dpcfl"])
+def test_more_clusters_than_clients(capsys, tmp_path, method):
+    """Of FL+HC, too, which groups its clients after ten rounds, this is told before the first one."""
+    clusters = f"algorithms.{method}.num_clusters=9"
+    line = fails(
+        capsys, "run", own_task(tmp_path, IID), "--algorithm", method, "--set", clusters, "--out", str(tmp_path / "out")
+    )
     assert "num_clusters is 9; it must be from 1 to the number of clients, 4" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_nan_in_the_data(capsys, tmp_path):
