@@ -284,6 +284,7 @@ def test_a_sweep_of_a_task_is_that_of_the_command_line(tmp_path):
         (None, {"num_clusters": [2, 2]}, {}, "over num_clusters names 2 twice"),
         (None, {"num_clusters": 2}, {}, r"over\['num_clusters'\] is '2'; it must be a list of values"),
         (None, {"num_clusters": [2, tffcl]}, {}, r"a value of over\['num_clusters'\] is .*; it must be true or false"),
+        (None, {"num_clusters": [2, 50]}, {}, "num_clusters is 50; it must be from 1 to the number of clients, "),
         (None, {"threshold": [2, 3]}, {}, "method has no parameter threshold, which the sweep is over"),
         ("by seed", {"seed": [2, 3]}, {}, "over names seed, which is no setting: seeds= says with which seeds"),
         (None, {"rounds": [1, 2], "num_clusters": [1, 2]}, {"rounds": 3}, "train.rounds is swept over and set to 3"),

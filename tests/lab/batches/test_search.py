@@ -168,11 +168,13 @@ def test_random_points():
         ([*HELD, "--select", "cluster", "--samples", "0"], "--samples 0 must be 2 or more"),
         (["--samples", "3"], "say by which accuracy with --select cluster"),
         (["--fresh-seeds", "2"], "say by which accuracy with --select cluster"),
+        ([*HELD, *SELECT, "--and", "clients_per_round=9,41"], "clients_per_round is 41, but there are only 40 clients"),
     ],
 )
 def test_one_line_says_what_is_wrong(capsys, tmp_path, arguments, message):
     command = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.1,0.2"]
     assert message in fails(capsys, *command, *arguments, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):

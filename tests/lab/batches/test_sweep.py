@@ -133,6 +133,8 @@ def test_directories_are_safe():
         (["--over", "threshold=1,2", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),
         (["--over", "threshold=1,2", "--seeds", "0,0"], "--seeds names 0 twice"),
         (["--over", "threshold=1,2", "--algorithm", "pacf"], "unknown algorithm 'pacf'; did you mean 'pacfl'"),
+        (["--over", "num_clusters=4,50"], "num_clusters is 50; it must be from 1 to the number of clients, 40"),
+        (["--over", "clients_per_round=9,41"], "clients_per_round is 41, but there are only 40 clients"),
         ([], "the following arguments are required: --over"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -18,7 +18,7 @@ from tffcl.display import counted
 from tffcl.errors import OVERWRITE, Diverged, UserError, argument, short_path, tell
 from tffcl.files import inside, parse_toml, read_json, read_text, text_of_file
 from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
-from tffcl.lab.batches.run import ObjectRun, run
+from tffcl.lab.batches.run import ObjectRun, check_built, run
 from tffcl.lab.reporting.batch_index import BESIDE, INDEX, KINDS, check_ours, read_index, write_index
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
@@ -186,6 +186,14 @@ class Batch:
             directory.check_claim(job.config.as_dict(), resume=goes_on, overwrite=overwrite)
             if goes_on and isinstance(job.config, ObjectRun):  # of a task, the settings tell which data
                 job.config.check_same_data(directory)
+
+    def check_built(self, jobs: Sequence[Job]):
+        """Builds what each job of a task runs, once for its seeds, so that what only that shows to be wrong is told
+        before others have run. Of methods that were made in Python the runs are known to fit."""
+        to_do = [job for job in reversed(jobs) if self.options.overwrite or not self.done(job)]
+        firsts = {job.place.parent: job.config for job in to_do if isinstance(job.config, RunConfig)}
+        for config in firsts.values() if len(firsts) > 1 else ():
+            check_built(config, self.options.data_dir, show_progress=self.options.show_progress)
 
     @contextlib.contextmanager
     def claimed(self, jobs: Iterable[Job], contents: Mapping):

@@ -13,9 +13,8 @@ from tffcl.lab.batches.summaries import Summaries
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.batch_index import places_in, read_order
 from tffcl.lab.reporting.targets import Target, parse_target, read_targets
-from tffcl.lab.tasks import build
 from tffcl.lab.tasks.resolve import RunConfig, check_config
-from tffcl.runs.callbacks import Callback, waiting
+from tffcl.runs.callbacks import Callback
 from tffcl.runs.metrics import check_measured
 from tffcl.runs.run_directory import CURES, RunDirectory, State, first_difference
 from tffcl.runtime import RemoteWorkers
@@ -112,7 +111,9 @@ def _object_runs(methods: Mapping, clients: Clients, seeds: Sequence[int], proto
     own = {label: built(f"methods[{label!r}]", build, {}, seeds) for label, build in methods.items()}
     runs = [ObjectRun(label, own[label][place], each, clients) for place, each in enumerate(made) for label in methods]
     for each in {id(run.method.model): run for run in runs}.values():
-        each.check()
+        stages = each.check()
+    for each in runs:
+        each.method.check_clients(len(stages.client_ids))
     return runs
 
 
@@ -154,20 +155,10 @@ def compare_runs(
         raise UserError("a comparison needs each algorithm and each seed once")
     check_comparable(batch.out, configs, overwrite=options.overwrite, others=others)
     batch.check(jobs)
-    _check_built(jobs if options.overwrite else [job for job in jobs if not batch.done(job)], options)
+    batch.check_built(jobs)
     with batch.claimed(jobs, _contents(batch, configs, targets)):
         found = batch.run(jobs, after_each=lambda: report.write_table(batch.out))
     return Summaries(found, batch, jobs, [(each.algorithm,) for each in configs])
-
-
-def _check_built(jobs: Sequence[Job], options: Options):
-    """Builds each method of a task once, so that what only its model or a function of the user's own shows to be wrong
-    is told before the others have run. Of methods that were made in Python the runs are known to fit."""
-    firsts = {job.config.algorithm: job.config for job in reversed(jobs) if isinstance(job.config, RunConfig)}
-    for config in firsts.values() if len(firsts) > 1 else ():
-        with waiting(f"{config.task}: reads and parts the data", show=options.show_progress):
-            federated = build.load_data(config, options.data_dir)
-        build.build_method(config, build.build_model(config, federated), federated, options.data_dir, simulated=True)
 
 
 def _contents(batch: Batch, configs: Sequence[RunConfig | ObjectRun], targets: Sequence[Target]) -> dict:

@@ -9,6 +9,7 @@ import inspect
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tffcl import runtime
 from tffcl.algorithms.method import Method
@@ -76,10 +77,7 @@ def run(
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read
     directory = RunDirectory(out)
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
-    with waiting(f"{config.task}: reads and parts the data", show=show_progress):
-        federated = build.load_data(config, data_dir)
-        population, later = build_populations(config, federated)
-    method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
+    method, population, later, federated = _built(config, data_dir, show_progress)
     stopping = config.train.early_stopping
     malicious = config.attack.malicious(config.participants(federated.num_clients), config.seed)
 
@@ -97,6 +95,21 @@ def run(
         until=until, workers=workers, show_progress=show_progress, settings=settings,
         data=build.data_fingerprint(federated), further=beside,
     )  # fmt: skip
+
+
+def _built(config: RunConfig, data_dir: str | None, show_progress: bool) -> tuple[Method, Population, Mapping, Any]:
+    """Returns the method, the clients before the first round and later, and the data of a task."""
+    with waiting(f"{config.task}: reads and parts the data", show=show_progress):
+        federated = build.load_data(config, data_dir)
+        population, later = build_populations(config, federated)
+    method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
+    return method, population, later, federated
+
+
+def check_built(config: RunConfig, data_dir: str | None, *, show_progress: bool):
+    """Raises UserError for what only a task's data, its model or a function of the user's own shows to be wrong."""
+    method, population, later, _ = _built(config, data_dir, show_progress)
+    check_fits(method, _protocol(config, len(population)), population, later)
 
 
 def _protocol(config: RunConfig, clients: int) -> Protocol:
