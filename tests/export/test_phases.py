@@ -46,7 +46,9 @@ def test_what_is_released_is_told_with_its_noise_and_nothing_where_all_is_open()
         {"what": "a round", "when": "every round", "noise_multiplier": 0.5, "secure_sums": False},
         {"what": "the signatures", "when": "once for each client", "noise_multiplier": 0, "secure_sums": False},
     ]
-    assert describe_privacy([SUMMED], {"epsilon": 1.0})["spent_by_this_run"] == {"epsilon": 1.0}
+    assert {"noise_of_this_run", "ledger"} < told.keys()
+    summed = describe_privacy([SUMMED, SIGNED], {"epsilon": 1.0})  # nothing of noise is said where there is none
+    assert summed.keys() == {"releases", "spent_by_this_run"} and summed["spent_by_this_run"] == {"epsilon": 1.0}
     (both,) = describe_privacy([dataclasses.replace(NOISED, hidden=True)], None)["releases"]
     assert both["noise_multiplier"] == 0.5 and both["secure_sums"]
 

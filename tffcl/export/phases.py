@@ -154,9 +154,11 @@ def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
         releases[each.what, often] = {
             "what": each.what, "when": often, "noise_multiplier": each.noise_multiplier, "secure_sums": each.hidden,
         }  # fmt: skip
+    told = {"releases": list(releases.values()), "spent_by_this_run": dict(spent or {})}
+    if not any(each.noise_multiplier for each in found):  # sums alone spend nothing, and have no noise to take away
+        return told
     return {
-        "releases": list(releases.values()),
-        "spent_by_this_run": dict(spent or {}),
+        **told,
         "noise_of_this_run": "follows from its seed in config.toml, but for tffcl.train with an aggregation that has "
                              "none: who has this export can take it away from the models and signatures of the run, "
                              "which was a simulation; what is deployed draws anew",
