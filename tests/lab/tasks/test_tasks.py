@@ -74,6 +74,9 @@ def test_a_threshold_takes_the_place_of_the_number_of_clusters_of_the_task_that_
         *({"algorithms": {"pacfl": each}} for each in ({"threshold": 9.0}, {"num_clusters": 3}))
     )
     assert resolve.resolve(tmp_path / "base.toml", "pacfl", overrides=of_study).method.num_clusters == 3
+    mine = write(tmp_path, 'extends = "base.toml"\n[algorithms.mine]\nmethod = "pacfl"\n', "mine")
+    set_twice = ({"algorithms": {"mine": each}} for each in ({"threshold": 9.0}, {"num_clusters": 3}))
+    assert resolve.resolve(mine, "mine", overrides=task_file.overridden(*set_twice, mine)).method.num_clusters == 3
     cut.write_text(f"{cut.read_text()}num_clusters = 3\n")
     with pytest.raises(UserError, match="give threshold or num_clusters, not both"):
         resolve.resolve(cut, "pacfl")

@@ -189,7 +189,7 @@ def _own_places(cells: Sequence[Cell]) -> dict[str, pathlib.PurePath]:
 
 def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConfig:
     """Returns the configuration of a cell's run with a seed, with a share of its task's rounds, or with so many."""
-    changed = task_file.overridden(cell.overrides, overrides)
+    changed = task_file.overridden(cell.overrides, overrides, cell.task)
     config = configs.resolve(cell.task, cell.method, seed=seed, overrides=changed)
     if rounds == 1:
         return config
@@ -321,7 +321,8 @@ def _able(tried: Sequence[Mapping]) -> list[Mapping]:
 def _trial(cell: Cell, values: Mapping, own: pathlib.PurePath, planned: StudyPlan) -> Job:
     """The run of one point of a cell, in a directory of its own below that of trials."""
     tuning = cell.tuning
-    config = resolve(cell, tuning.seed, planned.rounds, task_file.overridden(planned.overrides, _nested(values)))
+    changed = task_file.overridden(planned.overrides, _nested(values), cell.task)
+    config = resolve(cell, tuning.seed, planned.rounds, changed)
     if not config.has_validation:
         raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
     search.check_select(tuning.select, config, f"select of [tuning], in {cell.name},")
@@ -344,6 +345,5 @@ def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
         lacking = f"failed, diverged or had no {metric.column} with each of {counted(len(tried), 'setting')}"
         return dataclasses.replace(cell, tune={}, missing=lacking)
     best = min(able, key=lambda point: search.worst_last(point["validation"], metric))
-    return dataclasses.replace(
-        cell, tune={}, tuned=best["values"], overrides=task_file.overridden(cell.overrides, _nested(best["values"]))
-    )
+    changed = task_file.overridden(cell.overrides, _nested(best["values"]), cell.task)
+    return dataclasses.replace(cell, tune={}, tuned=best["values"], overrides=changed)

@@ -60,7 +60,7 @@ def study(options) -> int:
 
     cells = [cell for cell in study_file.chosen(found, options.only) if not cell.missing]
     for cell in cells:
-        resolve.resolve(cell.task, cell.method, overrides=task_file.overridden(cell.overrides, overrides))
+        resolve.resolve(cell.task, cell.method, overrides=task_file.overridden(cell.overrides, overrides, cell.task))
     from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
 
     planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)

@@ -172,10 +172,10 @@ def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
     return result
 
 
-def overridden(before: Mapping, later: Mapping) -> dict:
+def overridden(before: Mapping, later: Mapping, task: str | pathlib.Path = "") -> dict:
     """`merged` of what is set over a task, where a method's own value of a key of [train] that was set before gives way
-    to what is set in [train] later."""
-    before = _with_one_cut(before, later)
+    to what is set in [train] later. What a label stands for is read from the task, if one is given."""
+    before = _with_one_cut(before, later, task)
     result, train = merged(before, later), later.get("train", {})
     for label, table in before.get("algorithms", {}).items() if isinstance(train, Mapping) else ():
         own = later.get("algorithms", {}).get(label, {})
@@ -196,15 +196,16 @@ def without_replaced(table: Mapping, over: Mapping, parameters: type[Parameters]
     return {key: value for key, value in table.items() if key not in replaced}
 
 
-def _with_one_cut(base: Mapping, over: Mapping) -> Mapping:
+def _with_one_cut(base: Mapping, over: Mapping, task: str | pathlib.Path = "") -> Mapping:
     """`base` where tables of methods lack the threshold, or the number of clusters, in whose place `over` has the other
     one."""
     methods, later = base.get("algorithms", {}), over.get("algorithms", {})
     for label in (each for each in methods if isinstance(later.get(each), Mapping)):
         was, table = methods[label], later[label]
-        row = ALGORITHMS.get(str(table.get("method", was.get("method", label))))
-        if row and _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # else no method's class is imported
-            methods = {**methods, label: without_replaced(was, table, row.parameter_class())}
+        if _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # else no task is read, no method's class imported
+            there = load_task(task).contents.get("algorithms", {}).get(label, {}) if task else {}
+            row = ALGORITHMS.get(str({**there, **was, **table}.get("method", label)))
+            methods = {**methods, label: without_replaced(was, table, row.parameter_class())} if row else methods
     return {**base, "algorithms": methods} if methods else base
 
 
