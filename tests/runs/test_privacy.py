@@ -75,6 +75,13 @@ def test_fixed_cohorts_count_half_of_the_noise(noise):
     assert ledger.summary()["neighbours"] == "replace a client"
 
 
+def test_a_poisson_cohort_beside_fixed_ones_counts_as_everybody():
+    """Its size is random, and replacing a client in it is not what its amplification is about."""
+    fixed, poisson, all_of_them = Release("a", 2, 10, 100), Release("a", 2, 10, 100, 0.1), Release("a", 2, 100, 100)
+    least, both, bound = (ledger_of([fixed, *3 * [each]]).epsilon for each in (fixed, poisson, all_of_them))
+    assert least < both == pytest.approx(bound)
+
+
 @pytest.mark.slow
 def test_sampling_without_replacement_never_costs_more_than_it_would_without_amplification():
     """At little noise the theorem's bound is the larger one."""

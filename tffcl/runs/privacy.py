@@ -93,10 +93,7 @@ def _together(counts) -> float:
 @functools.lru_cache(maxsize=64)
 def _epsilon_of(counts, delta: float, replaces: bool) -> float:
     together = (2 if replaces else 1) * _together(dict(counts))
-    drawn = (
-        (clients < population for (_, _, clients, population), _ in counts) if replaces else _sampled(counts).values()
-    )
-    if not any(drawn):
+    if not (any(_is_part(kind) for kind, _ in counts) if replaces else _sampled(counts)):
         return gaussian_epsilon(together, delta)
     if replaces:
         return min(gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
@@ -105,6 +102,13 @@ def _epsilon_of(counts, delta: float, replaces: bool) -> float:
     if least >= _LITTLE_NOISE:
         return epsilon
     return min(epsilon, gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
+
+
+def _is_part(kind) -> bool:
+    """Whether a release is of a cohort of a fixed size out of more clients. A Poisson cohort's has no size: beside such
+    releases, which replace a client, it counts as one of everybody."""
+    _, rate, clients, population = kind[:4]
+    return rate < 0 and clients < population
 
 
 def _sampled(counts) -> dict:
@@ -153,7 +157,7 @@ def _renyi_of(kind, replaces: bool) -> np.ndarray:
     event = dp_accounting.GaussianDpEvent(noise / 2 if replaces else noise)
     if 0 < rate < 1 and not replaces:
         event = dp_accounting.PoissonSampledDpEvent(rate, event)
-    elif replaces and clients < population:
+    elif replaces and _is_part(kind):
         event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
     relation = relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE
     return rdp.RdpAccountant(neighboring_relation=relation).compose(event)._rdp
@@ -437,7 +441,7 @@ def _times_of(counts) -> dict[tuple, int]:
 
 
 def _replaces(counts) -> bool:
-    return any(kind.rate < 0 and kind.clients < kind.population for kind in counts)
+    return any(map(_is_part, counts))
 
 
 def _neighbours_in(counts) -> str:
