@@ -18,6 +18,7 @@ from tests.lab.tasks.own.my_methods import Histograms
 from tests.oracles.privacy import epsilon_of_gaussian
 from tests.runs.finished_runs import rows_of
 from tests.short_runs import TRAINING
+from tffcl.algorithms.cfl import build_cfl
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.composed import build_composed
@@ -572,6 +573,14 @@ def test_a_round_says_of_itself_that_its_sums_are_secure(tff_worker, model, popu
         method.next(method.initialize(population), Cohort(population, population.client_ids, (1, 1)))
     (found,) = told.found
     assert found.hidden is hidden
+
+
+def test_a_round_whose_uploads_are_all_collected_has_no_secure_sums(tff_worker, model, population):
+    """CFL's server has each client's update: there is no sum at all, and so none that is not secure."""
+    method, told = build_cfl(model, TRAINING), Releases()
+    with simulating(ledger=told):
+        method.next(method.initialize(population), Cohort(population, population.client_ids, (1, 1)))
+    assert [each.hidden for each in told.found] == [False] and not told.hide_clients
 
 
 @pytest.mark.slow
