@@ -124,8 +124,8 @@ class Round:
         return found
 
     def has_secure_sums(self, name: str) -> bool:
-        """Whether an upload goes into secure sums."""
-        return self.simulated_aggregations[name] is not self.aggregators[name].next
+        """Whether an upload goes into secure sums; one that is collected goes into none."""
+        return name in self.aggregators and self.simulated_aggregations[name] is not self.aggregators[name].next
 
     @functools.cached_property
     def members_needed(self) -> int:

@@ -101,8 +101,7 @@ def run_round(
     held = {KEPT: kept, OPTIMIZER: optimizers}
     with on_devices():
         chosen = blocks.plan(composed, cohort, values)
-        sums = composed.aggregators  # what is collected is in none of them
-        summed = all(name in sums and composed.has_secure_sums(name) for name in composed.uploads)
+        summed = all(map(composed.has_secure_sums, composed.uploads))
         privacy_releases.release_round(composed.uploads, cohort, summed=summed)
         run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
         outcome = run(composed, cohort, values, aggregators, fields, held)

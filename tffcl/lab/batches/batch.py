@@ -187,7 +187,7 @@ class Batch:
             if goes_on and isinstance(job.config, ObjectRun):  # of a task, the settings tell which data
                 job.config.check_same_data(directory)
 
-    def check_built(self, jobs: Sequence[Job]):
+    def _check_built(self, jobs: Sequence[Job]):
         """Builds what each job of a task runs, once for its seeds, so that what only that shows to be wrong is told
         before others have run. Of methods that were made in Python the runs are known to fit."""
         to_do = [job for job in reversed(jobs) if self.options.overwrite or not self.done(job)]
@@ -196,16 +196,19 @@ class Batch:
             check_built(config, self.options.data_dir, show_progress=self.options.show_progress)
 
     @contextlib.contextmanager
-    def claimed(self, jobs: Iterable[Job], contents: Mapping):
+    def claimed(self, jobs: Iterable[Job], contents: Mapping, *, built: bool = False):
         """Checks the jobs, and holds the directory for the block, with its index written and what is overwritten
         deleted.
 
         Args:
           jobs: As far as they are known.
           contents: Of the index.
+          built: Whether what each job of a task runs is built first, too.
         """
         jobs = list(jobs)
         self.check(jobs)
+        if built:
+            self._check_built(jobs)
         with locked(self.out):
             self.clear(jobs)
             self.note(contents)

@@ -8,7 +8,7 @@ from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
 from tffcl.errors import OVERWRITE, Option, UserError, argument, short_path
 from tffcl.lab.batches.batch import Batch, Job, Options, settings_of, settings_there, settings_with_its_seed
-from tffcl.lab.batches.run import Clients, ObjectRun, built, check_seeds, protocols
+from tffcl.lab.batches.run import Clients, ObjectRun, built, check_runs_fit, check_seeds, protocols
 from tffcl.lab.batches.summaries import Summaries
 from tffcl.lab.reporting import report
 from tffcl.lab.reporting.batch_index import places_in, read_order
@@ -110,10 +110,7 @@ def _object_runs(methods: Mapping, clients: Clients, seeds: Sequence[int], proto
     made = protocols(seeds, protocol)
     own = {label: built(f"methods[{label!r}]", build, {}, seeds) for label, build in methods.items()}
     runs = [ObjectRun(label, own[label][place], each, clients) for place, each in enumerate(made) for label in methods]
-    for each in {id(run.method.model): run for run in runs}.values():
-        stages = each.check()
-    for each in runs:
-        each.method.check_clients(len(stages.client_ids))
+    check_runs_fit(runs)
     return runs
 
 
@@ -154,9 +151,7 @@ def compare_runs(
     if len({job.place for job in jobs}) < len(jobs):
         raise UserError("a comparison needs each algorithm and each seed once")
     check_comparable(batch.out, configs, overwrite=options.overwrite, others=others)
-    batch.check(jobs)
-    batch.check_built(jobs)
-    with batch.claimed(jobs, _contents(batch, configs, targets)):
+    with batch.claimed(jobs, _contents(batch, configs, targets), built=True):
         found = batch.run(jobs, after_each=lambda: report.write_table(batch.out))
     return Summaries(found, batch, jobs, [(each.algorithm,) for each in configs])
 

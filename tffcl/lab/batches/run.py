@@ -294,6 +294,15 @@ class ObjectRun:
         )  # fmt: skip
 
 
+def check_runs_fit(runs: Sequence[ObjectRun]):
+    """Raises UserError if their clients, the same for all, do not fit one of the runs: these are looked at once for
+    each model and size of a cohort."""
+    for run in {(id(run.method.model), run.train.clients_per_round): run for run in runs}.values():
+        stages = run.check()
+    for run in runs:
+        run.method.check_clients(len(stages.client_ids))
+
+
 def check_seeds(seeds: Iterable[int]) -> list[int]:
     """Returns seeds as a list; UserError if they are no different whole numbers."""
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):

@@ -241,10 +241,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
     batch = batches.Batch("search", out, batches.Options(**how))
     points = list(zip(planned.points, jobs_of(planned), strict=True))
     contents = {**contents_of(planned), "select": options.select, "rungs": [], "picked": None}
-    jobs = [job for _, own in points for job in own]
-    batch.check(jobs)
-    batch.check_built(jobs)
-    with batch.claimed(jobs, contents):
+    with batch.claimed([job for _, own in points for job in own], contents, built=True):
         if batch.options.overwrite:
             for place in (batch.out / _PICKED).glob("seed-*"):
                 RunDirectory(place).clear()

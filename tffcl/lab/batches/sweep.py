@@ -322,7 +322,7 @@ def plan_given(
     Raises:
       UserError: As `plan`, or if runs do not fit the clients.
     """
-    from tffcl.lab.batches.run import PROTOCOL, Clients, ObjectRun, built, check_seeds, protocols
+    from tffcl.lab.batches.run import PROTOCOL, Clients, ObjectRun, built, check_runs_fit, check_seeds, protocols
 
     check_kind("over", over, Mapping, 'a dict of settings to their values, {"num_clusters": [2, 3, 4]}')
     seeds = check_seeds(seeds)
@@ -356,10 +356,7 @@ def plan_given(
 
     planned = _planned("", axes, seeds, points, runs_of)
     runs = [run for point in planned.points for run in point.runs]
-    for run in {(id(run.method.model), run.train.clients_per_round): run for run in runs}.values():
-        stages = run.check()
-    for run in runs:
-        run.method.check_clients(len(stages.client_ids))
+    check_runs_fit(runs)
     _tell_of_equal_methods(planned)
     return planned
 
@@ -404,10 +401,7 @@ def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
     jobs = jobs_of(planned)
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
-    contents = contents_of(_with_earlier(planned, order, batch))
-    batch.check(order)
-    batch.check_built(order)
-    with batch.claimed(order, contents):
+    with batch.claimed(order, contents_of(_with_earlier(planned, order, batch)), built=True):
         found = dict(zip(order, batch.run(order, after_each=lambda: report.write_table(batch.out))))
     names = [point.values for point in planned.points for _ in point.runs]
     jobs = [job for own in jobs for job in own]
