@@ -38,6 +38,10 @@ ROWS = {"client_id": np.array([7, 3]), "loss": np.array([0.5, 2.0])}
         (ROWS, {**ROWS, "client_id": np.array([3, 7])}, 1.5, False),
         ([dict(client_id=i, x=7.0 - i) for i in (2, 1)], [dict(client_id=i, x=7.0 - i) for i in (1, 2)], 0, True),
         (tff.structure.Struct.named(a=1.0, b=(2.0, 3.0)), {"a": 1.0, "b": [2.0, 3.5]}, 0.5, False),
+        ([b"gaussian", 1.0], [b"gaussian", 1.5], 0.5, False),
+        ([np.array([b"a", b"b"], object), 1.0], [np.array([b"a", b"b"], object), 1.0], 0, True),
+        ([b"gaussian", 1.0], [b"laplace", 1.0], np.inf, False),
+        ([b"1.0"], [1.0], np.inf, False),
     ],
 )  # fmt: skip
 def test_the_difference_of_two_results(first, second, largest, close):

@@ -16,6 +16,7 @@ import tffcl
 from tests.lab.tasks.own.my_methods import Histograms
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms, writer
@@ -61,6 +62,27 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path, without_f
     )
     with pytest.raises(UserError, match="run holds another run since this result was made"):
         tffcl.export_result(result, tmp_path / "again")
+
+
+@pytest.mark.slow
+def test_tffs_own_differential_privacy_is_resumed_exported_and_checked(tff_worker, model, population, tmp_path):
+    """Its state says in texts what noise there is. Without noise, and with a clip that nothing meets, what it gives is
+    the sum over the number of clients that was expected."""
+    gaussian = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed
+
+    def run(place, aggregation, **more):
+        method = build_fedavg(model, TRAINING, aggregation=aggregation)
+        return tffcl.train(method, population, rounds=4, clients_per_round=2, out=place, show_progress=False, **more)
+
+    whole = run(tmp_path / "whole", gaussian(0.0, 2.0, 1000.0))
+    run(tmp_path / "cut", gaussian(0.0, 2.0, 1000.0), until=2)
+    cut = run(tmp_path / "cut", gaussian(0.0, 2.0, 1000.0), resume=True)
+    plain = run(tmp_path / "plain", tffcl.aggregation("uniform_mean"))
+    np.testing.assert_array_equal(cut.trained.state.models, whole.trained.state.models)
+    np.testing.assert_allclose(whole.trained.state.models, plain.trained.state.models, atol=1e-5)
+    noisy = run(tmp_path / "noisy", tff.learning.dp_aggregator(0.5, 100.0))
+    tffcl.export_result(noisy, tmp_path / "to")
+    assert any("noise drawn anew" in line for line in check_export(tmp_path / "to"))
 
 
 def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, capsys):

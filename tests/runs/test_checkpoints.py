@@ -431,6 +431,13 @@ def test_names_that_are_written_alike_stay_two(more):
     tf.nest.map_structure(np.testing.assert_array_equal, list(found.values()), list(more.values()))
 
 
+def test_bytes_keep_their_zeros():
+    """As which TFF gives its strings."""
+    more = {"event": b"a \xff\x00\x00", "none": b""}
+    arrays, _ = pack({"state": OwnState(**vars(OWN), more=more)})
+    assert unpack(arrays, {"state": OwnState})["state"].more == more
+
+
 def test_arrays_of_tensorflow_are_arrays():
     state = ClusteredState(np.arange(2), np.zeros(2), tf.ones([1, 5]), (tf.constant(3),))
     arrays, _ = pack({"state": state})

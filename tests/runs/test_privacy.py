@@ -358,11 +358,12 @@ def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker
 
 def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
     budget = PrivacySettings(epsilon=5.0)
-    for aggregation, upload in ((None, "update"), (tffcl.aggregation("dp", noise_multiplier=0), "update")):
+    foreign = tff.learning.dp_aggregator(0.5, 100.0)  # whose noise no ledger knows
+    for aggregation in (None, tffcl.aggregation("dp", noise_multiplier=0), foreign):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
         with pytest.raises(
             UserError,
-            match=f"privacy.epsilon is 5, and there is no noise on the upload '{upload}'; an .aggregation. dp",
+            match="privacy.epsilon is 5, and there is no noise on the upload 'update' that is counted; an .aggregation. dp",
         ):
             tffcl.train(
                 method,

@@ -32,7 +32,7 @@ def pack(values: Mapping, *, with_client_states: bool = True) -> tuple[dict[str,
     """Turns named values into arrays.
 
     Args:
-      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text and None, by name. A dataclass in another
+      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text, bytes and None, by name. A dataclass in another
         is what the field is declared as; the names of mappings are text or whole numbers.
       with_client_states: Whether these are named; without, no client has one.
 
@@ -60,6 +60,8 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
         raise _unsaved(place, value, f"it would come back as a plain {plain}")
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
+    if isinstance(value, bytes):  # a text of TensorFlow's; NumPy's own would lose zeros at its end
+        return {"bytes": inner("bytes", np.frombuffer(value, np.uint8))}
     if isinstance(value, KeptStates):
         nobody = np.zeros(0, np.int32), np.zeros(0, np.int64)
         clients, versions = value.saved() if with_client_states else nobody
@@ -134,6 +136,8 @@ def _unpacked(described: Mapping, arrays: Mapping, kind):
         return _dataclass(content, arrays, kind)
     if form == "mapping":
         return collections.OrderedDict((name, _unpacked(each, arrays, None)) for name, each in content)
+    if form == "bytes":
+        return _unpacked(content, arrays, None).tobytes()
     if form in ("list", "tuple"):
         items = [_unpacked(each, arrays, None) for each in content]
         return items if form == "list" else tuple(items)
