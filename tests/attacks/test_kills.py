@@ -165,7 +165,7 @@ def test_kills_at_random_moments_spend_no_more_than_the_budget(tmp_path):
     budget ends it.
     """
     rng, in_rounds = random.Random(37), 0
-    with watched(tmp_path, noise_multiplier=24.0, rounds=1000) as run:
+    with watched(tmp_path, noise_multiplier=12.0, rounds=1000) as run:
         for rounds in (0, 1, 12, 3):  # that it sees at least; the first checkpoint is after ten
             before, process = run.rounds_seen(), run.start()
             while run.rounds_seen() < before + rounds:

@@ -166,6 +166,6 @@ def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     spec = tf.TensorSpec(data.train.x.shape[1:], data.train.x.dtype), tf.TensorSpec([], tf.int32)
     model = FlatModel.from_keras(keras, loss, spec, statistics=statistics)
-    checks.check_method_conforms(
-        functools.partial(build.build_method, settings, model, data, data_dir), *clients, two_workers=two_workers
-    )
+    built = functools.partial(build.build_method, settings, model, data, data_dir)
+    # What a worker sends is the same of any model: one method's rounds are shared by two.
+    checks.check_method_conforms(built, *clients, two_workers=two_workers if method == "ditto" else None)
