@@ -32,8 +32,8 @@ def pack(values: Mapping, *, with_client_states: bool = True) -> tuple[dict[str,
     """Turns named values into arrays.
 
     Args:
-      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text, bytes and None, by name. A dataclass in another
-        is what the field is declared as; the names of mappings are text or whole numbers.
+      values: Dataclasses, mappings, lists and tuples of arrays, numbers, text, bytes and None, by name. A dataclass in
+        another is what the field is declared as; the names of mappings are text or whole numbers.
       with_client_states: Whether these are named; without, no client has one.
 
     Returns:
