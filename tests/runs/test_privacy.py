@@ -362,8 +362,7 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
     for aggregation in (None, tffcl.aggregation("dp", noise_multiplier=0), foreign):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
         with pytest.raises(
-            UserError,
-            match="privacy.epsilon is 5, and there is no noise on the upload 'update' that is counted; an",
+            UserError, match="privacy.epsilon is 5, and there is no noise on the upload 'update' that is counted; an"
         ):
             tffcl.train(
                 method,
