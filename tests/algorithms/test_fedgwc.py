@@ -4,6 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from sklearn.cluster import SpectralClustering
+from sklearn.manifold import SpectralEmbedding
+from sklearn.metrics import davies_bouldin_score
 
 import tffcl
 from tests.algorithms.conftest import as_arrays
@@ -108,6 +111,19 @@ def test_into_how_many_parts_a_cluster_is_split_follows_the_parameters(tff_worke
         after = method._split(state, 0, 0, 5)
         assert len(after.models) == parts, how
         assert ("told no parts apart" in "".join(method.views(after).notes)) == (parts == 1), how
+
+
+@pytest.mark.parametrize("seed, parts", [(34, 2), (11, 3), (33, 4)])
+def test_of_the_parts_with_a_score_below_one_those_with_the_least_are_taken(seed, parts):
+    """Neither the first nor the last: of scores by scikit-learn alone."""
+    seen, scores = np.random.default_rng(seed).uniform(size=(9, 9)), {}
+    affinity = fedgwc.affinity_of_perceptions(seen, 0.1)
+    for count in (2, 3, 4, 5):
+        how = {"n_components": count, "affinity": "precomputed", "random_state": 0}
+        labels = SpectralClustering(count, assign_labels="cluster_qr", **how).fit_predict(affinity)
+        scores[count] = davies_bouldin_score(SpectralEmbedding(**how).fit_transform(affinity), labels)
+    assert min(scores, key=scores.get) == parts and sum(score < 1 for score in scores.values()) > 2
+    assert len(set(fedgwc.split(affinity, 5, 0))) == parts
 
 
 def test_bad_parameters(model):

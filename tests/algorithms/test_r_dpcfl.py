@@ -69,6 +69,7 @@ def test_a_client_is_drawn_as_likely_as_its_update_says(tff_worker, model, group
         state, metrics = method.next(state, cohort_of(grouped, range(9), number))
         drawn.append(metrics.clusters)
     assert not np.any(drawn, axis=0)[0]
+    assert len({tuple(each) for each in drawn}) > 4  # each round draws anew
     assert 0.6 < np.mean(drawn, axis=0)[1:].mean() < 0.9
     np.testing.assert_array_equal(state.assignment, start.assignment)
 

@@ -120,12 +120,20 @@ def test_fedrc_is_the_papers_in_numpy(tff_worker, regression, population, by_han
     np.testing.assert_allclose(kept_of(state, population, "mixture"), [mixtures[c] for c in range(5)], atol=2e-4)
 
 
-@pytest.mark.parametrize("pull, every", [pytest.param(0.0, 1, marks=pytest.mark.slow), (0.7, 2)])
-def test_fedsoft_is_the_papers_in_numpy(tff_worker, regression, population, by_hand, pull, every):
-    how = FedSoftParameters(num_clusters=K, proximal_weight=pull, estimate_every=every, smoother=0.01)
+@pytest.mark.parametrize(
+    "pull, every, first",
+    [
+        pytest.param(0.0, 1, "clusters", marks=pytest.mark.slow),
+        pytest.param(0.7, 2, "clusters", marks=pytest.mark.slow),
+        (0.7, 2, "own"),
+    ],
+)
+def test_fedsoft_is_the_papers_in_numpy(tff_worker, regression, population, by_hand, pull, every, first):
+    """A client that goes on with its own model is still pulled to the mean of the clusters'."""
+    how = FedSoftParameters(num_clusters=K, proximal_weight=pull, estimate_every=every, smoother=0.01, start=first)
     method = build_fedsoft(regression, TRAINING, how, seed=5)
     start = method.initialize(population)
-    models, importance = by_hand(oracle.fedsoft, start.models, pull, every, 0.01)
+    models, importance = by_hand(oracle.fedsoft, start.models, pull, every, 0.01, first)
     state = train(method, population, FIVE)
     np.testing.assert_allclose(state.models, models, atol=2e-5)
     found = kept_of(state, population, "importance")

@@ -80,9 +80,9 @@ def fedrc(models, cohorts, data, batches, rate, momentum, classes):
     return models, mixtures, sum(counts.values())
 
 
-def fedsoft(models, cohorts, data, batches, rate, momentum, pull, every, smoother):
+def fedsoft(models, cohorts, data, batches, rate, momentum, pull, every, smoother, start):
     """The models and the importance weights of each client after a round of each cohort."""
-    models, importance, when = np.asarray(models, float), {}, {}
+    models, importance, when, kept = np.asarray(models, float), {}, {}, {}
     for number, cohort in enumerate(cohorts, 1):
         moved, total = np.zeros_like(models), np.zeros(len(models))
         for client in cohort:
@@ -92,7 +92,9 @@ def fedsoft(models, cohorts, data, batches, rate, momentum, pull, every, smoothe
                 shares = np.maximum(counts / len(y), smoother)
                 importance[client], when[client] = shares / shares.sum(), number
             own = importance[client]
-            trained = train(own @ models, x, y, batches(number, client), rate, momentum, None, pull, own @ models)
+            first = kept.get(client, own @ models) if start == "own" else own @ models
+            trained = train(first, x, y, batches(number, client), rate, momentum, None, pull, own @ models)
+            kept[client] = trained
             moved += len(y) * own[:, np.newaxis] * trained
             total += len(y) * own
         models = moved / total[:, np.newaxis]
