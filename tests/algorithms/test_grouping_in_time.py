@@ -243,6 +243,14 @@ def test_a_state_goes_on_from_its_arrays(tff_worker, pacfl, clients, how):
         np.testing.assert_array_equal(models_of(method, resumed, clients), models_of(method, state, clients))
 
 
+@pytest.mark.parametrize("when", ["before_training", 1])
+def test_clients_are_grouped_again_after_every_so_many_rounds(tff_worker, model, clients, when):
+    """After rounds 3 and 6, which is before rounds 4 and 7 are computed; a warm-up counts as rounds."""
+    method = composed(model, "label_histogram", when=when, regroup_every=3)
+    _, anew = through(method, method.initialize(clients), clients, range(1, 9), [0])
+    assert anew == [0, 0, 0, 1, 0, 0, 1, 0]
+
+
 @pytest.mark.slow
 def test_each_private_signature_is_a_release_of_its_own_with_other_noise(tff_worker, pacfl, clients):
     method, noised = pacfl(regroup_every=1, signature_noise_multiplier=4.0), []
