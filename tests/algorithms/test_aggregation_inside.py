@@ -165,6 +165,32 @@ def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
             build_stocfl(model, ONCE, aggregation=registry.aggregation(name))
 
 
+def of_whole_numbers():
+    return tff.aggregators.MeanFactory(tff.aggregators.SecureModularSumFactory(2**20))
+
+
+def of_tffs_distributed_privacy():
+    return tff.learning.ddp_secure_aggregator(noise_multiplier=0.1, expected_clients_per_round=5)
+
+
+@pytest.mark.parametrize(
+    "build, aggregation, message",
+    [
+        (build_fedavg, of_whole_numbers, "aggregation MeanFactory cannot aggregate float32.*must either be an integer"),
+        (build_fednova, lambda: tff.aggregators.MeanFactory(tff.aggregators.SecureSumFactory(1.0)), "upload 'steps'"),
+        pytest.param(build_fedavg, of_tffs_distributed_privacy, "nested deeper", marks=pytest.mark.slow),
+    ],
+)
+def test_an_aggregation_that_cannot_be_is_refused_before_a_run_writes_anything(
+    model, population, tmp_path, build, aggregation, message
+):
+    """Also where the run may end early, by a budget."""
+    how = {"rounds": 1, "clients_per_round": 3, "privacy": tffcl.PrivacySettings(epsilon=1.0)}
+    with pytest.raises(UserError, match=message):
+        tffcl.train(build(model, ONCE, aggregation=aggregation()), population, **how, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("depth", [pytest.param(9, marks=pytest.mark.slow), 10])
 def test_an_aggregation_that_is_nested_deeper_than_tffs_messages_is_told(model, depth):
     """Of a round that is, or already by itself, as the one that TFF has for distributed privacy."""

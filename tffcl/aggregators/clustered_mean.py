@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
 from tffcl.aggregators.per_cluster import aggregation_process, by_row, counting_alike
-from tffcl.errors import UserError
+from tffcl.errors import UserError, one_line
 from tffcl.models.graph_function import traced_once
 
 
@@ -352,7 +352,14 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
     """One inner process per cluster; a client is a zero with weight zero in those of the others."""
     weighted = isinstance(inner_factory, tff.aggregators.WeightedAggregationFactory)
     member_type = value_type["value"]
-    inner = inner_factory.create(member_type, weight_type) if weighted else inner_factory.create(member_type)
+    kinds = (member_type, weight_type) if weighted else (member_type,)
+    try:
+        inner = inner_factory.create(*kinds)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        kind = type(inner_factory).__name__
+        raise UserError(f"aggregation {kind} cannot aggregate {member_type}: {one_line(error)}") from error
     if not weighted and num_clusters > 1:
         _check_counts_nobody(inner_factory, inner, num_clusters)
 

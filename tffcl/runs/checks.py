@@ -184,9 +184,10 @@ def may_wait(method: Method) -> bool:
     if method.options.get("aggregation", method) is None:  # the plain mean waits for nobody
         return False
     try:
-        return method.exports().members_needed() > 1
+        needed = method.exports().members_needed
     except UserError:  # it cannot be deployed
         return False
+    return needed() > 1  # an aggregation that cannot be is refused now, before anything is written
 
 
 def check_own(method: Method, state):

@@ -246,7 +246,7 @@ def _prepared(
         warn_of_delta(ledger, clients)
     # Who is drawn again need not train again: the run may end before, and a cluster of too few waits.
     may_end = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
-    tests_each_round = may_end or checks.may_wait(method)
+    tests_each_round = checks.may_wait(method) or may_end
     last = min(protocol.rounds, until)
     run = Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
     for each in callbacks:
