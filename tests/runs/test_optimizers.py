@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tffcl
@@ -51,6 +52,30 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tff_worker, tmp_path
     for other in others:
         with pytest.raises(UserError, match=f"holds another run: its built_from.training.{next(iter(other))}"):
             trained(dataclasses.replace(ADAM, **other), tmp_path / "whole", resume=True)
+
+
+@pytest.mark.slow
+def test_a_servers_optimizer_with_a_state_of_named_tuples_is_resumed(tff_worker, tmp_path):
+    """Adafactor's, which also makes floats of its number of steps and has a Python `if` on a tensor. To the server's
+    optimizer a model is one vector."""
+    population, model = tffcl.Population.from_arrays(*own_data.clinics()), own_data.perceptron()
+    optimizer = tff.learning.optimizers.build_adafactor(0.1)
+
+    def state_of(name, optimizer=optimizer, **how):
+        method = build_fedavg(model, tffcl.LocalTraining(), optimizer=optimizer)
+        how = {"rounds": 3, "clients_per_round": 3, "show_progress": False, **how}
+        result = tffcl.train(method, population, out=tmp_path / name, **how)
+        return result and result.trained.state
+
+    whole = state_of("whole")
+    state_of("parts", until=2)
+    np.testing.assert_array_equal(state_of("parts", resume=True).models, whole.models)
+    in_blocks = state_of("blocks", memory="1MB", shards=0)
+    np.testing.assert_allclose(in_blocks.models, whole.models, rtol=0, atol=1e-6)
+    mean = state_of("mean", None, rounds=1).models[0]
+    first = optimizer.initialize(tf.TensorSpec(mean.shape, tf.float32))
+    _, stepped = optimizer.next(first, tf.constant(model.initial), tf.constant(model.initial - mean))
+    np.testing.assert_allclose(state_of("once", rounds=1).models[0], stepped, rtol=0, atol=1e-6)
 
 
 def test_a_servers_schedule_tells_runs_apart():

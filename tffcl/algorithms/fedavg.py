@@ -59,7 +59,8 @@ def build_fedavg(
       training: Local hyper-parameters.
       aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
         `aggregators.clustered_mean.keyed_factory`.
-      optimizer: Optional optimizer of the server, as in `tff.learning`; default adds the mean update.
+      optimizer: Optional optimizer of the server, as in `tff.learning`, but that to it a model is one vector; default
+        adds the mean update.
 
     Returns:
       The method; its state has one model and every client in cluster 0.

@@ -76,7 +76,8 @@ def build_clustered_fed_avg(
       model: What is trained; `tffcl.FlatModel.from_functional` or `from_keras` make one of your own.
       num_clusters: K, how many models there are.
       training: Local hyper-parameters.
-      server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`; default adds the mean.
+      server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`, but that to it a model
+        is one vector; default adds the mean.
       client_weighting: Whether clients count in the means by their examples or all alike.
       model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters,
         inner)` takes any factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of

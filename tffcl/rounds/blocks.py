@@ -462,7 +462,7 @@ def _finish(
     handed_out = {name: results[name] for name in (composed.server.handed_out if composed.server.step else results)}
     if form.step is not None:
         moved = form.step(dict(values), results, measurements)
-        values = {name: tf.nest.map_structure(np.asarray, moved[name]) for name in values}
+        values = {name: plain_containers(tf.nest.map_structure(np.asarray, moved[name])) for name in values}
     return RoundOutput(values, plain_containers(aggregators), rows, handed_out, measurements)
 
 

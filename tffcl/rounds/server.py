@@ -11,7 +11,8 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import pad_rows
 from tffcl.aggregators.collect import stacked
-from tffcl.rounds.composer import Server
+from tffcl.models.graph_function import converted
+from tffcl.rounds.composer import Server, plain_containers
 
 
 def models_type(size: int, rows: int | None = None) -> tff.TensorType:
@@ -98,21 +99,25 @@ def optimizer_state_type(optimizer: tff.learning.optimizers.Optimizer, size: int
 def initial_optimizer_state(optimizer: tff.learning.optimizers.Optimizer, size: int, rows: int):
     """Returns the first state of an optimizer for each of so many models, NumPy arrays with rows by model."""
     # As tensors first: a hyperparameter that is a Python number is float32 in the type, as in the computations.
-    one = tf.nest.map_structure(tf.convert_to_tensor, optimizer.initialize(_specs(size)))
+    one = tf.nest.map_structure(tf.convert_to_tensor, plain_containers(optimizer.initialize(_specs(size))))
     return tf.nest.map_structure(lambda leaf: np.repeat(leaf.numpy()[np.newaxis], rows, axis=0), one)
 
 
 def _step_rows(optimizer, on_trained, state, results, measurements):
     del measurements
     models = state["models"]
-    updates = pad_rows(results["update"], tf.shape(models)[0])
+    updates, advance = pad_rows(results["update"], tf.shape(models)[0]), converted(optimizer.next)
 
     def step(row):
         own, model, update = row
-        own_next, stepped = optimizer.next(own, model, -update)
+        own_next, stepped = advance(own, model, -update)
         moved = own_next, on_trained(stepped, model + update)
         took_part = tf.reduce_any(tf.not_equal(update, 0))
-        return tf.nest.map_structure(lambda new, old: tf.where(took_part, new, old), moved, (own, model))
+
+        def kept(new, old):  # some optimizers make floats of whole numbers
+            return tf.where(took_part, tf.cast(new, old.dtype), old)
+
+        return tf.nest.map_structure(kept, moved, (own, model))
 
     held = state["optimizer"], models
     kinds = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), held)

@@ -137,7 +137,7 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, hel
     rows = rows if "report" in rows else {"report": rows}
     for each in handed_out:
         _keep(held, composed.work.keeps, cohort.client_ids, each)
-    values = {name: state[name] for name in values}
+    values = {name: plain_containers(state[name]) for name in values}
     aggregators = plain_containers(state["aggregators"])
     return blocks.RoundOutput(values, aggregators, rows, outcome.get("results", {}), outcome.get("measurements", {}))
 
