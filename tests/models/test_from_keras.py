@@ -452,6 +452,10 @@ class OwnStep(tf.keras.Sequential):
             "only its leading batch dimension",
         ),
         (
+            lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 1], tf.string), tf.TensorSpec([None], tf.int32))),
+            "examples are string; they must be numbers, those of texts tokens",
+        ),
+        (
             lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None, 2], tf.int32))),
             r"for labels of int32\[n, 2\]; .* two or more classes; of one-hot rows y.argmax\(axis=1\) makes labels",
         ),
@@ -489,6 +493,31 @@ def test_a_functional_model_of_which_nothing_is_trained_or_a_layer_is_apart_is_r
     )
     with pytest.raises(UserError, match=message):
         tffcl.FlatModel.from_functional(wrong, weight_names=names)
+
+
+@pytest.mark.parametrize("dtype", [tf.float64, tf.bfloat16])
+def test_a_functional_model_of_another_precision_is_trained_as_one_of_float32(dtype):
+    """Its weights come as it has them, and its outputs leave it as float32, in which they are told to the loss."""
+    plain, kind = own_data.functional(), dtype.as_numpy_dtype
+
+    @tf.function
+    def predict(weights, x, training):
+        ((kernel, bias), _), scale = weights, tf.constant(0.5, dtype)
+        assert kernel.dtype == bias.dtype == dtype
+        return tf.matmul(tf.cast(x, dtype) * scale, kernel) + bias
+
+    other = tff.learning.models.FunctionalModel(
+        initial_weights=(tuple(each.astype(kind) for each in plain.initial_weights[0]), ()),
+        predict_on_batch_fn=predict,
+        loss_fn=plain.loss,
+        input_spec=plain.input_spec,
+    )
+    x, y = own_data.clinics()[0]["clinic_0"]
+    models = tffcl.FlatModel.from_functional(other), tffcl.FlatModel.from_functional(plain)
+    given = x, y.astype(np.int32), np.array([1, 2], np.int32)
+    found, expected = (build_local_sgd(model, TRAINING)(models[1].initial, *given)[0] for model in models)
+    assert np.abs(expected - models[1].initial).max() > 0.05
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if dtype == tf.float64 else 5e-3)
 
 
 def test_a_model_that_was_called_on_a_batch_takes_batches_of_any_size():

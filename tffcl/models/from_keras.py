@@ -64,8 +64,12 @@ def from_functional(
         if count > 1:
             raise UserError(f"weight_names name the layer {layer} in {count} places; its weights must stand together")
 
+    kinds = [np.asarray(value).dtype for value in trainable]
+
     def outputs(tensors, features, seed):
-        return functional.predict_on_batch((tuple(tensors), fixed), features, seed is not None)
+        # The vector is float32, whatever the model computes in.
+        given = tuple(tf.cast(each, kind) for each, kind in zip(tensors, kinds, strict=True))
+        return tf.cast(functional.predict_on_batch((given, fixed), features, seed is not None), tf.float32)
 
     objective = find_objective(name, functional, x, label, facts)
     return {
@@ -316,6 +320,8 @@ def _example_specs(input_spec, objective: str | None) -> tuple[Any, tf.TensorSpe
         inner = spec.shape[1:] if spec.shape.rank else None
         if inner is None or not inner.is_fully_defined():
             raise UserError(f"input_spec of {key} is {spec}; only its leading batch dimension may be unknown")
+        if key == "x" and not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool):
+            raise UserError(f"examples are {spec.dtype.name}; they must be numbers, those of texts tokens")
     if objective == RECONSTRUCTION:
         if not isinstance(parts["x"], tf.TensorSpec):
             raise UserError(f"objective is {objective}, which needs an input that is one array; these are several")

@@ -301,7 +301,7 @@ def _output_shape(name: str, functional, x) -> tuple[int, ...]:
         output = tff.tensorflow.computation(predict, kind).type_signature.result
     except Exception as error:  # whatever the user's own function raises
         raise UserError(f"{name} cannot be computed on its input: {one_line(error)}") from None
-    tensor = isinstance(output, tff.TensorType) and np.issubdtype(output.dtype, np.floating)
+    tensor = isinstance(output, tff.TensorType) and tf.as_dtype(output.dtype).is_floating
     if not tensor or not output.shape or None in output.shape[1:]:
         heads = "; tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first of several"
         rule = "it must give one tensor of floats, of known shape but for the batch"
@@ -385,7 +385,7 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in start], *tf.nest.map_structure(of_batch, (x, label))
 
     def answer(tensors, features, labels, training=False):
-        outputs = functional.predict_on_batch((tuple(tensors), fixed), features, training)
+        outputs = tf.cast(functional.predict_on_batch((tuple(tensors), fixed), features, training), tf.float32)
         return outputs, loss(outputs, labels)
 
     def of_copies(run, n, value):
