@@ -24,6 +24,27 @@ def successor(number):
     return number + 1
 
 
+@pytest.mark.slow
+def test_a_context_whose_results_are_awaited_is_refused_before_a_run_writes_anything(tff_worker, tmp_path):
+    native, stack = tff.backends.native, tff.framework.get_context_stack()
+    awaited, at_once = (
+        native.create_async_local_cpp_execution_context(),
+        native.create_sync_local_cpp_execution_context(),
+    )
+    method = tffcl.algorithms.build_fedavg(own_data.perceptron(), tffcl.LocalTraining())
+    population = tffcl.Population.from_arrays(*own_data.clinics())
+
+    def run(name):
+        return tffcl.train(method, population, rounds=1, clients_per_round=2, out=tmp_path / name, show_progress=False)
+
+    for context in (awaited, tff.program.NativeFederatedContext(awaited)):
+        with stack.install(context), pytest.raises(UserError, match=f"context of {type(context).__name__}, whose res"):
+            run("refused")
+    assert not (tmp_path / "refused").exists()
+    with stack.install(at_once):
+        assert run("trained").summary["rounds"] == 1
+
+
 def test_a_worker_is_replaced_once_it_has_grown(tff_worker):
     assert successor(1) == 2
     size = tff_worker.resident_bytes

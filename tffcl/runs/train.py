@@ -86,7 +86,8 @@ def train(
         rounds, finished or not, goes on to `rounds`.
       overwrite: Delete the run that is in `out`.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
-      workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+      workers: Running TFF workers that share each round's clients; default one of this machine, started here and ended
+        with the process. They are TFF's default context from then on; one of your own is set again after the run.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A
         larger cohort computes in blocks: the same numbers up to the order of sums.
       shards: Into how many shards the clients of a round are put. A shard is one client to TFF and computes its clients

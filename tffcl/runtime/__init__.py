@@ -7,6 +7,7 @@ from tffcl.runtime.local_worker import (
     computes_here,
     context_options,
     lanes,
+    make_default,
     renew_local_worker,
     stop_local_worker,
     use_local_worker,
@@ -17,5 +18,6 @@ from tffcl.runtime.worker_process import Worker, WorkerSettings, serve, worker_b
 __all__ = [
     "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings",
     "check_process", "computes_here", "connect", "context_options",
-    "lanes", "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
+    "lanes", "make_default", "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary",
+    "worker_count",
 ]  # fmt: skip

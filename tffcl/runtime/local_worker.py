@@ -50,6 +50,9 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
 
     Returns:
       The worker. It ends with this process, or with `stop_local_worker`.
+
+    Raises:
+      UserError: If another context is installed over the default one, and its results are awaited.
     """
     global _local, _context, _second_context
     check_process()
@@ -66,8 +69,21 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
             worker.stop()
             raise
         _local = worker
-    tff.framework.set_default_context(_context)
+    make_default(_context)
     return _local
+
+
+def make_default(context):
+    """Makes a context TFF's default; UserError inside a block of one whose results are awaited, which comes before."""
+    import tensorflow_federated as tff
+
+    tff.framework.set_default_context(context)
+    installed = tff.framework.get_context_stack().current
+    if isinstance(installed, (tff.framework.AsyncContext, tff.program.FederatedContext)):
+        raise UserError(
+            f"this is inside a block of a TFF context of {type(installed).__name__}, whose results are awaited; leave "
+            "the block, or install a synchronous one, as tff.backends.native.create_sync_local_cpp_execution_context()"
+        )
 
 
 def lanes() -> list:

@@ -418,7 +418,7 @@ def use_workers(remote: RemoteWorkers) -> WorkersContext:
         _current = WorkersContext(workers)
     for worker in _current.workers:
         worker.silence = remote.silence
-    tff.framework.set_default_context(_current)
+    runtime.make_default(_current)
     return _current
 
 
