@@ -28,6 +28,15 @@ from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_a
             {"model": tf.keras.Sequential()},
             "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras makes",
         ),
+        ({"metrics_aggregator": tff.aggregators.MeanFactory()}, "metrics_aggregator is of MeanFactory; it must sum"),
+        (
+            {"metrics_aggregator": tff.learning.metrics.sum_then_finalize},
+            "metrics_aggregator is of function; it must su",
+        ),
+        (
+            {"server_optimizer_fn": tf.keras.optimizers.SGD},
+            "server_optimizer_fn is of .*; it must be one of tff.learning.o",
+        ),
         ({"training": 0.1}, r"training is of float; it must be a LocalTraining\(...\)"),
         ({"element_spec": tf.TensorSpec([None, 8, 8, 1], tf.uint8)}, r"they must be \(x, y\)"),
     ],

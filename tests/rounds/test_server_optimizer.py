@@ -10,6 +10,9 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.method import ClusteredState
+from tffcl.client_work.local_sgd import ScheduledOptimizer
+from tffcl.client_work.local_training import LearningRateDecay
+from tffcl.errors import UserError
 from tffcl.rounds.server import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 
@@ -97,3 +100,13 @@ def test_statistics_move_by_the_mean_and_not_by_the_optimizer():
     state = {"models": tf.constant([[1.0, 1.0]]), "optimizer": initial_optimizer_state(half, 2, 1)}
     after = server.step(state, {"update": tf.constant([[4.0, 4.0]])}, {})
     np.testing.assert_allclose(after["models"], [[3.0, 5.0]])
+
+
+def test_another_optimizer_than_tffs_is_refused(model):
+    for given in (tf.keras.optimizers.Adam(), lambda: tf.keras.optimizers.Adam(), "adam"):
+        message = f"optimizer is of {type(given).__name__}; it must be one of tff.learning.optimizers"
+        for aggregation in (None, tff.learning.robust_aggregator()):
+            with pytest.raises(UserError, match=message):
+                build_fedavg(model, TRAINING, optimizer=given, aggregation=aggregation)
+        with pytest.raises(UserError, match=message):
+            ScheduledOptimizer(given, LearningRateDecay(0.9))

@@ -16,7 +16,7 @@ from tffcl.aggregators.collect import CollectFactory
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.per_cluster import rearranged_rows, rearranged_state
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
-from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, check_optimizer
 from tffcl.client_work.training import build_difference_work, build_trajectory_work, build_update_work
 from tffcl.clients.client_state import KeptStates, bytes_of
 from tffcl.clients.cohort import Cohort
@@ -265,8 +265,7 @@ class ClusteredTraining:
         )  # fmt: skip
 
     def first_models(self, count: int) -> np.ndarray:
-        """Returns the models `float32 [count, P]` that so many clusters start from: all the initial one, or those that
-        were drawn."""
+        """Returns the models `float32 [count, P]` that so many clusters start from, the initial one or those drawn."""
         return np.repeat(self.initial[np.newaxis], count, axis=0) if self.draw is None else self.draw(count)
 
     def own_states(self, state: ClusteredState) -> KeptStates | None:
@@ -408,6 +407,8 @@ def build_clustered_training(
       weighting: Of clients in the mean: "examples" or "uniform".
       trajectories: Whether clients upload their mean loss in each epoch, too.
     """
+
+    check_optimizer("optimizer", optimizer)
 
     def build_round(aggregation) -> Round:
         options = {"optimizer": optimizer, "weighting": weighting, "trajectories": trajectories}

@@ -13,6 +13,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted, traced_once
 from tffcl.models.layers import in_precision
 from tffcl.trace_cache import built_once
+from tffcl.validation import check_kind
 
 _RATE = tff.learning.optimizers.LEARNING_RATE_KEY
 _schedules = tf.keras.optimizers.schedules
@@ -45,6 +46,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
 
     def __init__(self, optimizer: tff.learning.optimizers.Optimizer, decay: LearningRateDecay):
         """Makes it; UserError if the optimizer has no learning rate that could change."""
+        check_optimizer("optimizer", optimizer)
         self.optimizer, self.decay, rate = optimizer, decay, base_rate(optimizer)
         self._scheduled = tff.learning.optimizers.schedule_learning_rate(
             optimizer, lambda done: rate * rate_factor(decay, tf.cast(done, tf.int32) + 1)
@@ -57,6 +59,12 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     def next(self, state, weights, gradients):
         """As TFF's optimizers."""
         return self._scheduled.next(state, weights, gradients)
+
+
+def check_optimizer(name: str, optimizer):
+    """Raises UserError if the argument of a name is neither None nor an optimizer of `tff.learning.optimizers`."""
+    kinds = tff.learning.optimizers.Optimizer, type(None)
+    check_kind(name, optimizer, kinds, "one of tff.learning.optimizers, e.g. tff.learning.optimizers.build_adam(0.01)")
 
 
 def base_rate(optimizer: tff.learning.optimizers.Optimizer) -> float:

@@ -19,7 +19,7 @@ from tffcl.algorithms.ifca import draw_models
 from tffcl.algorithms.method import check_declared
 from tffcl.client_work import evaluation
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
-from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, check_optimizer
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
 from tffcl.display import counted
 from tffcl.errors import UserError, one_line
@@ -112,12 +112,14 @@ def build_clustered_fed_avg(
     for name, value, kind in (("model", model, FlatModel), ("training", training, LocalTraining)):
         check_declared(name, value, kind)
     require_shared(model, "this process tells clients no more than a seed and their examples")
+    check_optimizer("server_optimizer_fn", server_optimizer_fn)
     how = IFCAParameters(num_clusters=num_clusters)
     seed = check_value("seed", seed, Whole)
     spec = check_element_spec(model, element_spec)
     composed = _build_round(
         model, training, how.num_clusters, server_optimizer_fn, _weighting(client_weighting),
-        _checked(model_aggregator, model, how.num_clusters), metrics_aggregator or tff.aggregators.SumFactory(), spec,
+        _checked(model_aggregator, model, how.num_clusters),
+        _summing(metrics_aggregator or tff.aggregators.SumFactory()), spec,
     )  # fmt: skip
     initialize = _build_initialize(composed, _initial_values(model, how, seed, server_optimizer_fn), seed)
     state_type = initialize.type_signature.result.member
@@ -152,6 +154,13 @@ def _checked(factory, model: FlatModel, num_clusters: int):
             f"model_aggregator cannot aggregate {update} ({one_line(error)[:100]}); a factory for means is "
             "put inside the clusters by ClusteredMeanFactory(num_clusters, factory)"
         ) from None
+    return factory
+
+
+def _summing(factory):
+    means, kind = tff.aggregators.UnweightedMeanFactory, tff.aggregators.UnweightedAggregationFactory
+    if isinstance(factory, means) or not isinstance(factory, kind):
+        raise UserError(f"metrics_aggregator is of {type(factory).__name__}; it must sum, as SumFactory() does")
     return factory
 
 
