@@ -1,10 +1,11 @@
 import collections
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tffcl.aggregators.collect import by_client, collect, collect_rows, stacked
+from tffcl.aggregators.collect import by_client, collect, collect_rows, first_value, stacked
 
 
 def build():
@@ -100,3 +101,19 @@ def test_rows_are_of_any_structure(tff_worker, kind):
         return collect_rows(value)
 
     assert gather.type_signature.result.member == tff.to_type(stacked(tff.to_type(kind)))
+
+
+class Moments(NamedTuple):
+    second: tff.Type
+    first: tff.Type
+
+
+def test_a_first_value_with_mappings_for_named_tuples_is_of_their_type():
+    """As checkpoints have it; TensorFlow would put the fields of a mapping, but not of a named tuple, in order."""
+    kind = tff.to_type(Moments(tff.TensorType(np.float32, [None]), tff.TensorType(np.float32, [None])))
+
+    @tff.tensorflow.computation
+    def first():
+        return first_value(collections.OrderedDict(second=np.ones(2), first=np.zeros(1)), kind)
+
+    assert kind.is_assignable_from(first.type_signature.result)

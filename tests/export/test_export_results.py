@@ -242,3 +242,17 @@ def test_the_first_value_has_as_many_models_as_the_last():
     found = first_value(start, {"models": two})
     assert [np.shape(each) for each in found.values()] == [(2, 3), (2, 3), (1,), (1, 3)]
     assert first_value({"models": two}, {"models": np.ones([2, 3])})["models"] is two
+
+
+@pytest.mark.slow
+def test_a_first_state_that_is_another_each_time_is_not_compared(
+    tff_worker, model, population, tmp_path, without_forms
+):
+    """That of TFF's tree aggregation, whose seed is the time; the server's optimizer has named tuples in its state."""
+    tree = tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation
+    aggregation = tree(0.1, 2.0, 1.0, record_specs=tf.TensorSpec([model.size]))
+    adafactor = tff.learning.optimizers.build_adafactor(0.01)
+    method = build_fedavg(model, TRAINING, aggregation=aggregation, optimizer=adafactor)
+    tffcl.export_result(trained(method, population, tmp_path / "run"), tmp_path / "to")
+    checked = list(check_export(tmp_path / "to"))
+    assert any("not compared, since initialize gives other numbers each time" in line for line in checked)

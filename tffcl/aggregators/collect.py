@@ -2,6 +2,7 @@
 
 import collections
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -41,7 +42,17 @@ def first_value(value, value_type: tff.Type):
     def placed(leaf, spec):
         return tf.compat.v1.placeholder_with_default(np.asarray(leaf, spec.dtype.as_numpy_dtype), spec.shape)
 
-    return tf.nest.map_structure(placed, value, specs_of(value_type))
+    return tf.nest.map_structure(placed, plain_containers(value), plain_containers(specs_of(value_type)))
+
+
+def plain_containers(value):
+    """Returns a value of TFF's with mappings for named tuples and attrs objects, as checkpoints hold it."""
+    names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
+    if names:
+        return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
+    if isinstance(value, Mapping):
+        return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
+    return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value
 
 
 def empty(value_type: tff.Type):

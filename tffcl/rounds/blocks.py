@@ -19,14 +19,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.aggregators.collect import by_client, collect
+from tffcl.aggregators.collect import by_client, collect, plain_containers
 from tffcl.aggregators.contract import traits
 from tffcl.clients.client_state import bytes_of
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError, one_line
 from tffcl.rounds import shards
-from tffcl.rounds.composer import Round, plain_containers
+from tffcl.rounds.composer import Round
 from tffcl.rounds.server import Replacing
 from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory

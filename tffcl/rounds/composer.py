@@ -21,7 +21,7 @@ import tensorflow_federated as tff
 from google.protobuf.message import DecodeError
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.aggregators.collect import CollectFactory, collect, fields_of, first_value, specs_of
+from tffcl.aggregators.collect import CollectFactory, collect, fields_of, first_value, plain_containers, specs_of
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.aggregators.soft_mean import SoftMeanFactory
@@ -488,13 +488,3 @@ def _of_type(value, kind: tff.Type):
 def _zip(fields: Mapping):
     """Puts federated values by name together; of nothing, an empty value at the server."""
     return tff.federated_zip(collections.OrderedDict(fields)) if fields else tff.federated_value((), tff.SERVER)
-
-
-def plain_containers(value):
-    """Returns a value of TFF's with mappings for named tuples and attrs objects, as checkpoints hold it."""
-    names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
-    if names:
-        return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
-    if isinstance(value, Mapping):
-        return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
-    return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value

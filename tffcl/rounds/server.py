@@ -10,9 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import pad_rows
-from tffcl.aggregators.collect import stacked
+from tffcl.aggregators.collect import plain_containers, stacked
 from tffcl.models.graph_function import converted
-from tffcl.rounds.composer import Server, plain_containers
+from tffcl.rounds.composer import Server
 
 
 def models_type(size: int, rows: int | None = None) -> tff.TensorType:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.aggregators.collect import by_client
+from tffcl.aggregators.collect import by_client, plain_containers
 from tffcl.client_work.client_work import KEPT, OPTIMIZER
 from tffcl.clients.client_examples import inputs_of
 from tffcl.clients.client_state import KeptStates
@@ -17,7 +17,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import Diverged
 from tffcl.rounds import blocks, privacy_releases
-from tffcl.rounds.composer import Round, plain_containers
+from tffcl.rounds.composer import Round
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 
