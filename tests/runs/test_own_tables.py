@@ -112,7 +112,9 @@ def test_what_standardises_features_is_a_release_of_a_private_run(noise, tmp_pat
     private = tffcl.algorithms.build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=2.0))
     protocol = {**PROTOCOL, "clients_per_round": 6}
     if noise is None:
-        with pytest.raises(UserError, match="no noise on what features are standardised by; bounds and a noise_mult"):
+        with pytest.raises(
+            UserError, match="no noise is counted on what features are standardised by; bounds and a noise_mult"
+        ):
             tffcl.train(
                 private, clients, out=tmp_path / "budget", privacy=tffcl.PrivacySettings(epsilon=9.0), **protocol
             )

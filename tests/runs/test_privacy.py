@@ -156,7 +156,7 @@ def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
     assert told["epsilon"] is None and told["open_releases"] == 1 and told["noised_epsilon"] == rounds
     assert privacy_notes(told)[0].startswith("not private: 1 release came without noise")
     assert ledger_of([Release("the signatures", 0, 100, 100)]).summary() is None and privacy_notes(None) == []
-    with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
+    with pytest.raises(UserError, match="privacy.epsilon is 5, and no noise is counted on the signatures"):
         ledger_of([Release("the signatures", 0, 100, 100)], epsilon=5)
 
 
@@ -361,9 +361,7 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
     foreign = tff.learning.dp_aggregator(0.5, 100.0)  # whose noise no ledger knows
     for aggregation in (None, tffcl.aggregation("dp", noise_multiplier=0), foreign):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
-        with pytest.raises(
-            UserError, match="privacy.epsilon is 5, and there is no noise on the upload 'update' that is counted; an"
-        ):
+        with pytest.raises(UserError, match="privacy.epsilon is 5, and no noise is counted on the upload 'update'; an"):
             tffcl.train(
                 method,
                 population,

@@ -182,7 +182,7 @@ def test_the_ledger_counts_signatures_and_rounds(model, population, tmp_path, si
 def test_an_open_signature_meets_no_budget(model, population, tmp_path):
     how = ComposedParameters(signature="label_histogram", num_clusters=2)
     method = build_composed(model, TRAINING, how, aggregation=tffcl.aggregation("dp"))
-    with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
+    with pytest.raises(UserError, match="privacy.epsilon is 5, and no noise is counted on the signatures"):
         tffcl.train(
             method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(epsilon=5)
         )

@@ -349,7 +349,7 @@ class Ledger:
                 "the signature"
             )
             raise UserError(
-                f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what} that is counted; "
+                f"privacy.epsilon is {self.budget:g}, and no noise is counted on {release.what}; "
                 f"{release.cure or (signatures if release.once else rounds)}",
                 table="privacy",
                 key="epsilon",
