@@ -245,7 +245,8 @@ def _prepared(
     ledger = Ledger(protocol.privacy, clients)
     if protocol.privacy.epsilon or protocol.privacy.delta:
         warn_of_delta(ledger, clients)
-    # Who is drawn again need not train again: the run may end before, and a cluster of too few waits.
+    # Who is drawn again need not train again: the run may end before, and a cluster of too few waits. Whether one may
+    # is asked in any case: one that cannot be built is refused by that, before anything is written.
     may_end = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
     tests_each_round = checks.may_wait(method) or may_end
     last = min(protocol.rounds, until)
