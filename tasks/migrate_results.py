@@ -43,7 +43,24 @@ def small_rounds(results: pathlib.Path):
         write_small_numbers(file, read_table(file, ["round"]))
 
 
-STEPS = (all_settings, small_json, small_rounds)
+def few_deciles(results: pathlib.Path):
+    """Deciles are those of the clients' test accuracies and metrics, by cluster and after local training."""
+    for name in ("summary.json", "newcomers.json"):
+        for file in sorted(results.rglob(name)):
+            found = read_json(file)
+            _drop_deciles(found, everywhere=name == "newcomers.json")
+            write_small_json(file, found)
+
+
+def _drop_deciles(found: dict, everywhere: bool):
+    if everywhere:
+        found.pop("deciles", None)
+    for key, value in found.items():
+        if isinstance(value, dict):
+            _drop_deciles(value, everywhere or key in ("participants", "all", "validation"))
+
+
+STEPS = (all_settings, small_json, small_rounds, few_deciles)
 
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "results"

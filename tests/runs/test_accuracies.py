@@ -119,6 +119,7 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
         summary["cluster"]["deciles"],
         np.quantile(clients["cluster_accuracy"], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
     )
+    assert "deciles" in summary["local"] and "deciles" not in found and "deciles" not in summary["local"]["all"]
 
 
 def test_who_trained_and_was_not_tested_since_does_not_count_with_the_untrained_model():

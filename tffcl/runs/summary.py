@@ -31,12 +31,12 @@ def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
 
     Returns:
       `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean
-      (from ddof 1; None for one client), `worst_decile`, the mean over the tenth of the clients (rounded up) that have
-      it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has a value.
+      (from ddof 1; None for one client), and `worst_decile`, the mean over the tenth of the clients (rounded up) that
+      have it worst; None where no client has a value.
     """
     known = np.sort(values[np.isfinite(values)])
     if not known.size:
-        return dict.fromkeys(("mean", "std", "variance", "worst_decile", "deciles", "stderr"))
+        return dict.fromkeys(("mean", "std", "variance", "worst_decile", "stderr"))
     tenth = -(-len(known) // 10)
     worst = known[:tenth] if better == UP else known[-tenth:]
     return {
@@ -45,8 +45,14 @@ def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
         "variance": float(known.var()),
         "worst_decile": float(worst.mean()),
         "stderr": float(known.std(ddof=1) / np.sqrt(known.size)) if known.size > 1 else None,
-        "deciles": np.quantile(known, np.arange(1, 10) / 10).tolist(),
     }
+
+
+def spread_and_deciles(values: np.ndarray, better: str = UP) -> dict:
+    """As `spread`, with `deciles`: values below which 10, 20, ... 90 % of the clients are; None where none has one."""
+    known = values[np.isfinite(values)]
+    deciles = np.quantile(known, np.arange(1, 10) / 10).tolist() if known.size else None
+    return {**spread(values, better), "deciles": deciles}
 
 
 def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
@@ -203,7 +209,7 @@ def summarize(
     unknown = {} if views.known is None else {"unknown": int(np.sum(~views.known_or_all))}
     clustering, training, evaluation = (float(value) for value in totals.seconds)
     numbers, counts = cluster_numbers(population, views), accuracy["labels"]
-    cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
+    cluster = {**spread_and_deciles(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
     return {
         **about,
         "notes": [
@@ -216,7 +222,11 @@ def summarize(
         **({"label_names": list(population.label_names)} if population.label_names else {}),
         "accuracy": {
             "cluster": {**cluster, "participants": participation(accuracy, totals, counts)},
-            "local": {**spread(local), "share": totals.share_trained, "all": spread(local_of_all(accuracy, totals))},
+            "local": {
+                **spread_and_deciles(local),
+                "share": totals.share_trained,
+                "all": spread(local_of_all(accuracy, totals)),
+            },
             "global": {"mean": accuracy["global"], **whole},
         },
         **({"metrics": _metrics(accuracy, totals)} if accuracy["metrics"] else {}),
@@ -298,8 +308,8 @@ def _metrics(accuracy: Mapping, totals: Totals) -> dict:
     return {
         name: {
             "better": better_of(name),
-            "cluster": spread(found["cluster"], better_of(name)),
-            "local": spread(totals.local_metrics[:, place], better_of(name)),
+            "cluster": spread_and_deciles(found["cluster"], better_of(name)),
+            "local": spread_and_deciles(totals.local_metrics[:, place], better_of(name)),
             "global": {"mean": found["global"]},
             "clusters": {
                 str(cluster): value if np.isfinite(value) else None for cluster, value in found["clusters"].items()
