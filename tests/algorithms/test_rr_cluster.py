@@ -176,7 +176,7 @@ def turned_digits(seed: int) -> Population:
 
 @pytest.mark.slow
 def test_with_clusters_of_three_clients_a_round_private_clusters_become_usable(tff_worker, tmp_path):
-    """At epsilon 5.7 and twelve clients a round one or two of IFCA's models are left, more that have a least size."""
+    """At epsilon 5.2 and twelve clients a round one or two of IFCA's models are left, more that have a least size."""
     found = {}
     for seed in range(2):
         population = turned_digits(seed)
@@ -192,11 +192,11 @@ def test_with_clusters_of_three_clients_a_round_private_clusters_become_usable(t
         }
         for name, method in methods.items():
             run = tffcl.train(
-                method, population, rounds=40, clients_per_round=12, sampling="poisson", seed=seed,
-                out=tmp_path / f"{name}-{seed}", evaluate_every=40, show_progress=False,
+                method, population, rounds=30, clients_per_round=12, sampling="poisson", seed=seed,
+                out=tmp_path / f"{name}-{seed}", evaluate_every=30, show_progress=False,
                 privacy=tffcl.PrivacySettings(delta=0.0009),
             )  # fmt: skip
-            assert run.summary["privacy"]["epsilon"] == pytest.approx(5.687, abs=0.001)
+            assert run.summary["privacy"]["epsilon"] == pytest.approx(5.196, abs=0.001)
             found.setdefault(name, []).append(run.summary["accuracy"]["cluster"]["mean"])
             found.setdefault(f"{name} ari", []).append(run.summary["clusters"]["ari"])
     print(found)

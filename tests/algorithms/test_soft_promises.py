@@ -51,8 +51,8 @@ def test_fedrc_parts_clients_by_what_labels_mean_and_not_by_which_they_have(digi
         model = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=seed)
         for name, method in build(model, seed).items():
             run = tffcl.train(
-                method, population, rounds=40, clients_per_round=CLIENTS, seed=seed, out=tmp_path / f"{name}-{seed}",
-                evaluate_every=40, show_progress=False,
+                method, population, rounds=25, clients_per_round=CLIENTS, seed=seed, out=tmp_path / f"{name}-{seed}",
+                evaluate_every=25, show_progress=False,
             )  # fmt: skip
             found.setdefault(name, []).append(run.summary["accuracy"]["cluster"]["mean"])
             rand.setdefault(name, []).append(run.summary["clusters"]["ari"])
@@ -90,7 +90,7 @@ def test_fedem_serves_clients_that_are_mixtures_of_two_rotations_better_than_ifc
             build_fedem(model, local, FedEMParameters(num_clusters=2), seed=0),
         ):
             run = tffcl.train(
-                method, population, rounds=60, clients_per_round=10, evaluate_every=60,
+                method, population, rounds=40, clients_per_round=10, evaluate_every=40,
                 out=tmp_path / f"{method.name}-{rate}", show_progress=False,
             )  # fmt: skip
             by, tested = (run.summary[each]["cluster"]["mean"] for each in ("validation", "accuracy"))

@@ -146,15 +146,14 @@ def test_a_mistake_is_found(built_by, clients, formed_once, mistaken, check):
 @pytest.mark.parametrize(
     "method, statistics",
     [
-        *(("fedavg", "fedbn"), ("pacfl", "local"), ("ditto", "local"), ("lg_fedavg", "global"), ("flis_dc", "fedbn")),
-        ("stocfl", "global"),
+        *(("pacfl", "local"), ("ditto", "local"), ("lg_fedavg", "global"), ("flis_dc", "fedbn"), ("stocfl", "global")),
     ],
 )
 def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(
     method, statistics, data_dir, clients, two_workers
 ):
-    """Of each kind of method one: one model, groups once, a choice among models, what clients keep, joint clusters and
-    two models a client."""
+    """Of each kind of method one: groups once, two models a client, what clients keep, a choice among models, and joint
+    clusters; one model for all is in tests/models/test_own_statistics.py."""
     settings = configured(method)
     data = build.load_data(settings, data_dir)
     tf.keras.utils.set_random_seed(1)

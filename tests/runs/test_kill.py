@@ -15,7 +15,7 @@ import uuid
 import pytest
 
 SETTINGS = {
-    "train": {"rounds": 6, "clients_per_round": 6, "local_epochs": 1},
+    "train": {"rounds": 4, "clients_per_round": 6, "local_epochs": 1},
     "partition": {"clients": 12},
     "model": {"hidden": 8},
     "evaluation": {"every": 2},

@@ -218,10 +218,10 @@ def test_one_line_when_no_worker_is_left(processes, capfd):
 def run_command(out, workers, *more):
     return [
         sys.executable,
-        *"-m tffcl run demo_digits --algorithm pacfl --rounds 24 --out".split(),
+        *"-m tffcl run demo_digits --algorithm pacfl --rounds 15 --out".split(),
         str(out),
         "--set",
-        "checkpoint.every=3",
+        "checkpoint.every=2",
         "--workers",
         workers,
         "--worker-timeout",
@@ -237,7 +237,7 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     out = tmp_path / "out"
     command = run_command(out, f"{first.target},{second.target}")
     run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    for victim, after in ((first, 3), (second, 8)):
+    for victim, after in ((first, 2), (second, 5)):
         while rounds_written(out) < after and run.poll() is None:
             time.sleep(0.02)
         victim.stop()
@@ -247,16 +247,16 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     assert last.startswith("tffcl: no worker is left") and "are saved" in last
     assert "Traceback" not in error
     done = rounds_written(out)
-    assert 8 <= done < 24
+    assert 5 <= done < 15
     third, fourth = processes.start(2)
     again = subprocess.run(
         run_command(out, f"{third.target},{fourth.target}", "--resume"), capture_output=True, text=True
     )
     assert again.returncode == 0, again.stderr
     alone = tmp_path / "alone"
-    assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "24", "--out", str(alone)]) == 0
+    assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "15", "--out", str(alone)]) == 0
     summaries = [json.loads((each / "summary.json").read_text()) for each in (out, alone)]
-    assert rounds_written(out) == 24
+    assert rounds_written(out) == 15
     assert summaries[0]["clusters"] == summaries[1]["clusters"]
     assert summaries[0]["accuracy"]["cluster"]["mean"] == pytest.approx(
         summaries[1]["accuracy"]["cluster"]["mean"], abs=0.01
