@@ -176,6 +176,7 @@ def of_tffs_distributed_privacy():
 @pytest.mark.parametrize(
     "build, aggregation, message",
     [
+        (build_ifca, tff.aggregators.UnweightedMeanFactory, "is unweighted, so that in each of 2 clusters"),
         (build_fedavg, of_whole_numbers, "aggregation MeanFactory cannot aggregate float32.*must either be an integer"),
         (build_fednova, lambda: tff.aggregators.MeanFactory(tff.aggregators.SecureSumFactory(1.0)), "upload 'steps'"),
         pytest.param(build_fedavg, of_tffs_distributed_privacy, "nested deeper", marks=pytest.mark.slow),

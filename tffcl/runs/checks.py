@@ -183,11 +183,9 @@ def may_wait(method: Method) -> bool:
     """Whether clients of a round may wait, untrained, since too few of their cluster are in it."""
     if method.options.get("aggregation", method) is None:  # the plain mean waits for nobody
         return False
-    try:
-        needed = method.exports().members_needed
-    except UserError:  # it cannot be deployed
+    if type(method).exports is Method.exports:  # it does not say what can be deployed
         return False
-    return needed() > 1  # an aggregation that cannot be is refused now, before anything is written
+    return method.exports().members_needed() > 1  # an aggregation that cannot be is refused now
 
 
 def check_own(method: Method, state):
