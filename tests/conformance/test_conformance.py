@@ -145,7 +145,7 @@ def test_a_mistake_is_found(built_by, clients, formed_once, mistaken, check):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method, statistics",
-    [*(("pacfl", "local"), ("ditto", "local"), ("lg_fedavg", "global"), ("flis_dc", "fedbn"), ("stocfl", "global"))],
+    [("pacfl", "local"), ("ditto", "local"), ("lg_fedavg", "global"), ("flis_dc", "fedbn"), ("stocfl", "global")],
 )
 def test_a_method_conforms_with_a_model_that_has_statistics_and_dropout(
     method, statistics, data_dir, clients, two_workers
