@@ -6,6 +6,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformMeanFactory, keyed_factory
 from tffcl.errors import UserError
+from tffcl.validation import tell_once
 
 STRUCT = collections.OrderedDict(a=np.float32, b=tff.TensorType(np.float32, [2]))
 FLOAT = tff.TensorType(np.float32)
@@ -171,6 +172,17 @@ class TestExecution:
                 UserError, match=f"{type(factory).__name__} is unweighted, so that in each of 2 clusters"
             ):
                 ClusteredMeanFactory(2, factory).create(row, FLOAT)
+
+    def test_that_bounds_which_adapt_sink_in_clusters_is_told(self, capsys):
+        row = keyed(tff.TensorType(np.float32, [2]))
+        tell_once.cache_clear()
+        for count, norm in ((1, tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.8, 0.2)), (2, 1.0)):
+            ClusteredMeanFactory(count, tff.aggregators.clipping_factory(norm, tff.aggregators.MeanFactory())).create(
+                row, FLOAT
+            )
+        assert not capsys.readouterr().err
+        ClusteredMeanFactory(2, tff.learning.robust_aggregator()).create(row, FLOAT)
+        assert "if one is a clip or a bound that adapts, give a fixed one" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         "mean", [tff.aggregators.MeanFactory(), UniformMeanFactory()], ids=["by weights", "uniform"]

@@ -12,6 +12,7 @@ from tffcl.aggregators.contract import FactoryTraits, key_by_attributes, traits
 from tffcl.aggregators.per_cluster import aggregation_process, by_row, counting_alike
 from tffcl.errors import UserError, one_line
 from tffcl.models.graph_function import traced_once
+from tffcl.validation import tell_once
 
 
 class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -33,9 +34,9 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
     zero weight where it is not a member. That hides the key from the server if the inner process hides the summands,
     and it costs `num_clusters` uploads instead of one. Differential privacy: an inner DP factory's `clients_per_round`
     is the expected number of clients **per cluster**; adaptive clipping and zeroing see the zeros of non-members and
-    drift to 0, so give a fixed clip. An unweighted inner factory ignores the weights; with more than one cluster it may
-    not count the clients, as `tff.aggregators.UnweightedMeanFactory` does, since those of the other clusters are among
-    them.
+    drift to 0, which is told once, so give a fixed clip. An unweighted inner factory ignores the weights; with more
+    than one cluster it may not count the clients, as `tff.aggregators.UnweightedMeanFactory` does, since those of the
+    other clusters are among them.
 
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
     and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
@@ -362,6 +363,11 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
         raise UserError(f"aggregation {kind} cannot aggregate {member_type}: {one_line(error)}") from error
     if not weighted and num_clusters > 1:
         _check_counts_nobody(inner_factory, inner, num_clusters)
+    if num_clusters > 1 and "float" in str(inner.initialize.type_signature.result):
+        tell_once(
+            f"aggregation {type(inner_factory).__name__} keeps numbers from round to round: if one is a clip or a "
+            "bound that adapts, give a fixed one, since it sinks where clients of other clusters are zeros to it"
+        )
 
     def build_mask(cluster):
         @tff.tensorflow.computation(value_type, weight_type)
