@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_model_optimization.python.core.internal import tensor_encoding as te
 
 import tffcl
 from tests.runtime.processes import Processes
@@ -17,6 +18,7 @@ from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.clients.simulation_context import simulating
+from tffcl.errors import UserError
 from tffcl.export import deployment_forms
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.lab.tasks import build, resolve
@@ -88,6 +90,30 @@ def test_every_rule_can_be_cut_into_blocks(tff_worker, model, label):
     has no such form."""
     partial = blocks.BlockForm(round_of(model, label)).sharded_block.type_signature.result["partial"]
     assert partial.placement is tff.SERVER, label
+
+
+def test_an_aggregation_whose_server_draws_is_not_cut(tff_worker, population):
+    """A rotation of tensor_encoding's: what clients turn by one draw, the end of a cut round would turn back by
+    another. Its rounding draws on clients alone, and an export tells that, too."""
+    keras = tf.keras.Sequential([tf.keras.layers.Input([3]), tf.keras.layers.Dense(2)])
+    spec = {"x": tf.TensorSpec([None, 3]), "y": tf.TensorSpec([None], tf.int32)}
+    model = tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
+    rotated, rounded = te.encoders.hadamard_quantization(8), te.encoders.uniform_quantization(8)
+
+    def composed(encoder):
+        inner = tff.aggregators.EncodedSumFactory(functools.partial(te.encoders.as_gather_encoder, encoder))
+        mean = tff.aggregators.MeanFactory(inner, no_nan_division=True)
+        return build_clustered_training(model, TRAINING, aggregation=mean).round_for(1)
+
+    with pytest.raises(UserError, match=r"can't be taken in parts \(its server draws numbers"):
+        blocks.block_form(composed(rotated)).sums  # noqa: B018
+    with simulating(shards=1):
+        models = {"models": model.initial[None]}
+        assert blocks.plan(composed(rotated), cohort_of(population, [0, 1], 1), models) == blocks.Plan()
+    with pytest.raises(ValueError, match="prepare draws numbers that update would draw anew"):
+        deployment_forms.build_form("map_reduce", composed(rotated).deployed)
+    deployed = composed(rounded).deployed
+    assert deployment_forms.draws_noise(deployed) and deployment_forms.build_form("map_reduce", deployed)
 
 
 def test_what_is_loaded_of_a_run_has_fresh_noise_and_nobody_malicious(tff_worker):

@@ -13,6 +13,7 @@ from tensorflow_federated.proto.v0 import computation_pb2, executor_pb2
 
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.errors import UserError
+from tffcl.rounds.shards import draws
 
 _MAP_REDUCE = (
     "prepare", "work", "zero", "accumulate", "merge", "report", "secure_sum_bitwidth", "secure_sum_max_input",
@@ -22,7 +23,7 @@ _DISTRIBUTE_AGGREGATE = (
     "server_prepare", "server_to_client_broadcast", "client_work", "client_to_server_aggregation", "server_result",
 )  # fmt: skip
 # what noise and rounding without a seed take
-_DRAWN_ANEW = re.compile(rb"(?<!Stateless)Random(StandardNormal|UniformInt)")
+_DRAWN_ANEW = re.compile(rb"(?<!Stateless)Random(StandardNormal|Uniform)")
 PARTS = {"map_reduce": _MAP_REDUCE, "distribute_aggregate": _DISTRIBUTE_AGGREGATE}
 
 
@@ -86,7 +87,10 @@ def build_form(kind: str, computation: tff.Computation):
     """Returns the deployment form of a computation, by a name in `PARTS`; raises what TFF raises if there is none."""
     mapreduce = tff.backends.mapreduce
     if kind == "map_reduce":
-        return mapreduce.get_map_reduce_form_for_computation(computation)
+        form = mapreduce.get_map_reduce_form_for_computation(computation)
+        if draws(form.prepare):  # as by what clients turn and update turns back
+            raise ValueError("prepare draws numbers that update would draw anew")
+        return form
     return mapreduce.get_distribute_aggregate_form_for_computation(computation)
 
 

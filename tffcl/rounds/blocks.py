@@ -203,11 +203,14 @@ class BlockForm:
             return tff.federated_zip(moved), tff.federated_zip(outputs)
 
         try:
-            return tff.backends.mapreduce.get_map_reduce_form_for_computation(aggregate, shards.AS_IT_IS)
+            form = tff.backends.mapreduce.get_map_reduce_form_for_computation(aggregate, shards.AS_IT_IS)
+            if shards.draws(form.prepare):
+                raise ValueError("its server draws numbers that every part, and the end, would draw anew")
+            return form
         except (TypeError, ValueError) as error:
             raise UserError(
-                "the clients of a round do not fit into memory together, and this aggregation can't be taken in parts "
-                f"({one_line(error)}); fewer clients_per_round or more memory would do"
+                f"this aggregation can't be taken in parts ({one_line(error)}), as clients of several workers, or too "
+                "many for memory, are; one worker, fewer clients_per_round or more memory would do"
             ) from None
 
     @property

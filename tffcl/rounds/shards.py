@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.clients.simulation_context import current
+from tffcl.models.graph_function import drawing_nodes
 
 # Clients of so few examples, on average, are put into shards: what the runtime spends on each of them is much of what
 # they take. How many are in one depends on no machine, since that decides how sums are ordered.
@@ -172,6 +173,19 @@ def _graph_of(computation: tff.Computation):
     proto, definition = tff.framework.serialize_computation(computation).tensorflow, tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(definition)
     return proto, definition
+
+
+def draws(computation: tff.Computation) -> bool:
+    """Whether what a TensorFlow computation of TFF's gives comes of numbers that it draws anew each time."""
+    proto, definition = _graph_of(computation)
+    inputs = {node.name: node.input for node in definition.node}
+    needed, waiting = set(), [*_names(proto.result)]
+    while waiting:
+        name = waiting.pop().lstrip("^").split(":")[0]
+        waiting += [] if name in needed else inputs[name]
+        needed.add(name)
+    nodes = [node for node in definition.node if node.name in needed]
+    return bool(drawing_nodes(tf.compat.v1.GraphDef(node=nodes, library=definition.library)))
 
 
 def in_process(computation: tff.Computation) -> Callable:
