@@ -15,6 +15,7 @@ from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
+from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg
@@ -177,6 +178,7 @@ def of_tffs_distributed_privacy():
     "build, aggregation, message",
     [
         (build_ifca, tff.aggregators.UnweightedMeanFactory, "is unweighted, so that in each of 2 clusters"),
+        (build_flux, tff.aggregators.UnweightedMeanFactory, "is unweighted, so that in each of 2 clusters"),
         (build_fedavg, of_whole_numbers, "aggregation MeanFactory cannot aggregate float32.*must either be an integer"),
         (build_fednova, lambda: tff.aggregators.MeanFactory(tff.aggregators.SecureSumFactory(1.0)), "upload 'steps'"),
         pytest.param(build_fedavg, of_tffs_distributed_privacy, "nested deeper", marks=pytest.mark.slow),

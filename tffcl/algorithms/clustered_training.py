@@ -261,7 +261,7 @@ class ClusteredTraining:
         summed = summed_form(self.round) if self.round else None
         return Exports(
             build_for, server_values=self.broadcast, summed=summed, build_for=build_for,
-            members_needed=lambda: self.round_for(1).members_needed, **more,
+            members_needed=lambda: self.round_for(2).members_needed, **more,  # what several clusters cannot is told now
         )  # fmt: skip
 
     def first_models(self, count: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Method, method_builder
+from tffcl.algorithms.method import ClusteredState, Exports, Method, method_builder
 from tffcl.algorithms.training_parameters import FedProxParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.newcomers import check_newcomers, extended
@@ -26,6 +26,9 @@ class OneModel(EngineMethod):
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
         check_newcomers(state, newcomers)
         return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
+
+    def exports(self) -> Exports:
+        return dataclasses.replace(super().exports(), members_needed=lambda: self.engine.round_for(1).members_needed)
 
 
 Given = ParamSpec("Given")
