@@ -288,7 +288,7 @@ class Population(Shown):
         Args:
           train: Training examples by client, `(x, y)` or `{"x": ..., "y": ...}`, in batches or not;
             `train.preprocess(...)` puts others in this form.
-          test: Test examples by client; None for none.
+          test: Test examples by client; None for none. Clients that have no training examples are passed over.
           clients: Only these; the others are not read.
           lazy: Whether examples are read when they are needed, the same each time, so that the clients of a round and
             some 256 MB of the last ones are in memory. Of up to 10,000 clients each is read once at first, to be
