@@ -92,6 +92,7 @@ def test_every_rule_can_be_cut_into_blocks(tff_worker, model, label):
     assert partial.placement is tff.SERVER, label
 
 
+@pytest.mark.slow
 def test_an_aggregation_whose_server_draws_is_not_cut(tff_worker, population):
     """A rotation of tensor_encoding's: what clients turn by one draw, the end of a cut round would turn back by
     another. Its rounding draws on clients alone, and an export tells that, too."""
