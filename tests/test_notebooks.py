@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 # What is replaced in a notebook, by what: rounds that its groups do not depend on, seeds, and cases like another one.
 FEWER = (
+    ("clinics", 'sweep", seeds=[0, 1], **protocol', 'sweep", seeds=[0, 1], **protocol | {"rounds": 5}'),
     ("first_steps", "seeds=range(5)", "seeds=range(2)"),
     ("own_data", "rounds=10", "rounds=4"),
     ("private", "(0.01, 0.03, 0.1, 0.3, 1.0)", "(0.01, 1.0)"),

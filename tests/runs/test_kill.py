@@ -41,12 +41,12 @@ measure = "cluster"
 published = {digits = "none"}
 """
 WORK = {
-    "ditto": ["run", "demo_digits", "--algorithm", "ditto", "--shards=2"],
     "flt": [
         "run",
         "demo_digits",
         "--algorithm",
         "flt",
+        "--shards=2",
         *(f"--set=algorithms.flt.{key}={value}" for key, value in FLT.items()),
     ],
     "search": [  # fmt: skip
@@ -66,9 +66,9 @@ WORK = {
     ],
     "study": ["study", "own_study.toml"],
 }
-# Runs that group once, with files of an encoder, and whose clients keep models; and several runs, which a search has
-# as a sweep and a comparison have them. Another run that keeps models is killed in test_stocfl_runs.
-MOMENTS = {"ditto": 1, "flt": 1, "search": 1, "study": 1}
+# A run that groups once, with files of an encoder; and several runs, which a search has as a sweep and a comparison
+# have them. One whose clients keep models is killed in test_stocfl_runs.
+MOMENTS = {"flt": 1, "search": 1, "study": 1}
 
 # Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells
 # how often it did.
