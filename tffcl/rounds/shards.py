@@ -175,17 +175,16 @@ def _graph_of(computation: tff.Computation):
     return proto, definition
 
 
+def _pruned(proto, definition):
+    """What of a computation's graph decides what it gives, as a function of TensorFlow."""
+    whole = tf.compat.v1.wrap_function(functools.partial(tf.graph_util.import_graph_def, definition, name=""), [])
+    given, taken = ([*map(whole.graph.get_tensor_by_name, _names(each))] for each in (proto.parameter, proto.result))
+    return whole.prune(given, taken)
+
+
 def draws(computation: tff.Computation) -> bool:
     """Whether what a TensorFlow computation of TFF's gives comes of numbers that it draws anew each time."""
-    proto, definition = _graph_of(computation)
-    inputs = {node.name: node.input for node in definition.node}
-    needed, waiting = set(), [*_names(proto.result)]
-    while waiting:
-        name = waiting.pop().lstrip("^").split(":")[0]
-        waiting += [] if name in needed else inputs[name]
-        needed.add(name)
-    nodes = [node for node in definition.node if node.name in needed]
-    return bool(drawing_nodes(tf.compat.v1.GraphDef(node=nodes, library=definition.library)))
+    return bool(drawing_nodes(_pruned(*_graph_of(computation)).graph.as_graph_def()))
 
 
 def in_process(computation: tff.Computation) -> Callable:
@@ -194,10 +193,7 @@ def in_process(computation: tff.Computation) -> Callable:
     kind, (proto, definition) = computation.type_signature, _graph_of(computation)
     if proto.initialize_op:
         return computation
-    whole = tf.compat.v1.wrap_function(functools.partial(tf.graph_util.import_graph_def, definition, name=""), [])
-    given, taken = ([*map(whole.graph.get_tensor_by_name, _names(each))] for each in (proto.parameter, proto.result))
-    call = whole.prune(given, taken)
-    leaves = _leaves(kind.parameter)
+    call, leaves = _pruned(proto, definition), _leaves(kind.parameter)
 
     def compute(*arguments):
         if len(arguments) > 1:
