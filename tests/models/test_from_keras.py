@@ -471,6 +471,10 @@ class OwnStep(tf.keras.Sequential):
             lambda: tffcl.FlatModel.from_functional(own_data.keras_perceptron()),
             "functional is of Sequential; it must be a tff.learning",
         ),
+        (
+            lambda: tffcl.FlatModel.from_functional(own_data.functional(), CROSS_ENTROPY),
+            "name is of SparseCategoricalCrossentropy; it must be a text; the loss is the functional model's own",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
@@ -479,14 +483,16 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("names, message", [
-    ((), "functional has no trainable weights; is it built?"),
-    (("a/kernel", "b/kernel", "a/bias"), "weight_names name the layer a in 2 places; its weights must stand together"),
+@pytest.mark.parametrize("names, kind, message", [
+    ((), np.float32, "functional has no trainable weights; is it built?"),
+    (("a/kernel", "b/kernel", "a/bias"), np.float32,
+     "weight_names name the layer a in 2 places; its weights must stand together"),
+    (("a/kernel", "a/bias"), np.int32, "functional: the trainable weights a/kernel, a/bias are whole numbers, which"),
 ])  # fmt: skip
-def test_a_functional_model_of_which_nothing_is_trained_or_a_layer_is_apart_is_refused(names, message):
+def test_a_functional_model_whose_weights_cannot_be_trained_is_refused(names, kind, message):
     given = own_data.functional()
     wrong = tff.learning.models.FunctionalModel(
-        initial_weights=(tuple(np.zeros(2, np.float32) for _ in names), ()),
+        initial_weights=(tuple(np.zeros(2, kind) for _ in names), ()),
         predict_on_batch_fn=given.predict_on_batch,
         loss_fn=given.loss,
         input_spec=given.input_spec,

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.clients.client_examples import in_order
+from tffcl.display import listed
 from tffcl.errors import UserError, unknown
 from tffcl.models.keras_function import GLOBAL, OWN, STATISTICS, KerasFunction, keras_function
 from tffcl.models.layer_weights import Weight
@@ -53,6 +54,8 @@ def from_functional(
     if not isinstance(functional, tff.learning.models.FunctionalModel):
         kind = type(functional).__name__
         raise UserError(f"functional is of {kind}; it must be a tff.learning.models.FunctionalModel")
+    if not isinstance(name, str):
+        raise UserError(f"name is of {type(name).__name__}; it must be a text; the loss is the functional model's own")
     x, label = _example_specs(functional.input_spec, facts.objective)
     trainable, fixed = functional.initial_weights
     names = weight_names or [f"weight_{number}" for number in range(len(trainable))]
@@ -65,6 +68,11 @@ def from_functional(
             raise UserError(f"weight_names name the layer {layer} in {count} places; its weights must stand together")
 
     kinds = [np.asarray(value).dtype for value in trainable]
+    if whole := [each.name for each, kind in zip(weights, kinds, strict=True) if kind.kind in "iub"]:
+        raise UserError(
+            f"{name}: the trainable weights {listed(whole)} are whole numbers, which have no gradient; give them as "
+            "floats, or among the weights that are not trained"
+        )
 
     def outputs(tensors, features, seed):
         # The vector is float32, whatever the model computes in.
