@@ -34,6 +34,10 @@ from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_a
             "metrics_aggregator is of function; it must su",
         ),
         (
+            {"metrics_aggregator": tff.aggregators.SecureModularSumFactory(2**20)},
+            r"metrics_aggregator cannot sum float32 \(",
+        ),
+        (
             {"server_optimizer_fn": tf.keras.optimizers.SGD},
             "server_optimizer_fn is of .*; it must be one of tff.learning.o",
         ),

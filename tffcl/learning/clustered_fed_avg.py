@@ -1,5 +1,4 @@
-"""Clustered federated averaging as a `tff.learning` process: clients choose among K models, train theirs, and average
-it.
+"""Clustered federated averaging as a `tff.learning` process: clients choose one of K models each, and train it.
 
 The algorithm is IFCA (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging); the round is composed by
 `rounds.composer.compose` as all rounds of this library are.
@@ -142,8 +141,7 @@ def _checked(factory, model: FlatModel, num_clusters: int):
         return ClusteredMeanFactory(num_clusters)
     if isinstance(factory, ClusteredMeanFactory) and factory.num_clusters not in (None, num_clusters):
         raise UserError(
-            f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be the "
-            f"same"
+            f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be equal"
         )
     update = tff.to_type(keyed(np.int32, tff.TensorType(np.float32, [model.size])))
     weight = (np.float32,) if isinstance(factory, tff.aggregators.WeightedAggregationFactory) else ()
@@ -161,6 +159,10 @@ def _summing(factory):
     means, kind = tff.aggregators.UnweightedMeanFactory, tff.aggregators.UnweightedAggregationFactory
     if isinstance(factory, means) or not isinstance(factory, kind):
         raise UserError(f"metrics_aggregator is of {type(factory).__name__}; it must sum, as SumFactory() does")
+    try:
+        factory.create(tff.TensorType(np.float32))
+    except TypeError as error:
+        raise UserError(f"metrics_aggregator cannot sum float32 ({one_line(error)[:100]})") from None
     return factory
 
 
@@ -432,9 +434,7 @@ def check_element_spec(model: FlatModel, element_spec):
         wanted = model.example_spec[key]
         same = given.dtype == wanted.dtype or key == "y" and given.dtype.is_integer
         shapes = [tuple(wanted.shape), (None, *wanted.shape)]
-        if not same or not any(
-            given.shape.rank == len(each) and given.shape.is_compatible_with(each) for each in shapes
-        ):
+        if not same or not any(given.shape.rank == len(s) and given.shape.is_compatible_with(s) for s in shapes):
             raise UserError(
                 f"{key} of element_spec is {given.dtype.name}{given.shape}; the model takes "
                 f"{wanted.dtype.name}{wanted.shape}, or batches of them"
