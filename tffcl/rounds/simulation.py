@@ -103,8 +103,11 @@ def run_round(
         chosen = blocks.plan(composed, cohort, values)
         summed = all(map(composed.has_secure_sums, composed.uploads))
         privacy_releases.release_round(composed.uploads, cohort, summed=summed)
-        run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
-        outcome = run(composed, cohort, values, aggregators, fields, held)
+        if chosen.blocks is None:
+            outcome = _run_whole(composed, cohort, values, aggregators, fields, held)
+        else:
+            keep = functools.partial(_keep, held, composed.work.keeps)
+            outcome = blocks.run_in_blocks(composed, chosen, cohort, values, aggregators, fields, keep)
     rows = dict(outcome.rows)
     reports = rows.pop("report")
     check_finite(reports, cohort)
@@ -140,11 +143,6 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, hel
     values = {name: plain_containers(state[name]) for name in values}
     aggregators = plain_containers(state["aggregators"])
     return blocks.RoundOutput(values, aggregators, rows, outcome.get("results", {}), outcome.get("measurements", {}))
-
-
-def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields, held: dict, chosen: blocks.Plan):
-    keep = functools.partial(_keep, held, tuple(composed.work.keeps))
-    return blocks.run_in_blocks(composed, chosen, cohort, values, aggregators, fields, keep)
 
 
 def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
