@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.oracles import meta_steps, softmax_regression
-from tffcl.algorithms.per_fedavg import MetaSteps, build_adapt, build_meta_sgd
+from tffcl.algorithms.per_fedavg import build_adapt, build_meta_sgd
+from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
 
-HOW = MetaSteps(alpha=0.2, beta=0.1, delta=0.01, gradient="first_order", velocity="outer")
+HOW = PerFedAvgParameters(alpha=0.2, beta=0.1, delta=0.01, gradient="first_order", velocity="outer")
 TRAINING = LocalTraining(epochs=2, batch_size=7, learning_rate=0.5)
 SEED = np.array([3, 4], np.int32)
 

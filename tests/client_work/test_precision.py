@@ -10,7 +10,8 @@ import tffcl
 from tests import own_data
 from tests.short_runs import TRAINING
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.per_fedavg import MetaSteps, build_meta_sgd
+from tffcl.algorithms.per_fedavg import build_meta_sgd
+from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_leaf_cnn, build_mlp, build_resnet9
@@ -56,7 +57,7 @@ def test_a_training_is_the_same_twice_and_close_to_float32s(digits, model):
     build_local_sgd.forget()
     np.testing.assert_array_equal(build_local_sgd(model, BFLOAT16)(*given)[0], first)
     assert 0 < np.linalg.norm(first - exact) < 0.2 * np.linalg.norm(exact - model.initial)
-    how = MetaSteps(alpha=0.1, beta=0.1, delta=0.01, gradient="first_order", velocity="outer")
+    how = PerFedAvgParameters(alpha=0.1, beta=0.1, delta=0.01, gradient="first_order", velocity="outer")
     meta, rounded = (build_meta_sgd(model, each, how)(*given)[0].numpy() for each in (TRAINING, BFLOAT16))
     assert 0 < np.linalg.norm(rounded - meta) < 0.2 * np.linalg.norm(meta - model.initial)
 

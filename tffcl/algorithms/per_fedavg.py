@@ -1,7 +1,6 @@
 """Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good
 model."""
 
-import dataclasses
 import functools
 
 import tensorflow as tf
@@ -27,25 +26,6 @@ from tffcl.trace_cache import built_once
 _AT_A_TIME = 100  # examples whose activations are in memory when a gradient over all of them is summed up
 
 
-@dataclasses.dataclass(frozen=True)
-class MetaSteps:
-    """How a meta-step is taken, symbols as in Fallah et al. 2020.
-
-    Attributes:
-      alpha: α, of the step that adapts.
-      beta: β, of the step that is kept.
-      delta: δ, of the difference of gradients that stands for a Hessian times a vector.
-      gradient: A name in `GRADIENTS`.
-      velocity: A name in `VELOCITIES`: whether momentum is of the outer steps, or of both steps together.
-    """
-
-    alpha: float
-    beta: float
-    delta: float
-    gradient: str
-    velocity: str
-
-
 def _build_gradient(model: FlatModel, weight_decay: float):
     """Builds `(vector, features, y, seed) -> (gradient float32[P], loss, statistics)` at a point; the loss is without
     the decay."""
@@ -61,9 +41,10 @@ def _build_gradient(model: FlatModel, weight_decay: float):
     return gradient
 
 
-def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
+def _build_step(model: FlatModel, gradient, how: PerFedAvgParameters, training: LocalTraining):
     """Builds `(vector, velocity, batches, seeds) -> (vector, velocity, loss)`, one meta-step; a batch is `(features,
     y)`. Statistics are renewed by the forward pass of the second gradient."""
+    momentum, beta = training.momentum, training.learning_rate if how.beta is None else how.beta
 
     def step(vector, velocity, batches, seeds):
         first, *_ = gradient(vector, *batches[0], seeds[0])
@@ -77,13 +58,13 @@ def _build_step(model: FlatModel, gradient, how: MetaSteps, momentum: float):
             )
             slope -= how.alpha / (2 * how.delta) * (above - below)
         velocity = momentum * velocity + slope
-        return model.after_step(vector - how.beta * velocity, statistics), velocity, loss
+        return model.after_step(vector - beta * velocity, statistics), velocity, loss
 
     return step
 
 
 @built_once
-def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
+def build_meta_sgd(model: FlatModel, training: LocalTraining, how: PerFedAvgParameters):
     """Builds the client's training of a start for adaptation (Fallah et al. 2020, arXiv:2002.07948, Alg. 1).
 
     With batches B₁, B₂ (and B₃) a step is w⁺ = w - α ∇f(w; B₁), g = ∇f(w⁺; B₂) and w <- w - β g by first
@@ -94,8 +75,8 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     smaller ones, so that it trains too; with fewer examples than that, batches repeat.
 
     Args:
-      training: Epochs, batch size, momentum, weight decay (a part of f); its learning rate is not used.
-      how: The steps.
+      training: Epochs, batch size, momentum, weight decay (a part of f), and β where `how` has none.
+      how: The steps, symbols as there.
 
     Returns:
       A tf.function as `build_local_sgd` returns it; its loss is the mean of f(w⁺; B₂), without the decay,
@@ -109,7 +90,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     if model.own is not None:
         return of_shared(model, build_meta_sgd(model.whole, training, how))
     model, needed = in_precision(model, training.precision), GRADIENTS[how.gradient]
-    step = _build_step(model, _build_gradient(model, training.weight_decay), how, training.momentum)
+    step = _build_step(model, _build_gradient(model, training.weight_decay), how, training)
 
     @traced_once
     def meta_sgd(vector, x, y, seed, centre=None):
@@ -187,10 +168,8 @@ def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerF
     """Builds a round of clustered training whose clients take meta-steps; types as in `build_clustered_round`."""
     p = parameters
     training.require_sgd("Per-FedAvg", *TRAININGS["per_fedavg"].sgd)
-    beta = training.learning_rate if p.beta is None else p.beta
-    steps = MetaSteps(p.alpha, beta, p.delta, p.gradient, p.velocity)
     adapt = build_adapt(model.whole, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
-    work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, steps), adapt=adapt)
+    work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, p), adapt=adapt)
     return compose(
         work, {"update": keyed_factory(aggregation)}, keyed_server(model.size), weighting=WEIGHTINGS[p.weighting]
     )
