@@ -9,7 +9,6 @@ import collections
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -37,7 +36,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
-from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embed, build_embedding
 
 
@@ -125,52 +124,6 @@ def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
     fine_tuning = dataclasses.replace(encoders.fine_tuning, epochs=epochs)
     how = encoders.centres, fine_tuning, encoders.noise
     return build_refining_round(encoders.autoencoder, encoders.example_spec, *how)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class DynamicClustering:
-    """Rounds after which clusters may be formed anew, on a state with `flags`, a `ChangeFlags`.
-
-    Attributes:
-      rounds: `ClusteredTraining` or `RelatedTraining` that asks for flags.
-      form: `(Population, state, round) -> (labels int32 [N], fields of the state)`, signatures and all.
-      carry: `(state, labels, Population) -> fields of the state`: the models of the new clusters, from those of their
-        members.
-      triggers: When.
-      signing: What a client exchanges for a signature.
-    """
-
-    rounds: object
-    form: Callable
-    carry: Callable
-    triggers: Triggers
-    signing: Traffic
-
-    def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
-        """Runs one round; its scalars are the flags that stood and whether clusters were formed anew."""
-        state, metrics = self.rounds.next(state, cohort)
-        if metrics.changed is not None:
-            where = state.index(metrics.client_ids)[metrics.changed]
-            state = dataclasses.replace(state, flags=state.flags.with_changed(where, cohort.seed[1]))
-        standing = int(state.flags.raised.sum())
-        due = self.triggers.due(standing, cohort.seed[1], state.flags.formed_in)
-        if due:
-            state = self._formed(state, cohort.population, cohort.seed[1])
-            metrics = metrics.with_signatures(self.signing * len(state.client_ids))
-        return state, dataclasses.replace(metrics, scalars={"change_flags": standing, "formed_anew": int(due)})
-
-    def _formed(self, state, population: Population, round_number: int):
-        """Lines 24 to 26."""
-        if not np.array_equal(population.client_ids, state.client_ids):
-            raise UserError(
-                "clusters are formed anew by all clients: a round's population must be all that were admitted, "
-                "and here one has left; take no change_flags and no period, or a method with regroup_every"
-            )
-        labels, formed = self.form(population, state, round_number)
-        labels, moved, _ = renumbered(labels, state.assignment)
-        flags = state.flags.formed_anew(moved, population.versions, round_number)
-        carried = self.carry(state, labels, population)
-        return dataclasses.replace(state, assignment=labels, flags=flags, **formed, **carried)
 
 
 def changed_since_signed(state, cohort: Cohort) -> np.ndarray:
@@ -353,8 +306,6 @@ class FLT(Method):
         self._signing = self.joining
         if self._triggers and parameters.refine_epochs:
             self._signing = Traffic.of(signature_transfer(_build_signature(model, anew, encoder, seed)))
-        dynamic = DynamicClustering(self._rounds, self._form_anew, self._carry, self._triggers, self._signing)
-        self._next = (dynamic if self._triggers else self._rounds).next
 
     def check_clients(self, clients: int):
         check_enough(clients, self._parameters.num_clusters)
@@ -366,7 +317,20 @@ class FLT(Method):
         return FLTState(**self._rounds.start(population, labels), **formed, flags=flags)
 
     def next(self, state: FLTState, cohort: Cohort):
-        return self._next(state, cohort)
+        """Runs one round; where clusters may be formed anew, its scalars are the flags that stood and whether they
+        were."""
+        state, metrics = self._rounds.next(state, cohort)
+        if not self._triggers:
+            return state, metrics
+        if metrics.changed is not None:
+            where = state.index(metrics.client_ids)[metrics.changed]
+            state = dataclasses.replace(state, flags=state.flags.with_changed(where, cohort.seed[1]))
+        standing = int(state.flags.raised.sum())
+        due = self._triggers.due(standing, cohort.seed[1], state.flags.formed_in)
+        if due:
+            state = self._formed_anew(state, cohort.population, cohort.seed[1])
+            metrics = metrics.with_signatures(self._signing * len(state.client_ids))
+        return state, dataclasses.replace(metrics, scalars={"change_flags": standing, "formed_anew": int(due)})
 
     def models_for(self, state: FLTState, client_ids):
         return self._rounds.models_for(state, client_ids)
@@ -392,8 +356,17 @@ class FLT(Method):
         labels, formed = self._relations.form(signed["centres"], signed["mask"])
         return labels, {**formed, "encoder": self._encoder, "encoders": encoders}
 
-    def _form_anew(self, population: Population, state: FLTState, round_number: int):
-        return self._form(population, state.encoders, self._parameters.refine_epochs, round_number)
+    def _formed_anew(self, state: FLTState, population: Population, round_number: int) -> FLTState:
+        """Lines 24 to 26; models of disjoint clusters are made of those of their members."""
+        if not np.array_equal(population.client_ids, state.client_ids):
+            raise UserError(
+                "clusters are formed anew by all clients: a round's population must be all that were admitted, "
+                "and here one has left; take no change_flags and no period, or a method with regroup_every"
+            )
+        labels, formed = self._form(population, state.encoders, self._parameters.refine_epochs, round_number)
+        labels, moved, _ = renumbered(labels, state.assignment)
+        formed["flags"] = state.flags.formed_anew(moved, population.versions, round_number)
+        return dataclasses.replace(state, assignment=labels, **formed, **self._carry(state, labels, population))
 
     def _carry(self, state: FLTState, labels, population: Population):
         if self._joint:
