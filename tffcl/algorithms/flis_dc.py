@@ -29,7 +29,7 @@ from tffcl.clustering import vector_distances as inference
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server import Replacing, models_type
+from tffcl.rounds.server import Replacing, all_values, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.predictions import answers_type, build_answer, check_images, num_answers, num_images, related
@@ -102,16 +102,12 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
         upload["value"] = trained
         return ClientResult({"trained": upload}, report)
 
-    def receive(values, client):
-        del client
-        return tf.nest.map_structure(tf.identity, collections.OrderedDict(values))
-
     values = {"models": models_type(model.size), "images": arrays_type(images)}
     work = training_work(model, training, compute, **fields, key=np.int32)
     return compose(
         work,
         {"trained": build_aggregation(model, parameters, images)},
-        Server(values, receive, Replacing("trained"), once=("images",)),
+        Server(values, all_values, Replacing("trained"), once=("images",)),
     )
 
 
