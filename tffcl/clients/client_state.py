@@ -152,7 +152,7 @@ class KeptStates:
 
     @property
     def _bytes_each(self) -> int:
-        return sum(leaf.nbytes for leaf in tf.nest.flatten(self.initial))
+        return bytes_of(self.initial)
 
     def has(self, client_ids) -> np.ndarray:
         """Returns `bool [n]`, who has a value of its own."""
@@ -175,12 +175,9 @@ class KeptStates:
         in_memory = sum(entry.value is not None for entry in entries.values()) * self._bytes_each
         for client, value in zip(client_ids, values, strict=True):
             client = int(client)
-            was = entries.get(client)
-            fits = (
-                was is not None and was.value is not None
-            ) or in_memory + self._bytes_each <= self._store.memory_bytes
-            if fits:
-                in_memory += self._bytes_each * (was is None or was.value is None)
+            held = client in entries and entries[client].value is not None
+            if held or in_memory + self._bytes_each <= self._store.memory_bytes:
+                in_memory += 0 if held else self._bytes_each
                 entries[client] = _Entry(tf.nest.map_structure(np.asarray, value))
             else:
                 entries[client] = _Entry(None, self._store.write(client, value))
