@@ -1,7 +1,7 @@
 """A method composed of a signature, a metric, a grouping and a local training, also where no paper has it.
 
 Clients send the signature before the first round, the server groups them by the metric, and every cluster trains its
-own model: PACFL, FLIS (HC), PCA+kM+HC and FedClust are points of this space, see `presets`.
+own model: PACFL and the other methods of `presets` are points of this space.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Methods that cluster once, before training: signatures, a proximity matrix, a tree of merges or another grouping,
 then the engine.
 
-PACFL, FLIS (HC) and PCA+kM+HC are this with different signatures; see `grouping_in_time` for other times than before
+The methods of `presets` are this with different signatures; see `grouping_in_time` for other times than before
 training.
 """
 
