@@ -123,20 +123,14 @@ def flatten(relatedness: np.ndarray, num_clusters: int | None = None) -> tuple[n
 
 
 def assign_to_nearest(
-    points: np.ndarray,
-    mask: np.ndarray,
-    known: np.ndarray,
-    known_mask: np.ndarray,
-    labels: np.ndarray,
-    *,
-    distance: str = "matching",
+    points: np.ndarray, mask: np.ndarray, known: np.ndarray, known_mask: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
     """Gives newcomers the nearest of the existing clusters (FLT section III-B4, last sentence).
 
     The paper takes the distance "to the (average) latent embeddings of the clusters" and leaves it as future work.
     Centres have no common order over the clients, so there is no mean of them; here it is the mean over a cluster's
-    members of their distance to the newcomer. The default differs from the paper's Alg. 2: if clusters share a class,
-    the closest pair is as near in one as in the other, while the matching looks at all classes.
+    members of their distance to the newcomer. That is of the matching, and not of the paper's Alg. 2: if clusters share
+    a class, the closest pair is as near in one as in the other, while the matching looks at all classes.
 
     Args:
       points: Float [B, k, u]: the newcomers' centres, in the encoder's space or in the map (`CentreMap.place`).
@@ -144,7 +138,6 @@ def assign_to_nearest(
       known: Float [N, l, u]: the centres of the clients in clusters, in the same space.
       known_mask: Bool [N, l].
       labels: Integers [N], their clusters, numbered from 0.
-      distance: One of `DISTANCES`.
 
     Returns:
       Int32 [B]; the lower label wins a tie.
@@ -158,7 +151,7 @@ def assign_to_nearest(
             f"labels are {labels.dtype} of shape {labels.shape}; they must be whole numbers from 0 on, one for each of "
             f"the {len(known)} clients in clusters, at least one"
         )
-    apart = client_distances(points, mask, known, known_mask, distance=distance).astype(np.float64)
+    apart = client_distances(points, mask, known, known_mask, distance="matching").astype(np.float64)
     present, member = np.unique(labels, return_inverse=True)
     sums = apart @ np.eye(len(present))[member]
     return present[(sums / np.bincount(member)).argmin(axis=1)].astype(np.int32)
