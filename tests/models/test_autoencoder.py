@@ -104,7 +104,6 @@ def test_other_sizes_and_the_seed(digits):
         ((2, 2, 3), {}, "residual_autoencoder halves images twice: .* not 2x2"),
         ((28, 28), {}, "height x width x channels, not 28x28"),
         ((28, 28, 1), {"latent": 0}, "latent is 0; it must be a whole number from 1"),
-        ((28, 28, 1), {"initialization": "glorott"}, "did you mean 'glorot'"),
     ],
 )
 def test_bad_input(shape, options, message):

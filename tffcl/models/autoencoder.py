@@ -121,7 +121,7 @@ class FlatAutoencoder(flat.FlatWeights):
 
 
 def _build(
-    name: str, weights: Sequence[layer_weights.Weight], encode, decode, *, input_shape, latent, initialization, seed
+    name: str, weights: Sequence[layer_weights.Weight], encode, decode, *, input_shape, latent, seed
 ) -> FlatAutoencoder:
     weights = tuple(weights)
     return FlatAutoencoder(
@@ -132,7 +132,7 @@ def _build(
         decode=decode,
         input_shape=tuple(int(size) for size in input_shape),
         latent=latent,
-        initial=flat.FlatWeights(name, weights).ravel(layer_weights.initialize(weights, initialization, seed)),
+        initial=flat.FlatWeights(name, weights).ravel(layer_weights.initialize(weights, "torch_default", seed)),
     )
 
 
@@ -146,9 +146,7 @@ def _check_image(name: str, input_shape) -> tuple[int, int, int]:
 
 @layer_weights.architecture
 @validated
-def build_conv_autoencoder(
-    input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
-) -> FlatAutoencoder:
+def build_conv_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> FlatAutoencoder:
     """Builds FLT's autoencoder for grey images: two convolutions and a dense layer each way.
 
     Encoder: conv 3x3 to 16, ReLU, pool 2, conv 3x3 to 4, ReLU, pool 2, dense `latent`. Decoder: dense, transposed conv
@@ -157,7 +155,6 @@ def build_conv_autoencoder(
     Args:
       input_shape: Of one raw uint8 image; height and width are multiples of 4.
       latent: Size of a code (e in the paper).
-      initialization: A name in `layer_weights.INITIALIZATIONS`.
       seed: Of the initial weights.
 
     Raises:
@@ -185,17 +182,12 @@ def build_conv_autoencoder(
         x = tf.nn.relu(layers.convolve_transposed(x, *tensors[8:10], stride=2))
         return tf.sigmoid(layers.convolve_transposed(x, *tensors[10:], stride=2))
 
-    return _build(
-        "conv_autoencoder", weights, encode, decode,
-        input_shape=input_shape, latent=latent, initialization=initialization, seed=seed,
-    )  # fmt: skip
+    return _build("conv_autoencoder", weights, encode, decode, input_shape=input_shape, latent=latent, seed=seed)
 
 
 @layer_weights.architecture
 @validated
-def build_residual_autoencoder(
-    input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
-) -> FlatAutoencoder:
+def build_residual_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> FlatAutoencoder:
     """Builds FLT's autoencoder for colour images: strided convolutions and two residual layers each way.
 
     Encoder: conv 4x4 stride 2 to 64, conv 4x4 stride 2 to 128, conv 3x3 to 128, two residual layers of 32, conv 1x1 to
@@ -221,20 +213,16 @@ def build_residual_autoencoder(
     def decode(tensors, codes):
         return _decode_residual(tensors[len(encoder) :], codes, height, width)
 
-    return _build(
-        "residual_autoencoder", [*encoder, *decoder], encode, decode,
-        input_shape=input_shape, latent=latent, initialization=initialization, seed=seed,
-    )  # fmt: skip
+    weights = [*encoder, *decoder]
+    return _build("residual_autoencoder", weights, encode, decode, input_shape=input_shape, latent=latent, seed=seed)
 
 
 @validated
-def build_autoencoder(
-    input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
-) -> FlatAutoencoder:
+def build_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> FlatAutoencoder:
     """Builds the autoencoder that FLT uses for such images: convolutional for grey ones, residual for colour.
 
     Arguments and errors as in `build_conv_autoencoder`.
     """
     grey = len(input_shape) == 3 and input_shape[2] == 1
     build = build_conv_autoencoder if grey else build_residual_autoencoder
-    return build(input_shape, latent=latent, initialization=initialization, seed=seed)
+    return build(input_shape, latent=latent, seed=seed)
