@@ -45,10 +45,8 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
     wanted = (*tables, drawn, joining, places)
     if wanted not in _loaded[:1]:
         _loaded.clear()  # two data sets at a time could be too much memory
-        _loaded[:] = (
-            wanted,
-            load_federated(wanted[0], wanted[1], seed=wanted[2], data_dir=data_dir, participants=config.participants),
-        )
+        found = load_federated(*tables, seed=drawn, data_dir=data_dir, participants=config.participants)
+        _loaded[:] = wanted, found
     return _loaded[1]
 
 
