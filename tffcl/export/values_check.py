@@ -54,8 +54,10 @@ def check_values(directory: pathlib.Path, manifest: Mapping):
             yield f"{place}: not compared, since initialize gives other numbers each time"
     if "signature_context" in values:
         place, context = _server_value(directory, manifest, "signature_context", "signature")
-        given = _given(directory, manifest, "signature")
-        yield compared(place, lambda: context, given[0], "what the signatures of the check were computed from")
+        kind = _computation(directory, manifest, "signature").type_signature.parameter
+        given = deployment_forms.read_value(directory / manifest["computations"]["signature"]["check"]["input"], kind)
+        computed_from = deployment_forms.from_argument(given, kind)[0]
+        yield compared(place, lambda: context, computed_from, "what the signatures of the check were computed from")
     script = directory / SCRIPT.name
     if script.is_file():
         if script.read_bytes() == SCRIPT.read_bytes():
@@ -89,22 +91,13 @@ def check_learned(directory: pathlib.Path, method: Method, state, called: Callab
         yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
     if (directory / ASSIGNMENTS).is_file():
         place, columns = directory / ASSIGNMENTS, slice(None if whole else 2)
-        rows = [list(map(str, row)) for row in assignments(method, state, called)]
-        _check_rows(
-            place, *([row[columns] for row in each] for each in (_table(place), rows)), f"the library's by {STATE}"
-        )
-        yield f"{place}: {', '.join(rows[0][columns])} are the library's by {STATE}"
-
-
-def _table(file: pathlib.Path) -> list[list[str]]:
-    with open(file, newline="", encoding="utf-8") as opened:
-        return [row for row in csv.reader(opened)]
-
-
-def _check_rows(place: pathlib.Path, found: list, expected: list, same: str):
-    if found != expected:
-        line = next(n for n, pair in enumerate(zip([*found, None], [*expected, None]), 1) if pair[0] != pair[1])
-        raise UserError(f"{place}, line {line}, tells something else than {same}")
+        expected = [list(map(str, row))[columns] for row in assignments(method, state, called)]
+        with open(place, newline="", encoding="utf-8") as opened:
+            found = [row[columns] for row in csv.reader(opened)]
+        if found != expected:
+            line = next(n for n, pair in enumerate(zip([*found, None], [*expected, None]), 1) if pair[0] != pair[1])
+            raise UserError(f"{place}, line {line}, tells something else than the library's by {STATE}")
+        yield f"{place}: {', '.join(expected[0])} are the library's by {STATE}"
 
 
 def _computation(directory: pathlib.Path, manifest: Mapping, name: str) -> tff.Computation:
@@ -122,10 +115,3 @@ def _server_value(directory: pathlib.Path, manifest: Mapping, name: str, computa
         raise UserError(f"{directory / NAME} is damaged: there is no value {name} that {computation} takes")
     file = directory / manifest["values"][name]["file"]
     return file, deployment_forms.read_value(file, kind[0])
-
-
-def _given(directory: pathlib.Path, manifest: Mapping, name: str) -> tuple:
-    kind = _computation(directory, manifest, name).type_signature.parameter
-    return deployment_forms.from_argument(
-        deployment_forms.read_value(directory / manifest["computations"][name]["check"]["input"], kind), kind
-    )
