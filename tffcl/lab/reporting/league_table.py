@@ -29,7 +29,6 @@ from tffcl.registry import PLAIN
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, ROUND, Metric
 from tffcl.runs.run_files import RunNumbers
 
-BASELINE = PLAIN
 _CHANCE = 0.05  # of those that are marked are so by chance
 _METRICS = ("cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes")
 HEADS = (
@@ -97,7 +96,7 @@ def _chance(above: Stat) -> float:
 
 def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
     own = [result for result in study.results if result.noted["column"] == column]
-    baseline = next((result.runs for result in own if result.noted["method"] == BASELINE), {})
+    baseline = next((result.runs for result in own if result.noted["method"] == PLAIN), {})
     rows = [_row(result, baseline) for result in own]
     sign = 1 if _metric(own[0]).better == DOWN else -1
 
@@ -115,7 +114,7 @@ def _metric(result: Result) -> Metric:
 def _row(result: Result, baseline: Mapping[int, RunNumbers]) -> LeagueRow:
     noted, runs, metric = result.noted, result.runs, _metric(result)
     found = [_numbers(run, metric, noted.get("target")) for run in runs.values()]
-    compared = runs.items() if noted["method"] != BASELINE else ()
+    compared = runs.items() if noted["method"] != PLAIN else ()
     above = Stat.of(metric.of_run(run) - metric.of_run(baseline[seed]) for seed, run in compared if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in (found[0] if found else ())}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
@@ -297,7 +296,7 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
 
 def _baseline(study: StudyResults, methods: list[str], grid: np.ndarray) -> np.ndarray:
     """FedAvg's row of a grid; the mean of all where it is not in the league, or has no such accuracy."""
-    plain = {each.noted["row"] for each in study.results if each.noted["method"] == BASELINE}
+    plain = {each.noted["row"] for each in study.results if each.noted["method"] == PLAIN}
     rows = [row for row, name in enumerate(methods) if name in plain]
     there = np.isfinite(grid).any(axis=0)
     means = np.full(grid.shape[1], np.nan)
@@ -357,7 +356,7 @@ def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
         known = [each for each in own if next(iter(each.runs.values())).has_given_groups]
         leading = _leading({each: own[each] for each in own if each not in known}, metric)
         looks = {each: style.line_style(number) for number, each in enumerate(leading)}
-        plain = [each for each in own if each.noted["method"] == BASELINE and each not in looks]
+        plain = [each for each in own if each.noted["method"] == PLAIN and each not in looks]
         looks |= {each: {"color": style.GREY} for each in plain}
         looks |= {each: {"color": style.GREY, "linestyle": ":", "label": "known groups"} for each in known}
         for each, look in looks.items():
