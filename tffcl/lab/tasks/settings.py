@@ -200,7 +200,7 @@ class DriftSettings(Parameters):
     def rounds(self, last: int) -> list[int]:
         """Returns the rounds of a run, up to its last one, with which data change."""
         most = {"incremental": self.steps, "recurrent": last}.get(self.pattern, 1) if self.any else 0
-        return [each for each in range(self.round, last + 1, self.every)][:most]
+        return list(range(self.round, last + 1, self.every))[:most]
 
 
 ATTACKS = ("sign_flip", "gaussian", "lie", "label_flip", "model_replacement", "imitation")
@@ -224,7 +224,7 @@ class AttackSettings(Parameters):
     """
 
     kind: one_of(ATTACKS) = "sign_flip"
-    share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    share: Fraction = 0.0
     strength: Positive | None = None
     imitates: Whole | str | None = None
 
