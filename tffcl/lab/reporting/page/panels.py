@@ -236,16 +236,13 @@ class _Drawn:
         style_of = _style(source.get("style", ""))
         if style_of:
             found["style"] = style_of
-        if "clip-path" in source.attrib and not self._is_within(source, source.get("clip-path")[5:-1]):
-            found["clip-path"] = self._clip(source)
+        clip = source.get("clip-path", "")[5:-1]
+        if clip and not self._is_within(source, clip):
+            found["clip-path"] = f"url(#{self._used.setdefault(clip, self._prefix + clip[1:5])})"
         moved = source.get("transform", "")
         if moved and not moved.startswith(("rotate(-0 ", "rotate(0 ")):
             found["transform"] = moved if moved.startswith("matrix") else _rounded(moved)
         return found
-
-    def _clip(self, source: Element) -> str:
-        clip = source.get("clip-path")[5:-1]
-        return f"url(#{self._used.setdefault(clip, self._prefix + clip[1:5])})"
 
     def _is_within(self, source: Element, clip: str) -> bool:
         """Whether all of a path lies where it may be seen, so that nothing is to be clipped."""
