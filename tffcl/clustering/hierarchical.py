@@ -112,11 +112,10 @@ def check_proximity(proximity: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def check_linkage(linkage: str) -> str:
-    """Returns the linkage; UserError if it is unknown."""
+def check_linkage(linkage: str):
+    """Raises UserError if a linkage is unknown."""
     if linkage not in WITH_WARD:
         raise unknown("linkage", linkage, WITH_WARD)
-    return linkage
 
 
 def check_threshold(threshold: float) -> float:
