@@ -329,7 +329,8 @@ def test_a_sum_gives_the_models_of_the_means(tff_worker, regression, population,
     state, cohort = train(method, population, FIVE[:1]), cohort_of(population, (0, 2, 4), 2)
     after, metrics = method.next(state, cohort)
     if name in builders:
-        values, fields = method.values(state), {**method.fields(cohort), "kept": state.kept.of(cohort.client_ids)}
+        values, work = method.values(state), method._round.work
+        fields = {each: work.values(cohort)[each] for each in work.fields} | {"kept": state.kept.of(cohort.client_ids)}
     else:
         weights = state.mixture[list(cohort.client_ids)]
         moves = np.tile(np.minimum(weights.sum(axis=0), 1), (3, 1))

@@ -22,7 +22,6 @@ from tffcl.client_work.client_work import ClientResult, arrays_type, stack
 from tffcl.client_work.local_sgd import ROUND, LocalTraining
 from tffcl.client_work.mixture import build_all_losses, mean_model, nearest_shares
 from tffcl.client_work.training import build_train_and_report, training_work
-from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
@@ -92,13 +91,6 @@ def _build_finding(model: FlatModel, how: FedSoftParameters) -> tff.Computation:
     return build_finding(model, {"models": models_type(model.size, how.num_clusters)}, find)
 
 
-class FedSoft(SoftMethod):
-    """FedSoft, see `build_fedsoft`."""
-
-    def fields(self, cohort: Cohort) -> dict:
-        return {ROUND: np.full(len(cohort.client_ids), cohort.seed[1], np.int32)}
-
-
 @method_builder
 def build_fedsoft(
     model: FlatModel,
@@ -128,4 +120,4 @@ def build_fedsoft(
     composed = build_fedsoft_round(model, held, parameters, aggregation)
     first = {"models": draw_models(model, parameters.num_clusters, seed)}
     find, kept = _build_finding(model, parameters), first_kept(model, parameters)
-    return FedSoft("fedsoft", model, composed, find, first, kept, lambda value: value["importance"])
+    return SoftMethod("fedsoft", model, composed, find, first, kept, lambda value: value["importance"])

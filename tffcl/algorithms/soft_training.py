@@ -86,19 +86,14 @@ class SoftMethod(Method):
     def next(self, state: SoftState, cohort: Cohort):
         if has_too_few(self._round, cohort, self.hides_empty_rounds(state)):
             return state, RoundMetrics.of_nobody()
-        fields = {"kept": state.kept, "optimizers": state.optimizers, **self.fields(cohort)}
-        result = run_round(self._round, cohort, self.values(state), state.aggregators, **fields)
+        kept = {"kept": state.kept, "optimizers": state.optimizers}
+        result = run_round(self._round, cohort, self.values(state), state.aggregators, **kept)
         values = dict(result.values)
         mixtures = [self._mixture_of(value) for value in result.kept.of(cohort.client_ids)]
         changes = {"models": values.pop("models"), "server": values, "aggregators": result.aggregators}
         changes |= {"kept": result.kept, "optimizers": result.optimizers}
         after = self._with_mixtures(state, cohort.client_ids, np.reshape(mixtures, [-1, self._count]))
         return dataclasses.replace(after, **changes), result.metrics(cohort, after.clusters(cohort.client_ids))
-
-    def fields(self, cohort: Cohort) -> dict:
-        """Returns the fields of the client work for a round."""
-        del cohort
-        return {}
 
     @staticmethod
     def values(state: SoftState) -> dict:

@@ -148,7 +148,8 @@ class SequentialGlobal:
             given = collections.OrderedDict(
                 examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client)
             )
-            given.update((name, value[0]) for name, value in fields_of(self.training, one).items())
+            fields = fields_of(self.training, one)
+            given.update((name, fields[name][0]) for name in client_fields(self.training))
             current, report = train(current, given)
             check_finite({name: np.atleast_1d(value) for name, value in report.items()}, one)
             total += current

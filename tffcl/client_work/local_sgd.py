@@ -125,12 +125,12 @@ def client_fields(training: LocalTraining) -> dict:
 
 
 def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, np.ndarray]:
-    """Returns the values of `client_fields` for the clients of a simulated round."""
+    """Returns the values of `client_fields`, and the round in any case, for the clients of a simulated round."""
     own = {str(name): settings for name, settings in (training.clients or {}).items()}
     settings = [own.get(cohort.population.name_of(client), {}) if own else {} for client in cohort.client_ids]
     given = {name: [each.get(name, getattr(training, name)) for each in settings] for name in OF_CLIENTS}
     given[ROUND] = [cohort.seed[1]] * len(settings)
-    return {name: np.array(given[name], np.int32) for name in client_fields(training)}
+    return {name: np.array(given[name], np.int32) for name in (ROUND, *client_fields(training))}
 
 
 def own_steps(training: LocalTraining, client) -> dict:
