@@ -241,7 +241,7 @@ def dash(number: int) -> int:
 
 
 def tidy(axes: Axes, grid: str | None = "y") -> None:
-    """Takes the frame off where it says nothing, and draws a faint grid along one axis or "both"."""
+    """Takes the frame off where it says nothing, and draws a faint grid along one axis, or none."""
     axes.spines[["top", "right"]].set_visible(False)
     if grid:
         axes.grid(axis=grid, color=GRID, linewidth=0.6)
