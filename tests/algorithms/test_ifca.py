@@ -315,7 +315,4 @@ def test_models_are_drawn_as_it_is_asked_for_a_single_one_too(model):
 
 def test_sharing_needs_weights(convex):
     with pytest.raises(UserError, match="share_representation needs the weights"):
-        build_ifca(
-            convex, WHOLE, IFCAParameters(share_representation=True),
-            aggregation=tff.aggregators.MeanFactory(),
-        )  # fmt: skip
+        build_ifca(convex, WHOLE, IFCAParameters(share_representation=True), aggregation=tff.aggregators.MeanFactory())

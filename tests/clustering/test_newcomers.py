@@ -27,9 +27,7 @@ def test_extension_puts_blocks_in_place():
 def test_extension_equals_the_matrix_of_all():
     bases = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 8, 2)))[0].astype(np.float32)
     old, new = bases[:6], bases[6:]
-    got = extend_proximity(
-        principal_angles(old), principal_angles(old, others=new), principal_angles(new)
-    )  # fmt: skip
+    got = extend_proximity(principal_angles(old), principal_angles(old, others=new), principal_angles(new))
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, principal_angles(bases), atol=1e-4)
 

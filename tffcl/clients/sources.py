@@ -11,15 +11,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tffcl.clients import arrays, tables
-from tffcl.clients.client_examples import (
-    ClientExamples,
-    LazyExamples,
-    columns_of,
-    few_of,
-    inputs_of,
-    mapped,
-    too_many,
-)  # fmt: skip
+from tffcl.clients.client_examples import ClientExamples, LazyExamples, columns_of, few_of, inputs_of, mapped, too_many
 from tffcl.display import counted
 from tffcl.errors import UserError, unknown
 

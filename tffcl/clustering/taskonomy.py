@@ -262,9 +262,10 @@ def _transported(squares: np.ndarray) -> np.ndarray:
 
 
 _KERNELS = {
-    "closest_pair": lambda squares: np.sqrt(squares.min(axis=(0, 1))), "matching": _matched,
+    "closest_pair": lambda squares: np.sqrt(squares.min(axis=(0, 1))),
+    "matching": _matched,
     "wasserstein": _transported,
-}  # fmt: skip
+}
 
 
 _SPREAD = 1.0  # UMAP's default, the largest min_dist it takes

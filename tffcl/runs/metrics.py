@@ -128,16 +128,12 @@ def _worst_decile(kind: str) -> Metric:
 
 
 def _bytes(key: str, about: str, **others) -> Metric:
-    return Metric(
-        key=key, about=about, source=("traffic", key), digits="bytes", better=DOWN, group="traffic", **others
-    )  # fmt: skip
+    return Metric(key=key, about=about, source=("traffic", key), digits="bytes", better=DOWN, group="traffic", **others)
 
 
 def _seconds(part: str) -> Metric:
     key, about, source = f"{part}_seconds", f"seconds of {part}", ("seconds", part)
-    return Metric(
-        key=key, about=about, source=source, digits="seconds", better=DOWN, group="of which", header=part
-    )  # fmt: skip
+    return Metric(key=key, about=about, source=source, digits="seconds", better=DOWN, group="of which", header=part)
 
 
 def _count(key: str, about: str, **others) -> Metric:

@@ -64,7 +64,4 @@ def build_partial_weights(
 
     context = collections.OrderedDict(model=model.initial, **own_seed(seed))
     key = None if model.key is None else (model.key, training, tuple((place.start, place.stop) for place in places))
-    return build_signature(
-        "partial_weights", model.example_spec, compute, context=context,
-        key=key, model="model",
-    )  # fmt: skip
+    return build_signature("partial_weights", model.example_spec, compute, context=context, key=key, model="model")

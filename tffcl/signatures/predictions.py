@@ -98,10 +98,7 @@ def build_inference(
         return tf.ensure_shape(answer(model.with_own(trained, kept), context["images"]), value_type.shape)
 
     key = None if model.key is None else (model.key, training, soft)
-    return build_signature(
-        "inference", model.example_spec, train_and_answer, context=context, key=key,
-        model="model",
-    )  # fmt: skip
+    return build_signature("inference", model.example_spec, train_and_answer, context=context, key=key, model="model")
 
 
 def related(answers, beta, form: str, num_classes: int):
