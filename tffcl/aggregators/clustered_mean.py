@@ -145,9 +145,8 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     if not isinstance(aggregation, kinds):
         given = f"{aggregation!r}" if isinstance(aggregation, str) else f"of {type(aggregation).__name__}"
         raise UserError(
-            f"aggregation is {given}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or one "
-            f"by its name, "
-            'tffcl.aggregation("dp")'
+            f"aggregation is {given}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or one by "
+            'its name, tffcl.aggregation("dp")'
         )
     given = traits(aggregation)
     if given is not aggregation and hasattr(aggregation, "is_keyed"):

@@ -34,8 +34,7 @@ _OF_CLIENTS = {
     "kept": "what it has kept of its last round, which the device keeps; in its first one what those of the clients in "
     "check/ keep",
     "optimizer": "its own part of the model, if it has one, and the state of its optimizer, if that is kept, after its "
-    "last round, which the device keeps; in its first one those of "
-    "the clients in check/",
+    "last round, which the device keeps; in its first one those of the clients in check/",
 }
 _OF_SERVER = {
     "models": "a row a model",

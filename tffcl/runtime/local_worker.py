@@ -190,8 +190,7 @@ def check_process():
     if _without_threads:
         raise UserError(
             "this process was forked from one in which TensorFlow has computed, whose threads it lacks; start "
-            "processes by "
-            'multiprocessing.get_context("spawn")'
+            'processes by multiprocessing.get_context("spawn")'
         )
 
 

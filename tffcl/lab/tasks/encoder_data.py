@@ -55,8 +55,7 @@ def training_sets(encoder: str) -> list[tuple[str, tuple[int, ...]]]:
 def _unreadable(encoder: str) -> UserError:
     return UserError(
         f"encoder is {encoder!r}; it must be a name of `tffcl list encoders`, a file (.npz), or different data sets "
-        "with their classes, "
-        'e.g. "cifar10+cifar100:11,20,22"',
+        'with their classes, e.g. "cifar10+cifar100:11,20,22"',
         key="encoder",
     )
 
