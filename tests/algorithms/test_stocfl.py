@@ -14,11 +14,11 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs,
 from tffcl.algorithms.each_round_parameters import StoCFLParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.stocfl import (
-    SequentialGlobal,
     build_bilevel_round,
     build_data_signature,
     build_stocfl,
     group_stocfl,
+    train_in_a_chain,
 )
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clustering import stochastic
@@ -468,4 +468,4 @@ def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(
 def test_a_chain_of_clients_says_whose_model_is_not_finite(model, turned):
     cohort, wild = cohort_of(turned, (3, 1), 3), dataclasses.replace(QUICK, learning_rate=1e30, epochs=3)
     with pytest.raises(Diverged, match=r"client 3 trained a model that is not finite \(loss .*\) in round 3"):
-        SequentialGlobal(model, wild).next(model.initial, cohort)
+        train_in_a_chain(model, wild, model.initial, cohort)

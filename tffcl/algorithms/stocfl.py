@@ -113,49 +113,36 @@ def _build_training_here(model: FlatModel, training: LocalTraining):
     return session_function(build_train_and_report(model, training), tf.TensorSpec([model.size]), client)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SequentialGlobal:
-    """Trains a global model through the clients of a round, in this process: a chain has nothing that workers could do
-    at the same time.
+def train_in_a_chain(
+    model: FlatModel, training: LocalTraining, global_model: np.ndarray, cohort: Cohort
+) -> tuple[np.ndarray, Traffic]:
+    """Lets the clients of a round train a global model in their order, in this process: a chain has nothing that
+    workers could do at the same time.
 
-    Attributes:
-      model: What is trained.
-      training: Local hyper-parameters.
+    Args:
+      global_model: `float32 [P]`.
+      cohort: Who; a client of it shuffles as in the round's other training.
+
+    Returns:
+      The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back, the
+      model as in a round of one cluster.
+
+    Raises:
+      Diverged: If a client's model is not finite.
     """
-
-    model: FlatModel
-    training: LocalTraining
-
-    def next(self, global_model: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, Traffic]:
-        """Lets the cohort's clients train the model in their order.
-
-        Args:
-          global_model: `float32 [P]`.
-          cohort: Who; a client of it shuffles as in the round's other training.
-
-        Returns:
-          The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back,
-          the model as in a round of one cluster.
-
-        Raises:
-          Diverged: If a client's model is not finite.
-        """
-        train = _build_training_here(self.model, self.training)
-        current = global_model
-        total = np.zeros(global_model.shape)
-        for _, one in cohort.parts(1):
-            client = int(one.client_ids[0])
-            given = collections.OrderedDict(
-                examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client)
-            )
-            fields = fields_of(self.training, one)
-            given.update((name, fields[name][0]) for name in client_fields(self.training))
-            current, report = train(current, given)
-            check_finite({name: np.atleast_1d(value) for name, value in report.items()}, one)
-            total += current
-        transfer = build_clustered_round(self.model, self.training).transfer
-        sent = Traffic(transfer.down_bytes(1), transfer.up_bytes()) * len(cohort.client_ids)
-        return (total / len(cohort.client_ids)).astype(np.float32), sent
+    train, current, total = _build_training_here(model, training), global_model, np.zeros(global_model.shape)
+    for _, one in cohort.parts(1):
+        client, fields = int(one.client_ids[0]), fields_of(training, one)
+        given = collections.OrderedDict(
+            examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client)
+        )
+        given.update((name, fields[name][0]) for name in client_fields(training))
+        current, report = train(current, given)
+        check_finite({name: np.atleast_1d(value) for name, value in report.items()}, one)
+        total += current
+    transfer = build_clustered_round(model, training).transfer
+    sent = Traffic(transfer.down_bytes(1), transfer.up_bytes()) * len(cohort.client_ids)
+    return (total / len(cohort.client_ids)).astype(np.float32), sent
 
 
 def build_data_signature(
@@ -230,7 +217,7 @@ class StoCFL(Method):
         proximal = training.with_proximal_weight(parameters.proximal_weight)
         fedprox = parameters.global_objective == "fedprox"
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
-        self._chain = SequentialGlobal(model, plain) if parameters.global_order == "sequential" else None
+        self._chain = plain if parameters.global_order == "sequential" else None
         if self._chain:
             require_shared(model, "global_order 'sequential' sends one model from client to client")
         if self._chain and training.keeps_state:
@@ -327,7 +314,7 @@ class StoCFL(Method):
         trained[state.index(cohort.client_ids)] = True
         moved, metrics = dict(result.values), result.metrics(cohort, clusters)
         if self._chain:
-            moved["global_model"], sent = self._chain.next(state.models[0], cohort)
+            moved["global_model"], sent = train_in_a_chain(self.model, self._chain, state.models[0], cohort)
             metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
         models = np.concatenate([moved["global_model"][np.newaxis], state.models[kept], moved["models"]])
         known = dataclasses.replace(known, rows=rows, trained=trained)
