@@ -8,13 +8,14 @@ from tffcl.validation import check_label, each_once
 
 def add_data_dir(parser):
     """Adds where data sets are."""
-    parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    where = "directory of the data sets (default: $TFFCL_DATA_DIR, else TFDS's)"
+    parser.add_argument("--data-dir", metavar="D", help=where)
 
 
 def add_task_options(parser):
     """Adds what every command on a task takes."""
     parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
-    other = "another value of the task, e.g. train.momentum=0.9"
+    other = "change a value of the task, e.g. train.momentum=0.9"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=other)
     add_data_dir(parser)
 
@@ -22,12 +23,12 @@ def add_task_options(parser):
 def add_run_options(parser):
     """Adds what a command takes that makes runs of a task."""
     add_task_options(parser)
-    parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of communication rounds (default: the task's)")
 
 
 def add_algorithm(parser):
     """Adds which method runs."""
-    which = "a label of the task's [algorithms], or a name from `tffcl list algorithms`"
+    which = "the method: a label of the task's [algorithms], or a name from `tffcl list algorithms`"
     parser.add_argument("--algorithm", required=True, metavar="A", help=which)
 
 
@@ -35,30 +36,30 @@ def add_out_options(parser):
     """Adds where the results go, and what happens to those that are there."""
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
     there = parser.add_mutually_exclusive_group()
-    resume = "go on from the newest checkpoint; tffcl run also with more --rounds"
+    resume = "continue from the newest checkpoint; `tffcl run` may also have more --rounds"
     there.add_argument("--resume", action="store_true", help=resume)
-    there.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
+    there.add_argument("--overwrite", action="store_true", help="delete the results in OUT first")
     add_format(parser)
 
 
 def add_trust(parser):
     """Adds whether what the files of a run name may be imported."""
-    trust = "import and call the functions that config.toml in the directory names as builders: it may be another's"
+    trust = "import and call the builder functions that the directory's config.toml names; only if you trust its author"
     parser.add_argument("--trust-builders", action="store_true", help=trust)
 
 
 def add_format(parser):
     """Adds further formats of tables and figures."""
-    further = "tables and figures in these formats beside CSV and PNG"
+    further = "also write tables and figures in these formats, beside CSV and PNG"
     parser.add_argument("--format", default="", metavar="csv,md,latex,svg,pdf", help=further)
 
 
 def add_worker_options(parser):
     """Adds where TFF computes."""
-    most = "what the clients of a round may take at a time (default: up to half of what is free)"
-    shards = "put the clients of a round into N shards that compute together, 0 for none (default: many small clients)"
-    among = "share each round's clients among these running workers (see tffcl worker)"
-    silence = "with --workers: seconds of silence after which one counts as lost (default: 30)"
+    most = "memory that the clients of a round may use at a time (default: up to half of the free memory)"
+    shards = "put the clients of a round into N shards that compute together; 0: none (default: if many and small)"
+    among = "distribute each round's clients among these running workers (see tffcl worker)"
+    silence = "with --workers: seconds of silence after which a worker counts as lost (default: 30)"
     parser.add_argument("--memory", metavar="4GB", help=most)
     parser.add_argument("--shards", type=int, metavar="N", help=shards)
     parser.add_argument("--workers", metavar="H:P,...", help=among)

@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 def _add_list(parser):
     kinds = listing.kinds()
     parser.add_argument("what", nargs="?", choices=kinds, metavar=f"[{'|'.join(kinds)}]")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="print the keys that NAME takes in a task file")
 
 
 def _list(options):
@@ -54,7 +54,7 @@ def _list(options):
 
 
 def _add_init(parser):
-    new = "a new file (default: %(default)s)"
+    new = "the file to write; it must not exist yet (default: %(default)s)"
     parser.add_argument("file", nargs="?", default="my_task.toml", metavar="FILE", help=new)
 
 
@@ -76,9 +76,9 @@ def _init(options):
 
 
 def _add_doctor(parser):
-    missing = "install the packages that are missing beside tffcl, if any are"
+    missing = "install packages that tffcl needs and that are missing"
     parser.add_argument("--fix", action="store_true", help=missing)
-    parser.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
+    parser.add_argument("--check", action="store_true", help="also start the worker and run a computation on it")
     command_options.add_data_dir(parser)
 
 
@@ -92,7 +92,7 @@ def _doctor(options):
 
 
 def _add_newcomers(parser):
-    wrote = "what `run` or `compare` wrote, for a task with newcomers.clients"
+    wrote = "the directory that `run` or `compare` wrote, for a task with newcomers.clients"
     parser.add_argument("out", metavar="OUT", help=wrote)
     command_options.add_data_dir(parser)
     command_options.add_trust(parser)
@@ -117,9 +117,10 @@ def _newcomers(options):
 
 
 def _add_export(parser):
-    parser.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
-    parser.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
-    parser.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
+    parser.add_argument("out", nargs="?", metavar="OUT", help="the directory that `run` wrote")
+    parser.add_argument("--to", metavar="DIR", help="directory to write to; it must be new or empty")
+    check = "load and run every file of the export in DIR, and compare the numbers"
+    parser.add_argument("--check", metavar="DIR", help=check)
     command_options.add_data_dir(parser)
     command_options.add_trust(parser)
 
@@ -151,9 +152,9 @@ def _export(options):
 
 
 def _add_worker(parser):
-    where = "on all addresses of this machine, unencrypted: close it to others"
+    where = "port to listen on, on all addresses of this machine, unencrypted: block it for others"
     parser.add_argument("--port", type=int, required=True, metavar="P", help=where)
-    most = "client computations at a time (default: one a core)"
+    most = "number of concurrent client computations (default: one per core)"
     parser.add_argument("--max-concurrent", type=int, metavar="N", help=most)
 
 
@@ -167,7 +168,7 @@ def _worker(options):
 
 
 def _add_report(parser):
-    parser.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
+    parser.add_argument("out", metavar="OUT", help="the directory that `run`, `compare` or `sweep` wrote")
     command_options.add_format(parser)
 
 
@@ -178,34 +179,34 @@ def _report(options):
 # Each command: what it does, what adds its options, and its line in the help.
 _COMMANDS = {
     "demo": (run_command.demo, run_command.add_demo,
-             "three methods on handwritten digits in four rotations; no network, no options needed"),
-    "list": (_list, _add_list, "what there is, a line each"),
-    "init": (_init, _add_init, "a commented task file of your own, to start from"),
-    "doctor": (_doctor, _add_doctor, "facts of this installation: versions, cores, TFF's worker, data directory"),
+             "compare three methods on handwritten digits in four rotations; needs no network and no options"),
+    "list": (_list, _add_list, "list what is available, one line each"),
+    "init": (_init, _add_init, "write a commented task file of your own, to start from"),
+    "doctor": (_doctor, _add_doctor, "print facts about this installation: versions, cores, worker, data directory"),
     "run": (run_command.run, run_command.add_run, "run one method on a task"),
-    "compare": (run_command.compare, run_command.add_compare, "run methods side by side: one table, one report"),
+    "compare": (run_command.compare, run_command.add_compare, "run several methods on a task: one table, one report"),
     "sweep": (run_command.sweep, run_command.add_sweep,
               "run one method over the values of a setting: one table, one figure"),
     "study": (study_command.study, study_command.add_study,
-              "a paper's table: its cells run, beside the published numbers"),
-    "results": (study_command.results, study_command.add_results, "RESULTS.md from the kept results of studies"),
+              "run the cells of a paper's table, and print them beside the published numbers"),
+    "results": (study_command.results, study_command.add_results, "write RESULTS.md from the kept results of studies"),
     "similarity": (run_command.similarity, run_command.add_similarity,
-                   "no training: how alike the clients' data are"),
+                   "show how similar the clients' data are, without training"),
     "show": (run_command.show, run_command.add_show,
-             "no training: who holds what of a task, in pictures and a few lines"),
+             "show which client of a task holds which data, in pictures and a few lines, without training"),
     "newcomers": (_newcomers, _add_newcomers,
-                  "clients that a run held out join it: their clusters and accuracies"),
-    "export": (_export, _add_export, "a finished run as files for a TFF deployment, or proof that such files run"),
-    "worker": (_worker, _add_worker, "run the TFF worker of this installation for the rounds of another machine"),
+                  "let held-out clients join a finished run, and print their clusters and accuracies"),
+    "export": (_export, _add_export, "write a finished run as files for a TFF deployment, or check such files"),
+    "worker": (_worker, _add_worker, "start the TFF worker of this installation for the rounds of another machine"),
     "report": (_report, _add_report,
-               "tables, figures and the HTML page again from the files of a run or a comparison"),
+               "rebuild tables, figures and the HTML page from the files of a run or a comparison"),
 }  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the parser of all commands."""
     parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
-    shell = 'completion for bash or zsh: eval "$(tffcl --print-completion bash)"'
+    shell = 'print shell completion for bash or zsh: eval "$(tffcl --print-completion bash)"'
     parser.add_argument(
         "--print-completion", action=listing.PrintCompletion, choices=listing.SHELLS, metavar="SHELL", help=shell
     )

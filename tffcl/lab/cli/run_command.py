@@ -14,16 +14,16 @@ _DEMO = "demo_digits"
 
 def add_demo(parser):
     """Adds the options of `tffcl demo`."""
-    parser.add_argument("--out", default="runs/demo", metavar="OUT", help="of the results (default: %(default)s)")
+    parser.add_argument("--out", default="runs/demo", metavar="OUT", help="results directory (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; default: anew")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
 
 
 def add_run(parser):
     """Adds the options of `tffcl run`."""
     shared.add_run_options(parser)
     shared.add_algorithm(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides all that is random (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of everything random (default: 0)")
     shared.add_out_options(parser)
     shared.add_worker_options(parser)
 
@@ -31,10 +31,10 @@ def add_run(parser):
 def add_compare(parser):
     """Adds the options of `tffcl compare`."""
     shared.add_run_options(parser)
-    parser.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
-    seeds = "default: 0; others are added to those that OUT has already"
+    parser.add_argument("--algorithms", metavar="A,B,C", help="methods to compare (default: those that the task names)")
+    seeds = "seeds (default: 0); new ones are added to those that OUT already has"
     parser.add_argument("--seeds", default="0", metavar="0,1,2", help=seeds)
-    target = "rounds and bytes to an accuracy, or to another metric (cluster_auc=0.9); evaluates every round"
+    target = "count rounds and bytes to this accuracy, or other metric (cluster_auc=0.9); evaluates every round"
     parser.add_argument("--target", action="append", default=[], metavar="local=75", help=target)
     shared.add_out_options(parser)
     shared.add_worker_options(parser)
@@ -104,18 +104,18 @@ def add_sweep(parser):
     """Adds the options of `tffcl sweep`."""
     shared.add_run_options(parser)
     shared.add_algorithm(parser)
-    over = "a key as for --set and its values; A's own keys and train's need no section"
+    over = "a key, as for --set, and its values; keys of A and of [train] need no section"
     parser.add_argument("--over", required=True, action="append", metavar="KEY=V1,V2,V3", help=over)
-    line = "a second setting: a line for each of its values"
+    line = "a second setting; the figure has a line for each of its values"
     parser.add_argument("--and", dest="second", metavar="KEY=W1,W2", help=line)
-    parser.add_argument("--seeds", default="0", metavar="0,1,2")
-    select = "pick the best point by validation accuracy, or by another metric; only that one is tested"
+    parser.add_argument("--seeds", default="0", metavar="0,1,2", help="seeds of each run (default: 0)")
+    select = "pick the best point by validation accuracy, or by another metric; only this point is tested"
     parser.add_argument("--select", metavar="cluster|global|cluster_auc|...", help=select)
-    samples = "with --select: N points at random; values may be LOW..HIGH"
+    samples = "with --select: try N random points; values may be LOW..HIGH"
     parser.add_argument("--samples", type=int, metavar="N", help=samples)
-    halving = "with --select: stop bad points early, keep 1/H"
+    halving = "with --select: stop bad points early; the best 1/H continue at each stage"
     parser.add_argument("--halving", type=int, metavar="H", help=halving)
-    fresh = "with --select: to test with (default: 3)"
+    fresh = "with --select: number of fresh seeds for the test (default: 3)"
     parser.add_argument("--fresh-seeds", type=int, metavar="N", help=fresh)
     shared.add_out_options(parser)
     shared.add_worker_options(parser)
@@ -176,18 +176,19 @@ def _search(options, overrides: Mapping, source, texts, workers) -> int:
 def add_similarity(parser):
     """Adds the options of `tffcl similarity`."""
     shared.add_task_options(parser)
-    what = "what clients tell about their data (default: subspace)"
+    what = "signature that clients send of their data (default: subspace)"
     parser.add_argument("--signature", default="subspace", metavar="S", help=what)
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    points = "also umap.png, the clients as points, those that are alike near each other"
+    points = "also write umap.png: clients as points, similar ones near each other"
     parser.add_argument("--map", action="store_true", help=points)
-    parser.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
+    parser.add_argument("--out", metavar="OUT", help="directory of the matrix and pictures (default: below runs/)")
 
 
 def add_show(parser):
     """Adds the options of `tffcl show`."""
     shared.add_task_options(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides who gets which examples (default: 0)")
+    seed = "seed that decides which client gets which examples (default: 0)"
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help=seed)
     parser.add_argument("--out", metavar="OUT", help="directory of the pictures (default: below runs/)")
 
 

@@ -11,27 +11,29 @@ from tffcl.lab.cli import command_options as shared
 def add_study(parser):
     """Adds the options of `tffcl study`."""
     parser.add_argument("name", metavar="NAME", help="a study from `tffcl list studies`, or a study file (.toml)")
-    some = "some cells, e.g. FMNIST, */PACFL"
+    some = "run only these cells, e.g. FMNIST, */PACFL"
     parser.add_argument("--only", action="append", default=[], metavar="COLUMN/ROW", help=some)
-    parser.add_argument("--seeds", metavar="0,1,2", help="default: the study's")
-    share = "up to 1 a share of each task's rounds (default: 1, all), from 2 on their number"
+    parser.add_argument("--seeds", metavar="0,1,2", help="seeds (default: the study's)")
+    share = "rounds of each task: up to 1 a share of them (default: 1, all), from 2 on their number"
     parser.add_argument("--rounds", type=float, default=1.0, metavar="R", help=share)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of all tasks")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of all tasks")
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
     shared.add_data_dir(parser)
-    parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
-    check = "run it all anew beside the kept results, and say whether their numbers come back"
+    parser.add_argument("--overwrite", action="store_true", help="repeat finished runs (default: keep them)")
+    check = "repeat all kept runs in a separate directory, and say whether their numbers come back"
     parser.add_argument("--check", action="store_true", help=check)
-    parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
-    only = "run nothing: the table of what has been run, of --only and --seeds if given"
+    keep = "keep the checkpoints of finished runs, for `tffcl export`"
+    parser.add_argument("--keep-checkpoints", action="store_true", help=keep)
+    only = "run nothing; print the table of finished runs, of --only and --seeds if given"
     parser.add_argument("--table-only", action="store_true", help=only)
     shared.add_worker_options(parser)
 
 
 def add_results(parser):
     """Adds the options of `tffcl results`."""
-    parser.add_argument("directory", nargs="?", metavar="DIR", help="results of studies (default: tasks/results)")
-    parser.add_argument("--to", metavar="FILE", help="default: RESULTS.md beside DIR")
+    kept = "directory with results of studies (default: tasks/results)"
+    parser.add_argument("directory", nargs="?", metavar="DIR", help=kept)
+    parser.add_argument("--to", metavar="FILE", help="file to write (default: RESULTS.md beside DIR)")
 
 
 def study(options) -> int:

@@ -1,6 +1,6 @@
-"""The tables of a task file that are the same for every method: what they hold, and what is allowed in them.
+"""The tables of a task file that are the same for every method: their keys, and the values that these allow.
 
-Of [attack] also which clients are malicious, what they train on, and what they do to the others' accuracy.
+For [attack] also: which clients are malicious, what they train on, and how they change the others' accuracy.
 """
 
 import collections
@@ -30,31 +30,32 @@ class TrainSettings(Parameters):
     """The protocol of training.
 
     Attributes:
-      rounds: Communication rounds.
+      rounds: Number of communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
-      participation: The cohort size as a share of the clients there are before the first round, e.g. 0.1; of this and
-        `clients_per_round` the one that is said last holds.
-      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average.
-      local_epochs: Passes over the local data a round.
-      batch_size: Examples a step; 0 is all local data.
-      learning_rate: Of local training.
-      learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is. Or a table:
-        `{factor = 0.5, every = 10}` falls in steps, `{cosine = 100, least = 0.01}` along a cosine, `warm_up = 5` beside
-        these or alone lets it rise first.
-      momentum: Of local SGD.
-      weight_decay: L2 coefficient; of "adamw" the decoupled one.
-      optimizer: Of local training.
-      beta_1: Of "adam" and "adamw".
-      beta_2: Of "adam", "adamw" and "rmsprop".
-      epsilon: Of the same.
-      optimizer_state: "reset": momentum and moments start at zero in every round; "kept": a client goes on with those
-        of its last round.
+      participation: The cohort size as a share of the clients that are there before the first round, e.g. 0.1. If this
+        and `clients_per_round` are both set, the later one holds.
+      sampling: How a cohort is drawn: "fixed", or "poisson": each client takes part independently, and
+        `clients_per_round` of them do on average.
+      local_epochs: Passes over the local data in each round.
+      batch_size: Examples in each step; 0 is all local data.
+      learning_rate: The learning rate of local training.
+      learning_rate_decay: The factor by which the rate is multiplied after every round, e.g. 0.99; 1 leaves it as it
+        is. Or a table: `{factor = 0.5, every = 10}` lowers it in steps, `{cosine = 100, least = 0.01}` along a cosine;
+        `warm_up = 5`, beside these or alone, lets it rise first.
+      momentum: The momentum of local SGD.
+      weight_decay: The L2 coefficient; for "adamw" the decoupled weight decay.
+      optimizer: The optimizer of local training.
+      beta_1: A parameter of "adam" and "adamw".
+      beta_2: A parameter of "adam", "adamw" and "rmsprop".
+      epsilon: A parameter of "adam", "adamw" and "rmsprop".
+      optimizer_state: "reset": momentum and moments start at zero in every round; "kept": a client continues with
+        those of its last round.
       clip_norm: The norm, over all weights, to which longer gradients are shortened.
-      precision: "bfloat16": the products and convolutions of clients' steps are computed in it.
-      clients: Single clients' own values: `{"3" = {epochs = 1, batch_size = 32}}`.
-      early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when so many
-        values of the metric in a row were no better than the best before. An accuracy is that on validation examples
-        where there are some.
+      precision: "float32", or "bfloat16" for the products and convolutions of clients' steps.
+      clients: Different values for single clients: `{"3" = {epochs = 1, batch_size = 32}}`.
+      early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when `patience`
+        values of the metric in a row were no better than the best one before. An accuracy is measured on validation
+        examples where there are some.
     """
 
     rounds: Count = 10
@@ -97,13 +98,14 @@ TRAIN_KEYS = tuple(field.name for field in dataclasses.fields(TrainSettings))
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings(Parameters):
-    """When accuracies are taken.
+    """When accuracies are measured.
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
       metrics: Names of metrics beside the accuracy, e.g. ["auc", "f1"], each computed on whole test sets.
       place_unseen: Whether clients that have not taken part yet are placed for the evaluation without training, where
-        the method can (StoCFL, section 3.3); else they have the model that it gives to those of whom it knows nothing.
+        the method can do so (StoCFL, section 3.3). Otherwise they have the model that the method gives to clients about
+        which it knows nothing.
     """
 
     every: Count = 10
@@ -117,7 +119,7 @@ class CheckpointSettings(Parameters):
 
     Attributes:
       every: Rounds between checkpoints; the last round always has one.
-      keep: How many of the newest are kept.
+      keep: How many of the newest checkpoints are kept.
     """
 
     every: Count = 10
@@ -129,11 +131,12 @@ class NewcomerSettings(Parameters):
     """Who joins later.
 
     Attributes:
-      clients: How many of the population are held out of clustering and training; the seed decides which.
-      share: The same as a share of the population, e.g. 0.3; of this and `clients` the one that is said last holds.
-      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the
-        last round only.
-      round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
+      clients: How many clients of the population are held out of clustering and training; the seed decides which.
+      share: The same as a share of the population, e.g. 0.3. If both this and `clients` are set, the later one holds.
+      epochs: Passes over its own data with which a newcomer trains the model that it receives; 0 is none. Only for
+        newcomers that join after the last round.
+      round: The round from which newcomers take part like all other clients; 0: they join after the last round
+        (`tffcl newcomers`).
     """
 
     clients: Whole = 0
@@ -169,15 +172,15 @@ class DriftSettings(Parameters):
     """Whose data change in the middle of a run, how and when (see `lab.tasks.populations`).
 
     Attributes:
-      clients: How many clients exchange their data, with those of other groups where there are groups, of those that
-        take part before `round`; 0 is none.
-      round: From this round on they hold the other data.
-      pattern: "sudden": all at once; "incremental": in `steps`, of which each replaces a further part of a client's
-        examples; "recurrent": they have their own data back after `every` rounds, the others after as many more, and so
-        on; "swapped": all clients of each true group that take part before hold the data of the next group, so that
-        who belongs together stays as it is, and `clients` is not set.
+      clients: How many clients exchange their data, among those that take part before `round`; where there are groups,
+        they exchange with clients of other groups. 0 is none.
+      round: The round from which they hold the other data.
+      pattern: "sudden": all data change at once; "incremental": in `steps` steps, each of which replaces a further part
+        of a client's examples; "recurrent": after `every` rounds they get their own data back, after as many more the
+        other data again, and so on; "swapped": all clients of each true group that take part before `round` hold the
+        data of the next group, so the groups keep their members, and `clients` is not set.
       every: Rounds from one change to the next, where there are several.
-      steps: How many changes make an incremental drift.
+      steps: The number of changes of an incremental drift.
     """
 
     clients: Annotated[int, msgspec.Meta(ge=0, description="0 or a whole number from 2")] = 0
@@ -213,14 +216,14 @@ class AttackSettings(Parameters):
     """Who attacks and how.
 
     Attributes:
-      kind: "sign_flip", "gaussian", "lie" (a little is enough), "label_flip" or "model_replacement"; or
-        "imitation" alone: updates are honest, of a client in the wrong cluster.
-      share: Of the clients that are malicious, drawn by the seed; 0 is none.
-      strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5
-        standard deviations for "lie", 10 times the update for "model_replacement".
-      imitates: The true group that malicious clients pretend to be of, by its number, or its name where groups have
-        names: those of other groups sign the examples of a benign client of it. Not set: they sign their own; of the
-        kind "imitation" 0.
+      kind: "sign_flip", "gaussian", "lie" (a little is enough), "label_flip" or "model_replacement"; or "imitation"
+        alone, in which a client in the wrong cluster sends honest updates.
+      share: The share of clients that are malicious, drawn by the seed; 0 is none.
+      strength: The strength of the attack. Not set: 3 times the update for "sign_flip", noise of 10 times its size for
+        "gaussian", 1.5 standard deviations for "lie", 10 times the update for "model_replacement".
+      imitates: The true group to which malicious clients pretend to belong, by its number, or by its name where groups
+        have names. Malicious clients of other groups sign the examples of a benign client of this group. Not set: they
+        sign their own examples; for the kind "imitation" the group is then 0.
     """
 
     kind: one_of(ATTACKS) = "sign_flip"
