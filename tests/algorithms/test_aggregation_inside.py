@@ -10,6 +10,7 @@ import tffcl
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, train
 from tffcl import registry
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
+from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.each_round_parameters import IFCAParameters
@@ -17,6 +18,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.presets import build_pacfl
@@ -93,9 +95,23 @@ def test_what_cannot_be_is_said():
         keyed_factory(ClusteredMeanFactory(3), 2)
 
 
-def test_stocfls_clusters_come_and_go(model):
+@pytest.mark.parametrize("inner", [None, MEAN], ids=["plain", "inside"])
+def test_an_aggregation_of_another_number_of_clusters_is_refused(tff_worker, model, population, inner):
+    """Clients of a cluster that it does not have would count nowhere."""
+    engine = build_clustered_training(model, ONCE, aggregation=ClusteredMeanFactory(2, inner))
+    refused = pytest.raises(UserError, match="num_clusters is 3, and that of aggregation 2; they must be the same")
+    with refused:
+        engine.start(population, np.array([0, 1, 2, 1, 0]))
+    state = ClusteredState(**engine.start(population, np.array([0, 1, 1, 1, 0])))
+    assert len(state.models) == 2
+    with refused:
+        engine.grown(state, 1)
+
+
+@pytest.mark.parametrize("given", [MEAN, ClusteredMeanFactory(5), ClusteredMeanFactory(5, MEAN)])
+def test_stocfls_clusters_come_and_go(model, given):
     with pytest.raises(UserError, match="StoCFL's clusters come and go, so that no aggregation can run once for each"):
-        build_stocfl(model, TRAINING, aggregation=MEAN)
+        build_stocfl(model, TRAINING, aggregation=given)
 
 
 @pytest.mark.slow

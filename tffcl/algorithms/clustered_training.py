@@ -117,7 +117,7 @@ class ClusteredTraining:
           clusters: How many there are at least; by default those in which somebody is.
 
         Raises:
-          UserError: If it is something else, or the models do not fit into memory.
+          UserError: If it is something else, the models do not fit into memory, or the aggregation has another number.
         """
         assignment, clients = np.asarray(assignment), len(population)
         if assignment.shape != (clients,) or not np.issubdtype(assignment.dtype, np.integer):
@@ -136,7 +136,9 @@ class ClusteredTraining:
         }
 
     def _check_room(self, count: int):
-        """Raises UserError if so many models do not fit into memory."""
+        """Raises UserError if so many models do not fit into memory, or the aggregation is for another number."""
+        for factory in self.round.uploads.values() if self.round else ():
+            keyed_factory(factory, count)  # otherwise clients of a cluster that it does not have would count nowhere
         memory.check_room(count * self.initial.nbytes, f"{counted(count, 'model')} × {self.initial.size:,} parameters")
 
     def grown(self, state: ClusteredState, count: int) -> dict:
@@ -190,9 +192,7 @@ class ClusteredTraining:
 
     def started_from(self, state: ClusteredState, rows: np.ndarray, model: np.ndarray) -> dict:
         """Returns the fields `models` and `server` in which the clusters of some rows start from a model `[P]`."""
-        models = np.array(state.models)
-        models[rows] = model
-        return {"models": models, "server": state.server}
+        return {"models": _with_rows(state.models, rows, model), "server": state.server}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`."""
@@ -492,9 +492,8 @@ class CollectedTraining(Method):
             "the models come back as they are: the coordinator sees each client's difference beside its report, and "
             f"clusters and moves the models by them (Python, tffcl.algorithms.{self.name})"
         )
-        first = {"models": self.model.initial[np.newaxis]}
         return Exports(
-            lambda: round_computations(self.round, first),
+            lambda: round_computations(self.round, {"models": self.model.initial[np.newaxis]}),
             server_values=lambda state: {"models": state.models},
             when={"training": note},
         )

@@ -95,10 +95,11 @@ def _mean_over_all(of_clusters):
 def _of_changing_clusters(aggregation):
     """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
     factory = means.keyed_factory(aggregation)
-    if traits(factory).waits_for_clusters or isinstance(factory, means.ClusteredMeanFactory) and not factory.is_plain:
+    if traits(factory).waits_for_clusters or traits(factory).num_clusters is not None:
         raise UserError(
             "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models "
-            "take the plain mean or a factory over keyed updates, its global model any (global_aggregation)"
+            "take the plain mean or a factory over keyed updates of any number of clusters, its global model any "
+            "(global_aggregation)"
         )
     return factory
 
