@@ -24,6 +24,7 @@ from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.each_round_parameters import CLoVEParameters, IFCAParameters
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import ComposedParameters, PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
@@ -372,6 +373,17 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
                 show_progress=False,
                 overwrite=True,
             )
+
+
+def test_what_a_later_round_tells_without_noise_is_refused_before_the_first(model, population):
+    private = {"aggregation": tffcl.aggregation("dp", noise_multiplier=2.0)}
+    flux = build_flux(model, TRAINING, **private)
+    pacfl = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2, when=3), **private)
+    with simulating(ledger=ledger_of([], epsilon=5.0)):
+        for method, what in ((flux, "the descriptors"), (pacfl, "the signatures")):
+            refused = f"no noise is counted on {what}; signature_noise_multiplier would add some in methods that have"
+            with pytest.raises(UserError, match=refused):
+                method.initialize(population)
 
 
 @pytest.mark.slow

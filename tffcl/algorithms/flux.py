@@ -28,6 +28,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import current
 from tffcl.clustering import groupings, hierarchical
 from tffcl.display import counted
 from tffcl.errors import UserError
@@ -69,6 +70,7 @@ class FLUX(EngineMethod):
         self._shown = None, None, ()  # descriptors, the metric view of them, and what the rule says of their distances
 
     def initialize(self, population: Population) -> FLUXState:
+        current().announce(_release_of(population))
         return FLUXState(**self.engine.start(population, np.zeros(len(population), np.int32)))
 
     def next(self, state: FLUXState, cohort: Cohort):
@@ -93,8 +95,7 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, assignment=labels, **found, **carried)
 
     def _described(self, query: tff.Computation, model: np.ndarray, population: Population):
-        release = privacy_releases.of_all("the descriptors", population, once=True)
-        return ask_all(query, model, population, release=release)
+        return ask_all(query, model, population, release=_release_of(population))
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
         """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: it sends that one only."""
@@ -153,6 +154,10 @@ class FLUX(EngineMethod):
             return found.server_values(state)
 
         return dataclasses.replace(found, server_values=values)
+
+
+def _release_of(population: Population) -> privacy_releases.Release:
+    return privacy_releases.of_all("the descriptors", population, once=True)
 
 
 @method_builder

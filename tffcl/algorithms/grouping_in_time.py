@@ -124,7 +124,8 @@ class GroupedInTime(Method):
             return self._first(state, self._inner.initialize(population), population, 0)
         if self._how.when == AS_THEY_JOIN:
             return state
-        nobody = np.zeros(len(population), np.int32)
+        noise, nobody = self._inner.clustering.signature.noise_multiplier, np.zeros(len(population), np.int32)
+        current().announce(privacy_releases.of_all("the signatures", population, noise, once=True))
         return dataclasses.replace(state, warm=ClusteredState(**self._inner.engine.start(population, nobody)))
 
     def _first(self, state: GroupedState, met: OneShotState, population: Population, round_number: int) -> GroupedState:

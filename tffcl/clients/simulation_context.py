@@ -22,7 +22,8 @@ class Simulation:
       shards: Into how many shards the clients of a round are put that compute together (see `rounds.shards`); 0: none;
         None: as many as pay, of many small clients.
       ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`)
-        and raises UserError where that is not allowed; None counts nothing.
+        and raises UserError where that is not allowed, its `check_noised(release)` where that is known long before;
+        None counts nothing.
       on_plan: Called with a line that says how a cohort is cut into blocks and shards.
       on_progress: Called with how many clients are done, and how many compute in all.
       on_reading: Called when examples of clients are read outside of rounds and queries: who reads them has them as
@@ -47,6 +48,11 @@ class Simulation:
         """Counts releases that are about to happen together."""
         if self.ledger is not None:
             self.ledger.spend(*releases)
+
+    def announce(self, release):
+        """Lets what a later round cannot do without be refused now, where a budget of privacy will never allow it."""
+        if self.ledger is not None:
+            self.ledger.check_noised(release)
 
 
 _CURRENT = contextvars.ContextVar("simulation", default=Simulation())

@@ -339,14 +339,15 @@ class Ledger:
                 json.dumps({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}).encode()
             )
 
-    def _check(self, release: Release, after):
-        if not release.noise_multiplier:
+    def check_noised(self, release: Release):
+        """Raises UserError if there is a budget, and a release that is still to come has no noise."""
+        if self.budget is not None and not release.noise_multiplier:
             rounds = (
                 "an [aggregation] dp with a noise_multiplier above 0 would add some, for methods that send nothing else"
             )
             signatures = (
-                "signature_noise_multiplier of the method would add some, or noise_multiplier in composed's table of "
-                "the signature"
+                "signature_noise_multiplier would add some in methods that have it, or noise_multiplier in composed's "
+                "table of the signature"
             )
             raise UserError(
                 f"privacy.epsilon is {self.budget:g}, and no noise is counted on {release.what}; "
@@ -354,6 +355,9 @@ class Ledger:
                 table="privacy",
                 key="epsilon",
             )
+
+    def _check(self, release: Release, after):
+        self.check_noised(release)
         epsilon = self._epsilon(after)
         if epsilon > self.budget:
             raise BudgetSpent(
