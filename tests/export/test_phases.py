@@ -85,12 +85,13 @@ def test_the_seeds_of_a_runs_clients_are_those_that_are_told():
     np.testing.assert_array_equal(found, Cohort(None, None, (stream(3, "clients"), 7)).client_seed(5))
 
 
-def test_it_is_told_that_who_has_left_is_counted():
-    names = "members", "control_sums"
+def test_values_of_the_server_are_told_and_that_who_has_left_is_counted():
+    names = "members", "control_sums", "optimizer", "images"
     server = tff.FederatedType(tff.to_type([(name, np.float32) for name in names]), tff.SERVER)
     clients = tff.FederatedType(tff.to_type([("key", np.int32)]), tff.CLIENTS)
     computation = tff.federated_computation(lambda values, client: values, server, clients)
-    members, sums = (describe_fields({"training": computation})["server"][name] for name in names)
+    members, sums, *others = (describe_fields({"training": computation})["server"][name] for name in names)
+    assert others[0].startswith("the state of the server's optimizer") and others[1].endswith("they never change")
     assert "also those who have left it" in members
     assert "of all of this run who are counted in members" in sums and sums.endswith("begins with those of initial")
 

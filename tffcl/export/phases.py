@@ -45,6 +45,8 @@ _OF_SERVER = {
     "counted in members, which they keep (`kept`); who deploys to others begins with those of initial",
     "labels": "for each model the sums of how many examples of each label clients have last told, here those of this "
     "run, which they keep; who deploys to others begins with those of initial",
+    "images": "what the clients' models answer, so that they can be compared; they never change",
+    "optimizer": "the state of the server's optimizer, a row a model, which is not broadcast",
     "aggregators": "states of the aggregations, from round to round",
 }
 
