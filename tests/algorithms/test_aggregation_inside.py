@@ -114,6 +114,17 @@ def test_stocfls_clusters_come_and_go(model, given):
         build_stocfl(model, TRAINING, aggregation=given)
 
 
+@pytest.mark.parametrize("given", [tffcl.aggregation("robust"), ClusteredMeanFactory(), "dp"])
+def test_stocfls_global_model_has_an_aggregation_without_keys(model, given):
+    with pytest.raises(UserError, match="global_aggregation.* must be a factory over the updates of all clients, with"):
+        build_stocfl(model, TRAINING, global_aggregation=given)
+
+
+def test_an_unknown_weighting_is_said(model):
+    with pytest.raises(UserError, match="unknown weighting 'unform'; did you mean 'uniform'"):
+        build_clustered_training(model, TRAINING, weighting="unform")
+
+
 @pytest.mark.slow
 def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population):
     """Control variates, too: all that is aggregated are secure sums, and the models are the plain ones."""
@@ -186,6 +197,14 @@ def of_whole_numbers():
     return tff.aggregators.MeanFactory(tff.aggregators.SecureModularSumFactory(2**20))
 
 
+def of_tffs_secure_sums():
+    return tff.aggregators.MeanFactory(tff.aggregators.SecureSumFactory(1.0))
+
+
+def of_the_global_model(model, training, *, aggregation):
+    return build_stocfl(model, training, global_aggregation=aggregation)
+
+
 def of_tffs_distributed_privacy():
     return tff.learning.ddp_secure_aggregator(noise_multiplier=0.1, expected_clients_per_round=5)
 
@@ -196,7 +215,8 @@ def of_tffs_distributed_privacy():
         (build_ifca, tff.aggregators.UnweightedMeanFactory, "is unweighted, so that in each of 2 clusters"),
         (build_flux, tff.aggregators.UnweightedMeanFactory, "is unweighted, so that in each of 2 clusters"),
         (build_fedavg, of_whole_numbers, "aggregation MeanFactory cannot aggregate float32.*must either be an integer"),
-        (build_fednova, lambda: tff.aggregators.MeanFactory(tff.aggregators.SecureSumFactory(1.0)), "upload 'steps'"),
+        (build_fednova, of_tffs_secure_sums, "upload 'steps'"),
+        (of_the_global_model, of_tffs_secure_sums, "upload 'update' beside 'global_update'"),
         pytest.param(build_fedavg, of_tffs_distributed_privacy, "nested deeper", marks=pytest.mark.slow),
     ],
 )

@@ -18,7 +18,9 @@ class FactoryTraits:
     Read it with `traits`: a factory that derives from TFF's classes alone has the defaults.
 
     Attributes:
-      is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster.
+      is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster; in StoCFL
+        its place among those of the round. A state with something for each cluster is for `PerClusterFactory`: only its
+        states go with clusters that come, merge or get other numbers.
       is_uniform: Whether all clients count the same.
       is_mean: Whether a result is the mean of what clients uploaded, as `clipped`, up to rounding: not so under noise
         or a robust rule.

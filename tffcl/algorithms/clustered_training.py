@@ -33,7 +33,7 @@ from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runtime import memory
 from tffcl.trace_cache import built_once
-from tffcl.validation import tell_once
+from tffcl.validation import check_value, one_of, tell_once
 
 
 @built_once
@@ -409,6 +409,7 @@ def build_clustered_training(
     """
 
     check_optimizer("optimizer", optimizer)
+    check_value("weighting", weighting, one_of(WEIGHTINGS))
 
     def build_round(aggregation) -> Round:
         options = {"optimizer": optimizer, "weighting": weighting, "trajectories": trajectories}

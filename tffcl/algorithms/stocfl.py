@@ -37,6 +37,7 @@ from tffcl.runtime import MESSAGE_BYTES
 from tffcl.signatures.anchor_gradient import build_anchor_gradient, signature_size
 from tffcl.signatures.signature import Signature
 from tffcl.trace_cache import built_once
+from tffcl.validation import check_kind
 
 
 def both_models(values, client) -> collections.OrderedDict:
@@ -78,9 +79,19 @@ def build_bilevel_round(
 
     uploads = {"update": _of_changing_clusters(aggregation)}
     if global_training is not None:
-        uploads["global_update"] = global_aggregation or _mean_over_all(uploads["update"])
+        uploads["global_update"] = _of_all(global_aggregation) or _mean_over_all(uploads["update"])
     values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
     return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, both_models, step))
+
+
+def _of_all(aggregation):
+    """The factory over the updates of all clients, if one was given; UserError if it is none, or over keyed ones."""
+    kinds = tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory, type(None)
+    must = "a factory over the updates of all clients, without keys, e.g. tff.learning.robust_aggregator()"
+    check_kind("global_aggregation", aggregation, kinds, must)
+    if traits(aggregation).is_keyed:
+        raise UserError(f"global_aggregation {type(aggregation).__name__} takes keyed uploads; it must be {must}")
+    return aggregation
 
 
 def _mean_over_all(of_clusters):
@@ -400,6 +411,7 @@ class StoCFL(Method):
             server_values=lambda state: {"models": state.models, "global_model": state.models[0]},
             clustering={"when": _MERGES.format(**vars(self._how))},
             when={"training": _TRAINS + _IN_A_CHAIN * bool(self._chain)},
+            members_needed=lambda: self._round.members_needed,
         )
 
 
@@ -452,7 +464,8 @@ def build_stocfl(
       seed: Decides the signature's projection.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the cluster models' updates, over keyed updates.
-      global_aggregation: Of the global model, e.g. a robust one; with `parameters.global_objective` it is G of Eq. 3.
+      global_aggregation: Of the global model's updates, e.g. `tff.learning.robust_aggregator()`; with
+        `parameters.global_objective` it is G of Eq. 3.
     """
     seeds = (seed, noise_seed)
     return StoCFL(model, training, parameters, seeds, aggregation=aggregation, global_aggregation=global_aggregation)

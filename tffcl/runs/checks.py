@@ -181,7 +181,8 @@ def _wrong_metrics(metrics: RoundMetrics, drawn: cohort.Cohort, model: FlatModel
 
 def may_wait(method: Method) -> bool:
     """Whether clients of a round may wait, untrained, since too few of their cluster are in it."""
-    if method.options.get("aggregation", method) is None:  # the plain mean waits for nobody
+    given = method.options.get("aggregation", method), method.options.get("global_aggregation")
+    if all(each is None for each in given):  # plain means wait for nobody
         return False
     if type(method).exports is Method.exports:  # it does not say what can be deployed
         return False
