@@ -12,7 +12,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.method import ClusteredState
 from tffcl.client_work.local_sgd import ScheduledOptimizer
 from tffcl.client_work.local_training import LearningRateDecay
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.rounds.server import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 
@@ -100,6 +100,13 @@ def test_statistics_move_by_the_mean_and_not_by_the_optimizer():
     state = {"models": tf.constant([[1.0, 1.0]]), "optimizer": initial_optimizer_state(half, 2, 1)}
     after = server.step(state, {"update": tf.constant([[4.0, 4.0]])}, {})
     np.testing.assert_allclose(after["models"], [[3.0, 5.0]])
+
+
+def test_a_step_of_the_server_that_leaves_no_finite_model_is_told_in_its_round(tff_worker, model, population):
+    """The next round's clients could do nothing for it, and after the last nobody would know."""
+    method = build_fedavg(model, TRAINING, optimizer=tff.learning.optimizers.build_sgdm(float("inf")))
+    with pytest.raises(Diverged, match="models of round 1 are finite, and what the server's optimizer made of them is"):
+        train(method, population, COHORTS[:1])
 
 
 def test_another_optimizer_than_tffs_is_refused(model):

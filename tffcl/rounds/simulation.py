@@ -88,8 +88,8 @@ def run_round(
       **fields: The client work's fields: name to a value for each client, in the cohort's order.
 
     Raises:
-      UserError: If a client's trained model is not finite, a privacy budget does not allow the round, or a single
-        client takes more than the memory budget.
+      UserError: If a client's trained model is not finite, or what the server's optimizer makes of them, a privacy
+        budget does not allow the round, or a single client takes more than the memory budget.
     """
     values = dict(values or {})
     fields |= composed.work.values(cohort)
@@ -111,6 +111,11 @@ def run_round(
     rows = dict(outcome.rows)
     reports = rows.pop("report")
     check_finite(reports, cohort)
+    if composed.server.private and not np.isfinite(outcome.values.get("models", 0)).all():  # its optimizer's step
+        raise Diverged(
+            f"the clients' models of round {cohort.seed[1]} are finite, and what the server's optimizer made of them "
+            "is not; a lower learning rate of it helps"
+        )
     models = next((len(value) for value in values.values() if np.ndim(value) == 2), None)
     transfer = composed.transfer
     traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * len(cohort.client_ids)
