@@ -467,6 +467,12 @@ def test_names_stand_for_factories():
         ({"clip": 0.5, "round": 7}, {"clip": 9.0, "round": 0}, {"clip": 0.5, "round": 7}),  # dp's: no noise comes again
         (["a", "b", "c"], ["new"] * 4, ["c", "new", "a", "new"]),  # of inner factories of TFF's
         ((), (), ()),
+        (7, 0, 7),
+        (
+            {"inner": {"clip": np.array([1.0, 2, 3]), "states": ["a", "b", "c"]}, "own": [5, ()]},
+            {"inner": {"clip": np.full(4, 9.0), "states": ["new"] * 4}, "own": [0, ()]},
+            {"inner": {"clip": [3, 9, 1, 9], "states": ["c", "new", "a", "new"]}, "own": [5, ()]},
+        ),  # of a user's own, around another one
     ],
 )
 def test_clusters_that_stay_keep_the_states_of_their_aggregation(old, fresh, expected):

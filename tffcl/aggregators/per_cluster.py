@@ -14,7 +14,11 @@ SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
 
 
 class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
-    """Base of factories that must know the number of clusters before they are created."""
+    """Base of factories that must know the number of clusters before they are created.
+
+    Where clusters come, merge or get other numbers, those that stay keep their part of the process' state: tensors with
+    a row for each cluster, or lists with a state for each, also by name; of other numbers all go on as they are.
+    """
 
     is_keyed = True
     key = property(key_by_attributes)
@@ -64,18 +68,18 @@ def rearranged_state(old, fresh, rows: np.ndarray):
 
     Args:
       old: The state with the clusters of before.
-      fresh: The first state with those of now: a list of a state for each cluster, or values by name, of which those
-        with a row for each cluster are rearranged.
+      fresh: The first state with those of now: a list of a state for each cluster; or numbers, by name or not, of
+        which those with a row for each cluster are rearranged.
       rows: `int [K]`, the row that each cluster of now had before, -1 for a new one.
     """
     if isinstance(fresh, Mapping):
-
-        def rearranged(kept, new):
-            of_clusters = np.ndim(new) and np.shape(new)[0] == len(rows)
-            return rearranged_rows(kept, new, rows) if of_clusters else kept
-
-        return collections.OrderedDict((name, rearranged(old[name], new)) for name, new in fresh.items())
-    return [new if row < 0 else old[row] for row, new in zip(rows, fresh)] if len(fresh) else fresh
+        return collections.OrderedDict((name, rearranged_state(old[name], new, rows)) for name, new in fresh.items())
+    if isinstance(fresh, (list, tuple)):
+        if len(fresh) != len(rows):
+            return [rearranged_state(kept, new, rows) for kept, new in zip(old, fresh)] if len(fresh) else fresh
+        return [new if row < 0 else old[row] for row, new in zip(rows, fresh)]
+    of_clusters = np.ndim(fresh) and np.shape(fresh)[0] == len(rows)
+    return rearranged_rows(old, fresh, rows) if of_clusters else old
 
 
 def rearranged_rows(old, fresh, rows: np.ndarray) -> np.ndarray:
