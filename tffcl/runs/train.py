@@ -134,7 +134,7 @@ def train_by(
     show_progress: bool = True,
     settings: Mapping | None = None,
     data: Mapping[str, str] | None = None,
-    further: Callable[[Mapping, Mapping[str, np.ndarray], Population], Mapping] | None = None,
+    further: Callable[[Mapping, Mapping[str, np.ndarray], Population, np.ndarray], Mapping] | None = None,
 ) -> Result | None:
     """Does what `train` does, with its settings in one object.
 
@@ -144,8 +144,9 @@ def train_by(
       protocol: What decides the run beside method and clients.
       data: The fingerprint of the data, see `runs.fingerprint`; a run is resumed with the same data only. Default: the
         populations.
-      further: `(summary, columns of clients.csv, clients at the end) -> what else summary.json has`: a run has ended
-        when that file is there, and so with all that it says, and with the files that this function writes.
+      further: `(summary, columns of clients.csv, clients at the end, bool [N]: who is in a cluster) -> what else
+        summary.json has`: a run has ended when that file is there, and so with all that it says, and with the files
+        that this function writes.
     """
     runtime.check_process()
     checks.check_method(method)

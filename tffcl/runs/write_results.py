@@ -65,7 +65,7 @@ def finish(run: Run, settings: Mapping, further: Callable | None = None) -> Resu
     if cost is not None:
         contents["privacy"] = cost
     if further is not None:
-        contents |= further(contents, columns, population)
+        contents |= further(contents, columns, population, views.known_or_all)
     run.directory.write_summary(contents)
     rounds = run.directory.rounds()
     trained = Trained(run.method, run.state, population, run.round_number, run.stages.names())

@@ -223,7 +223,8 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
 
 def test_malicious_clients_are_told_by_name():
     columns = {"client_id": np.array(["a", "b"]), "cluster": np.zeros(2, int), "cluster_accuracy": np.ones(2)}
-    told = settings.outcome_of(settings.AttackSettings(share=0.5), np.array([1]), columns, np.arange(2), None)
+    how, everyone = settings.AttackSettings(share=0.5), np.ones(2, bool)
+    told = settings.outcome_of(how, np.array([1]), columns, np.arange(2), None, everyone)
     assert told["malicious"] == ["b"] and told["ended"] == {"b": {"cluster": 0}}
     told["imitates"] = 2
     assert "1 client, who pretends to be of group 2; accuracy" in settings.note_of(told)
@@ -231,6 +232,16 @@ def test_malicious_clients_are_told_by_name():
     assert "of group 2 where tffcl.parts.build_signing asks them for a signature, and nowhere else; acc" in imitated
     told["ended"]["b"]["group"] = 2  # who is of that group itself signs its own
     assert "1 client, of whom none pretend to be of group 2; accuracy" in settings.note_of(told)
+
+
+def test_who_was_never_met_is_in_no_cluster_of_an_attack():
+    """As in the count of clusters; StoCFL gives each such client a number of its own."""
+    columns = {name: np.array(values) for name, values in {"client_id": [*"abc"], "cluster": [0, 0, 2]}.items()}
+    columns["cluster_accuracy"] = np.array([1.0, 0.5, 0.0])
+    met, how = np.array([True, True, False]), settings.AttackSettings(share=0.5)
+    told = settings.outcome_of(how, np.array([1]), columns, np.arange(3), None, met)
+    assert told["benign_accuracy"] == {"mean": 0.5, "clusters": {"0": 1.0}}
+    assert told["members"] == {"0": {"benign": 1, "malicious": 1}}
 
 
 def test_what_cannot_be_is_said(task, tmp_path):

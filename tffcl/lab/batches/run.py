@@ -81,11 +81,11 @@ def run(
     stopping = config.train.early_stopping
     malicious = config.attack.malicious(config.participants(federated.num_clients), config.seed)
 
-    def beside(summary: Mapping, columns: Mapping, clients: Population) -> dict:
+    def beside(summary: Mapping, columns: Mapping, clients: Population, known: Any) -> dict:
         write_published(config, directory)
         if not len(malicious):
             return {}
-        outcome = outcome_of(config.attack, malicious, columns, clients.client_ids, clients.shown_groups)
+        outcome = outcome_of(config.attack, malicious, columns, clients.client_ids, clients.shown_groups, known)
         note = note_of(outcome, users=is_reference(config.base))
         return {"attack": outcome, "notes": [*summary["notes"], note]}
 

@@ -299,6 +299,7 @@ def outcome_of(
     clients: Mapping[str, np.ndarray],
     ids: np.ndarray,
     groups: np.ndarray | None,
+    met: np.ndarray,
 ) -> dict:
     """Returns what summary.json says of an attack.
 
@@ -308,6 +309,7 @@ def outcome_of(
       clients: The columns of clients.csv.
       ids: The clients' IDs, in the order of these.
       groups: Their true groups, as they are called, where there are such.
+      met: `bool [N]`, who is in a cluster, and not one that the method has not met, see `Views.known`.
 
     Returns:
       `kind`, `share`, `malicious` (what these are called) and `benign_accuracy`: mean of the cluster accuracy over the
@@ -318,8 +320,8 @@ def outcome_of(
     accuracy, clusters = np.asarray(clients["cluster_accuracy"], float), np.asarray(clients["cluster"])
     known = ~bad & np.isfinite(accuracy)
     by_cluster, members = collections.OrderedDict(), collections.OrderedDict()
-    for cluster in np.unique(clusters).tolist():
-        own = clusters == cluster
+    for cluster in np.unique(clusters[met]).tolist():
+        own = (clusters == cluster) & met
         by_cluster[str(cluster)] = float(accuracy[own & known].mean()) if np.any(own & known) else None
         members[str(cluster)] = {"benign": int(np.sum(own & ~bad)), "malicious": int(np.sum(own & bad))}
     mean = float(accuracy[known].mean()) if known.any() else None
