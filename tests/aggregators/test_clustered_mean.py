@@ -173,6 +173,14 @@ class TestExecution:
             ):
                 ClusteredMeanFactory(2, factory).create(row, FLOAT)
 
+    def test_that_a_factory_sums_is_told(self, capsys):
+        row, encoded = keyed(tff.TensorType(np.float32, [2])), tff.aggregators.EncodedSumFactory
+        tell_once.cache_clear()
+        ClusteredMeanFactory(1, tff.aggregators.MeanFactory()).create(row, FLOAT)
+        assert not capsys.readouterr().err
+        ClusteredMeanFactory(1, encoded.quantize_above_threshold()).create(row, FLOAT)
+        assert "EncodedSumFactory sums: a model moves by the sum of its clients' updates" in capsys.readouterr().err
+
     def test_that_bounds_which_adapt_sink_in_clusters_is_told(self, capsys):
         row = keyed(tff.TensorType(np.float32, [2]))
         tell_once.cache_clear()

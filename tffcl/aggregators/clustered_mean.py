@@ -348,6 +348,15 @@ def _check_counts_nobody(factory: tff.aggregators.UnweightedAggregationFactory, 
     )
 
 
+def tell_of_sums(factory: tff.aggregators.AggregationFactory | None):
+    """Tells once of a factory that sums, as `EncodedSumFactory`, where a mean is what makes steps of their size."""
+    if (kind := type(factory).__name__).endswith("SumFactory"):
+        tell_once(
+            f"aggregation {kind} sums: a model moves by the sum of its clients' updates; "
+            "tff.aggregators.MeanFactory with it takes their mean"
+        )
+
+
 def _inner_process(value_type, weight_type, num_clusters, inner_factory):
     """One inner process per cluster; a client is a zero with weight zero in those of the others."""
     weighted = isinstance(inner_factory, tff.aggregators.WeightedAggregationFactory)
@@ -362,6 +371,7 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
         raise UserError(f"aggregation {kind} cannot aggregate {member_type}: {one_line(error)}") from error
     if not weighted and num_clusters > 1:
         _check_counts_nobody(inner_factory, inner, num_clusters)
+    tell_of_sums(inner_factory)
     if num_clusters > 1 and "float" in str(inner.initialize.type_signature.result):
         tell_once(
             f"aggregation {type(inner_factory).__name__} keeps numbers from round to round: if one is a clip or a "

@@ -91,6 +91,7 @@ def _of_all(aggregation):
     check_kind("global_aggregation", aggregation, kinds, must)
     if traits(aggregation).is_keyed:
         raise UserError(f"global_aggregation {type(aggregation).__name__} takes keyed uploads; it must be {must}")
+    means.tell_of_sums(aggregation)
     return aggregation
 
 
