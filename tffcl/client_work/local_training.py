@@ -24,16 +24,16 @@ OF_CLIENTS = {"epochs": Count, "batch_size": Whole}  # what single clients may h
 
 @dataclasses.dataclass(frozen=True)
 class LearningRateDecay(Parameters):
-    """What a learning rate is multiplied by in each round: the product of what is set here.
+    """A schedule of the learning rate: in each round the rate is multiplied by the product of the parts set here.
 
     Attributes:
-      factor: What it is multiplied by after every so many rounds, see `every`; 1 leaves it as it is.
+      factor: Multiplies the rate once every `every` rounds; 1 leaves it as it is.
       every: Rounds between two multiplications by `factor`; above 1 the rate falls in steps.
-      cosine: Rounds in which it falls along half a cosine to `least` (Loshchilov & Hutter 2017, arXiv:1608.03983),
-        where it stays; 0 is none.
+      cosine: Rounds in which the rate falls along half a cosine to `least` (Loshchilov & Hutter 2017,
+        arXiv:1608.03983), where it stays; 0 for no cosine.
       least: The share of the rate at the end of the cosine.
-      warm_up: Rounds in which it rises to the full rate in equal steps, from 1 / warm_up; what is above begins when it
-        has risen.
+      warm_up: Rounds in which the rate rises to its full value in equal steps, from 1 / warm_up. The other parts begin
+        after the warm-up.
     """
 
     factor: Share = 1.0
@@ -58,31 +58,33 @@ class LearningRateDecay(Parameters):
 class LocalTraining(Parameters):
     """Hyper-parameters of a client's local training.
 
-    An optimizer goes by the gradient of the loss, clipped if `clip_norm` is given, plus a method's correction, plus
-    weight decay and the proximal term, in this order.
+    An optimizer steps along the gradient of the loss, clipped if `clip_norm` is given, plus the method's correction,
+    plus weight decay and the proximal term, in this order.
 
     Attributes:
       epochs: Passes over the local data (E in the papers).
-      batch_size: Examples a step; the last batch of an epoch may be smaller. 0 stands for all local data.
+      batch_size: Examples in a step; the last batch of an epoch may be smaller. 0 stands for all local data.
       learning_rate: Step size.
-      learning_rate_decay: What the step size is multiplied by after every round (0.99 in IFCA's code), 1 leaves it as
-        it is; or a `LearningRateDecay`: in steps, by a cosine, after a warm-up.
-      momentum: Of SGD.
-      weight_decay: L2 coefficient added to the gradient; of "adamw" the decoupled one (Loshchilov & Hutter 2019,
-        arXiv:1711.05101).
-      proximal_weight: The loss has `proximal_weight / 2 * ||w - centre||^2` added, in methods that have no weight of
-        their own: μ of FedProx and FedNova, λ of Ditto, StoCFL and FedSoft stand in their parameters.
-      optimizer: A name in `LOCAL_OPTIMIZERS`, or a `tff.learning.optimizers` object, which has a learning rate of its
-        own.
-      beta_1: Of "adam" and "adamw", decay of the mean of gradients; default 0.9.
-      beta_2: Of "adam", "adamw" and "rmsprop", decay of the mean of their squares; default 0.999, of "rmsprop" 0.9.
-      epsilon: Of the same, added to the root of that mean; default 1e-7.
+      learning_rate_decay: Multiplies the step size after every round (0.99 in IFCA's code); 1 leaves it as it is. Or a
+        `LearningRateDecay`, to decay in steps, by a cosine, or after a warm-up.
+      momentum: Momentum of SGD.
+      weight_decay: L2 coefficient added to the gradient; with "adamw" the decoupled weight decay (Loshchilov & Hutter
+        2019, arXiv:1711.05101).
+      proximal_weight: Adds `proximal_weight / 2 * ||w - centre||^2` to the loss, for methods without a proximal weight
+        of their own. μ of FedProx and FedNova and λ of Ditto, StoCFL and FedSoft are parameters of these methods.
+      optimizer: A name in `LOCAL_OPTIMIZERS`, or a `tff.learning.optimizers` object, which brings its own learning
+        rate.
+      beta_1: For "adam" and "adamw", decay of the mean of gradients; default 0.9.
+      beta_2: For "adam", "adamw" and "rmsprop", decay of the mean of squared gradients; default 0.999, for "rmsprop"
+        0.9.
+      epsilon: For the same optimizers, added to the root of that mean; default 1e-7.
       optimizer_state: "reset": momentum and moments start at zero in every round, as in the papers' code. "kept": a
         client goes on with those of its last round.
-      clip_norm: The norm, over all weights, to which a longer gradient of the loss is shortened; None leaves all.
-      precision: "bfloat16": the products and convolutions of each step are computed in it, where the processor has
-        instructions for that; weights, the optimizer and what is sent stay float32, as evaluation does. See
-        `models.layers`.
+      clip_norm: The largest norm, over all weights, of the loss gradient; longer gradients are shortened to it. None
+        clips nothing.
+      precision: "float32" or "bfloat16". With "bfloat16" the products and convolutions of each step are computed in it,
+        where the processor has instructions for that; weights, the optimizer, evaluation and what is sent stay float32.
+        See `models.layers`.
       clients: Epochs and batch size of single clients, by client ID: {"site-3": {"epochs": 1, "batch_size": 32}}.
     """
 
@@ -113,12 +115,12 @@ class LocalTraining(Parameters):
 
     @property
     def decay(self) -> LearningRateDecay:
-        """What the learning rate is multiplied by in each round."""
+        """The schedule that multiplies the learning rate in each round."""
         given = self.learning_rate_decay
         return given if isinstance(given, LearningRateDecay) else LearningRateDecay(given)
 
     def with_proximal_weight(self, weight: float) -> "LocalTraining":
-        """Returns the same with the proximal weight of a method's own parameters; UserError if it has another one."""
+        """Returns a copy with the proximal weight of a method's parameters; UserError if another one is set here."""
         if self.proximal_weight not in (0, weight):
             raise UserError(
                 f"the training's proximal_weight is {self.proximal_weight:g}, and the method's own is {weight:g}; give "
@@ -134,7 +136,7 @@ class LocalTraining(Parameters):
 
     @property
     def is_sgd(self) -> bool:
-        """Whether clients train by SGD, of which momentum starts at zero in every round."""
+        """Whether clients train by SGD whose momentum starts at zero in every round."""
         return self.optimizer == "sgd" and not self.keeps_state
 
     def check(self):
@@ -165,9 +167,9 @@ class LocalTraining(Parameters):
         """Checks that a method's derivation holds for this training.
 
         Args:
-          method: Its name, for the message.
-          why: What it takes for granted.
-          *keys: Further keys that must be as by default.
+          method: The name of the method, for the message.
+          why: What the method assumes, for the message.
+          *keys: Further keys that must have their defaults.
 
         Raises:
           UserError: If the optimizer is not SGD from zero momentum in every round, or one of the keys is set.

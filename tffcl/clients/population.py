@@ -1,4 +1,4 @@
-"""The clients that there are: who they are, and what each of them holds."""
+"""The population of clients: who they are, and what examples each of them holds."""
 
 import collections
 import dataclasses
@@ -24,28 +24,30 @@ _MOST_NAMED = 20  # clients that a message lists
 class Population(Shown):
     """The clients of a federation, with their examples. Row i of every array is `client_ids[i]`.
 
-    A simulation counts examples and labels that a method reads itself, outside of rounds and queries, as released
-    without noise.
+    Where a method itself reads examples or labels in a simulation, outside of rounds and queries, this counts as a
+    release without noise.
 
     Attributes:
       client_ids: `int32 [N]`, ascending.
-      train_examples: Client ID to its training examples. A dict holds them in memory; another mapping reads them when
-        they are needed. `train` returns those of one client.
-      test_examples: The same for its test examples, perhaps none; see `test`.
-      validation_examples: The same for examples that it neither trains nor is tested on, to choose hyper-parameters by;
-        None where there are none.
-      sizes: `int32 [N]`, training examples of each; by default they are counted. None where more than 10,000 clients
-        are read when they are needed; `sizes_of` reads some.
+      train_examples: Maps a client ID to the client's training examples. A dict holds them in memory; another mapping
+        reads them when they are needed. `train` returns those of one client.
+      test_examples: The same for test examples, of which a client may have none; see `test`.
+      validation_examples: The same for examples that are used neither to train nor to test, but to choose
+        hyper-parameters; None where there are none.
+      sizes: `int32 [N]`, the number of training examples of each client; by default they are counted. None for more
+        than 10,000 clients that are read when they are needed; `sizes_of` reads some of them.
       versions: `int32 [N]`, how often each client's training data have changed; default: `later` of `train` counts it.
-      label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
-      groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
-      group_names: What each true group is called, by its number; None where groups have numbers only.
+      label_counts: `int64 [N, C]`, each client's training examples of each label; None where that is not known.
+      groups: `int32 [N]`, the true group of each client, to compare clusters with; None where there are none.
+      group_names: The name of each true group, by its number; None where groups have numbers only.
       note: What a reader of results should know of the data; else "".
-      names: What each client is called in files and messages, where that is not its ID.
-      label_names: What each class is called, where labels were texts or bools; else None.
+      names: The name of each client in files and messages, where that is not its ID.
+      label_names: The name of each class, where labels were texts or bools; else None.
       table: How the columns of a table became features, see `from_frame`; else None.
-      measured_noise: Noise multiplier of what was measured of all clients to make features; 0: none; None: nothing was.
-      signed_as: Of malicious clients in simulations: whose examples a client signs instead of its own, IDs by ID.
+      measured_noise: The noise multiplier of what was measured on all clients to make features: 0 for no noise, None
+        if nothing was measured.
+      signed_as: For malicious clients in simulations, maps a client's ID to that of the client whose examples it signs
+        instead of its own.
     """
 
     client_ids: np.ndarray
@@ -86,7 +88,7 @@ class Population(Shown):
         return len(self.client_ids)
 
     def facts(self):
-        """Who there is and how much they hold."""
+        """How many clients there are and how many examples they hold."""
         groups = {} if self.groups is None else {"true groups": len(np.unique(self.groups))}
         if self.sizes is None:
             return {"clients": len(self), "training examples": "read when they are needed", **groups}
@@ -102,7 +104,7 @@ class Population(Shown):
         """Returns the rows of the given clients, by ID or by name.
 
         Raises:
-          UserError: If one is not of this population.
+          UserError: If one is not in this population.
         """
         if self.names is None or not any(isinstance(each, str) for each in np.atleast_1d(client_ids).tolist()):
             return arrays.index_of(self.client_ids, client_ids)
@@ -116,12 +118,11 @@ class Population(Shown):
             raise unknown("client", error.args[0], rows) from None
 
     def id_of(self, client) -> int:
-        """Returns the ID of a client that a user names, as it is called in files: by its name where there are names,
-        else by its ID.
+        """Returns the ID of a client that a user gives as files do: by its name where there are names, else by its ID.
 
         Raises:
-          UserError: If it is not of this population, or is named in the other way: a number where there are names would
-            be a row.
+          UserError: If it is not in this population, or is given in the other way: where there are names, a number
+            would be a row.
         """
         if not np.isscalar(client) or isinstance(client, str) == (self.names is None):
             how = "whole numbers" if self.names is None else "text"
@@ -130,21 +131,21 @@ class Population(Shown):
         return int(self.client_ids[self.index([client])[0]])
 
     def name_of(self, client_id: int) -> str:
-        """Returns what a client is called in files and messages."""
+        """Returns the name of a client in files and messages."""
         return str(client_id) if self.names is None else str(self.names[self.index([client_id])[0]])
 
     @property
     def shown_ids(self) -> np.ndarray:
-        """What the clients are called: their names, or their IDs."""
+        """The clients' names, or their IDs where they have no names."""
         return self.client_ids if self.names is None else self.names
 
     @property
     def shown_groups(self) -> np.ndarray | None:
-        """What the true group of each client is called: its name, or its number; None where there are none."""
+        """The name of each client's true group, or its number where groups have no names; None without groups."""
         return arrays.called(self.groups, self.group_names)
 
     def _number(self, client: int | str) -> int:
-        """The ID of a client that is given by it, or by its name."""
+        """The ID of a client that is given by its ID or by its name."""
         return int(client) if np.isscalar(client) and not isinstance(client, str) else self.id_of(client)
 
     def train(self, client: int | str) -> ClientExamples:
@@ -152,7 +153,7 @@ class Population(Shown):
         return self.train_examples[self._number(client)]
 
     def test(self, client: int | str) -> ClientExamples:
-        """Returns a client's test examples, perhaps none."""
+        """Returns a client's test examples; it may have none."""
         return self.test_examples[self._number(client)]
 
     def validation(self, client: int | str) -> ClientExamples:
@@ -167,8 +168,8 @@ class Population(Shown):
         return found
 
     def sizes_of(self, client_ids) -> np.ndarray:
-        """Returns `int32 [n]`, training examples of each of the given clients, which are read where no `sizes` are
-        known."""
+        """Returns `int32 [n]`, the number of training examples of the given clients, which are read where `sizes` is
+        None."""
         if self.sizes is not None:
             return self.sizes[self.index(client_ids)]
         examples = held(self.train_examples)
@@ -176,21 +177,21 @@ class Population(Shown):
 
     @functools.cached_property
     def read_before(self) -> list[int]:
-        """The clients whose training examples are looked at before a run: all, or few where they must be read."""
+        """The clients whose training examples are checked before a run: all, or a few where they must be read."""
         clients = self.client_ids.tolist()
         return clients if isinstance(held(self.train_examples), dict) else client_examples.few_of(clients)
 
     @functools.cached_property
     def evaluated(self) -> "Population":
-        """The clients whose accuracies are taken: all; of more than 10,000 that are read when they are needed so many,
-        drawn at random, always the same."""
+        """The clients whose accuracies are taken: all, or, of more than 10,000 that are read when they are needed,
+        10,000 drawn at random, always the same ones."""
         every = not client_examples.too_many(held(self.test_examples))
         few = self.client_ids if every else client_examples.most_of(self.client_ids)
         return self if len(few) == len(self) else self.restricted(few)
 
     @functools.cached_property
     def test_sizes(self) -> np.ndarray:
-        """`int [N]`, test examples of each client; 0 for those that are not `evaluated`."""
+        """`int [N]`, the number of test examples of each client; 0 for clients that are not `evaluated`."""
         found, tested = np.zeros(len(self), int), self.evaluated.client_ids
         found[self.index(tested)] = [len(held(self.test_examples)[int(client)]) for client in tested]
         return found
@@ -215,22 +216,22 @@ class Population(Shown):
 
     @property
     def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
-        """What each feature of a table is called, by input where there are several; None for what is no table."""
+        """The name of each feature of a table, by input where there are several inputs; None without a table."""
         return None if self.table is None else self.table.feature_names
 
     def features_of(self, frame) -> np.ndarray | dict[str, np.ndarray]:
-        """Returns rows of a table as examples `[n, features]`, by input where there are several, to predict them.
+        """Returns rows of a table as examples `[n, features]` to predict, by input where there are several inputs.
 
             result.predict("clinic 3", clients.features_of(patients))
 
         Columns become features by the rules of this population's own table, means and deviations included.
 
         Args:
-          frame: A DataFrame with the columns of the features; others, and labels, are not looked at.
+          frame: A DataFrame with the columns of the features; labels and other columns are ignored.
 
         Raises:
-          UserError: If the population is of no table, a column is not there or of another kind, or a value is missing
-            and the rule does not fill it.
+          UserError: If the population was not made from a table, a column is missing or of another kind, or a value is
+            missing and the rule does not fill it.
         """
         if self.table is None:
             raise UserError("these clients are of no table; features_of is of those that from_frame has made")
@@ -238,7 +239,7 @@ class Population(Shown):
 
     @functools.cached_property
     def example_spec(self) -> collections.OrderedDict:
-        """`<x, y>` of `tf.TensorSpec`, of one example: what a model must take; the form of `FlatModel.example_spec`."""
+        """`<x, y>` of `tf.TensorSpec`, the spec of one example that a model must take, as `FlatModel.example_spec`."""
         return held(self.train_examples)[int(self.client_ids[0])].spec
 
     @classmethod
@@ -251,21 +252,22 @@ class Population(Shown):
         known: "Population | None" = None,
         label_names: Sequence[str] | None = None,
     ) -> "Population":
-        """Makes a population of arrays or `tf.data` data sets.
+        """Makes a population from arrays or `tf.data` data sets.
 
         Args:
-          examples: A dict of client ID (text, or a whole number from 0) to its training examples `(x [n, ...], y)`. x
-            are any numbers, or a dict of such arrays for a model of several inputs. y are whole numbers, text, bools or
-            other numbers, which become what `clients.arrays` says. Or a dict to data sets of such pairs, in batches or
-            not; those whose first dimension has no fixed size are batches. Shapes and types are the same for all
-            clients, but for n; columns of frames have one order.
-          test: The same for test examples. A client that is not named has none.
-          lazy: Whether examples are read when they are needed, as `from_client_data` says. For this give a mapping of
-            your own: a `collections.abc.Mapping` whose `__getitem__` reads or makes those of one client, the same ones
-            each time.
-          known: All clients so far, where those of `examples` join them, or are all clients of a later round. They keep
-            their numbers, and labels their names.
-          label_names: What each class is called, by its number; default the sorted texts, where labels are texts.
+          examples: Maps each client ID (text, or a whole number from 0) to the client's training examples `(x [n, ...],
+            y)`. x is an array of any numbers, or a dict of such arrays for a model of several inputs. y are whole
+            numbers, text, bools or other numbers; `clients.arrays` says what they become. Instead of a pair of arrays a
+            client may have a data set of such pairs, in batches or not; elements whose first dimension has no fixed
+            size are batches. Shapes, except for n, and types are the same for all clients, and so is the order of the
+            columns of frames.
+          test: The same for test examples. A client that is not in it has none.
+          lazy: Whether examples are read when they are needed, as described in `from_client_data`. For this, give a
+            `collections.abc.Mapping` of your own whose `__getitem__` reads or makes the examples of one client, the
+            same ones each time.
+          known: All clients so far, if those of `examples` join them or are all the clients of a later round. Clients
+            keep their numbers, and labels their names.
+          label_names: The name of each class, by its number; default the sorted texts, where labels are texts.
 
         Raises:
           UserError: If there are no clients, a client has no examples, or arrays do not fit each other.
@@ -283,23 +285,23 @@ class Population(Shown):
         known: "Population | None" = None,
         label_names: Sequence[str] | None = None,
     ) -> "Population":
-        """Makes a population of `tff.simulation.datasets.ClientData`.
+        """Makes a population from `tff.simulation.datasets.ClientData`.
 
         Args:
           train: Training examples by client, `(x, y)` or `{"x": ..., "y": ...}`, in batches or not;
             `train.preprocess(...)` puts others in this form.
-          test: Test examples by client; None for none. Clients that have no training examples are passed over.
-          clients: Only these; the others are not read.
-          lazy: Whether examples are read when they are needed, the same each time, so that the clients of a round and
-            some 256 MB of the last ones are in memory. Of up to 10,000 clients each is read once at first, to be
-            checked and counted. Of more, some 60 are, and each that is drawn when it is; nobody knows the `sizes` of
-            the others, accuracies and what clients choose at an evaluation are of 10,000, and labels that are texts
-            need `label_names`, or all are read.
-          known: As of `from_arrays`.
-          label_names: As of `from_arrays`.
+          test: Test examples by client; None for none. Clients without training examples are passed over.
+          clients: The clients to take; the others are not read. Default: all.
+          lazy: Whether examples are read when they are needed, the same each time. Then memory holds the clients of a
+            round and about 256 MB of recent ones. Up to 10,000 clients are each read once at first, to be checked and
+            counted. Of more clients, about 60 are read at first and the others when they are drawn: their `sizes` are
+            unknown, accuracies and choices at an evaluation cover 10,000 clients, and labels that are texts need
+            `label_names`, or all clients are read.
+          known: As in `from_arrays`.
+          label_names: As in `from_arrays`.
 
         Raises:
-          UserError: As `from_arrays`, or if examples are of another form.
+          UserError: As in `from_arrays`, or if examples have another form.
         """
         return cls(
             **sources.from_client_data(train, test, clients=clients, lazy=lazy, known=known, label_names=label_names)
@@ -323,39 +325,39 @@ class Population(Shown):
         noise_multiplier: float | None = None,
         known: "Population | None" = None,
     ) -> "Population":
-        """Makes a population of a table with a row for each example.
+        """Makes a population from a table with a row for each example.
 
-        A column of numbers or bools becomes a feature. A column of texts or categories becomes a feature for each
-        category of the training examples, which is 1 where the row has this category and 0 elsewhere; a category that
-        is not among them is 0 in all. What is measured of all clients for this is a release, which a run's epsilon
-        counts. Categories of pandas, and means that `standardize` gives, are not measured.
+        A column of numbers or bools becomes a feature. A column of texts or categories becomes one feature for each
+        category in the training examples, which is 1 where the row has this category and 0 elsewhere; an unknown
+        category is 0 in all of them. What is measured on all clients for this is a release that counts in a run's
+        epsilon. Categories of pandas and the means that `standardize` gives are not measured.
 
         Args:
           frame: A `pandas.DataFrame`, or the path of a Parquet or a CSV file. In a CSV file NA is a missing value, and
-            007 is no number.
-          client: The column that says whose a row is, by text or whole numbers.
-          label: The column of labels, which become what `clients.arrays` says. For several numbers an example, a list
+            007 is text.
+          client: The column that names the client of each row, by text or whole numbers.
+          label: The column of labels; `clients.arrays` says what they become. For several numbers per example, a list
             of columns. For an autoencoder, None: its labels are the features.
           features: The columns that the model takes; default all other columns with a name. For a model of several
             inputs, a dict of their names to columns.
-          test: The share of each client's rows that is kept for tests, or a column of bools that says which.
-          validation: The share of each client's other rows that it neither trains nor is tested on.
-          seed: Decides which rows are for tests and validation; who else is in the table does not matter. A client
-            with more rows than in an earlier table is split anew. To keep its test rows apart over time, give a column
-            of bools as `test`.
-          group: A column of the true group of each client, which is called so in files and pictures.
-          missing: What happens to rows with missing values: "refuse" (default), "drop" leaves them out, "mean" puts the
-            column's mean for a number and no category for a category.
+          test: The share of each client's rows that is kept for tests, or a column of bools that marks the test rows.
+          validation: The share of each client's other rows that is used neither to train nor to test.
+          seed: Decides which rows are for tests and validation. A client's split does not depend on the other clients
+            in the table, but a client with more rows than in an earlier table is split anew. To keep its test rows
+            apart over time, give a column of bools as `test`.
+          group: A column with the true group of each client, which files and pictures show by this name.
+          missing: What happens to rows with missing values: "refuse" (default) raises UserError, "drop" leaves them
+            out, "mean" fills in the column's mean for a number and no category for a category.
           standardize: Which columns of numbers get mean 0 and deviation 1 on the training examples: True (all, the
             default), False (none), or a list of them. Or a mapping of columns to a mean and a deviation of your own.
-          bounds: The lowest and highest value of each column that is measured, known without the data. With them the
-            means have noise, and all clients count the same: see `clients.noised_means`.
-          noise_multiplier: That of this noise, against any one client.
-          known: All clients so far, from `from_frame`, where those of `frame` join them, or are all clients of a later
+          bounds: The lowest and highest value of each measured column, which must be known without the data. With
+            bounds, the means are noised and all clients count the same: see `clients.noised_means`.
+          noise_multiplier: The noise multiplier of these means, against any one client.
+          known: All clients so far, from `from_frame`, if those of `frame` join them or are all the clients of a later
             round. Columns become features, and labels numbers, as theirs did.
 
         Raises:
-          UserError: As `from_arrays`, and if a column is missing or of another type, or a value is missing.
+          UserError: As in `from_arrays`, and if a column is missing or of another type, or a value is missing.
         """
         if known is not None and getattr(known, "table", None) is None:
             raise UserError("the known clients are of no table; known= of from_frame is a population that it has made")
@@ -378,19 +380,20 @@ class Population(Shown):
         seed: int = 0,
         known: "Population | None" = None,
     ) -> "Population":
-        """Makes a population of folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg, .bmp, .gif, .webp, .tif).
+        """Makes a population from folders of pictures, `ROOT/CLIENT/LABEL/NAME.png` (or .jpg, .bmp, .gif, .webp, .tif).
 
-        Examples are uint8 `[n, height, width, channels]`. Every folder of a client's names a label, also an empty one:
-        newcomers may have it.
+        Examples are uint8 `[n, height, width, channels]`. Every folder of a client names a label, even an empty folder,
+        because newcomers may have this label.
 
         Args:
-          root: The folder that has a folder of each client.
-          image_size: Height and width to scale pictures to, or one number for both; default as they are, all equal.
+          root: The folder that has a folder for each client.
+          image_size: Height and width to scale pictures to, or one number for both. By default pictures are not scaled,
+            and must all have one size.
           channels: 1 for grey, 3 for colours; default 1 where all are grey.
-          test: As of `from_frame`, a share.
-          validation: As there.
-          seed: As there.
-          known: As of `from_arrays`.
+          test: A share, as in `from_frame`.
+          validation: As in `from_frame`.
+          seed: As in `from_frame`.
+          known: As in `from_arrays`.
 
         Raises:
           UserError: If a client has no pictures, one cannot be read or lies elsewhere, or they are of two sizes.
@@ -399,16 +402,16 @@ class Population(Shown):
         return cls(**sources.from_table(read, known))
 
     def map(self, function: Callable) -> "Population":
-        """Returns the population with what a function of one's own makes of the examples of each client.
+        """Returns the population with each client's examples transformed by a function of your own.
 
         Args:
-          function: Of a client's examples `(x [n, ...], y [n, ...])`, arrays; gives such a pair, always the same for
-            the same ones. It is applied to training, test and validation examples alike, now or whenever they are read.
-            Classes keep their names if all labels come back as they were; texts, of whose numbers
-            `np.array(clients.label_names)[y]` makes some again, are names.
+          function: Takes a client's examples as arrays `(x [n, ...], y [n, ...])` and returns such a pair, always the
+            same pair for the same examples. It is applied to training, test and validation examples alike, now or
+            whenever they are read. Classes keep their names if all labels come back unchanged. Labels that it returns
+            as texts are names; `np.array(clients.label_names)[y]` turns numbers back into texts.
 
         Raises:
-          UserError: As `from_arrays`, of what the function gives.
+          UserError: As in `from_arrays`, for what the function returns.
         """
 
         unchanged: set[bool] = set()
@@ -436,11 +439,11 @@ class Population(Shown):
         """Returns the population with a share of each client's training examples held out, to choose settings by.
 
         Args:
-          share: Rounded for each client; one example at least is left for training.
-          seed: Decides which these are; who else is in the population does not.
+          share: The share to hold out, rounded for each client; at least one example is left for training.
+          seed: Decides which examples are held out, whoever else is in the population.
 
         Raises:
-          UserError: If there are validation examples already, or the share is no example of any client.
+          UserError: If there are validation examples already, or if the share gives no client an example.
         """
         check_value("share", share, Fraction)
         if self.validation_examples is not None:
@@ -463,14 +466,15 @@ class Population(Shown):
         return dataclasses.replace(self, **found)
 
     def with_groups(self, groups: Mapping[int | str, int | str], *, known: "Population | None" = None) -> "Population":
-        """Returns the population with true groups, which found clusters are held against.
+        """Returns the population with true groups, which clusters are compared with.
 
         Args:
-          groups: What the group of each client is called, text or a whole number, by the client's name, or its ID.
-          known: All clients so far, where these join them or are all of a later round: groups keep their numbers.
+          groups: Maps each client's name, or its ID, to the name of its group, a text or a whole number.
+          known: All clients so far, if these join them or are all the clients of a later round; groups keep their
+            numbers.
 
         Raises:
-          UserError: If a client has no group, or one is not of this population.
+          UserError: If a client has no group, or a client is not in this population.
         """
         values = list(groups.values()) if isinstance(groups, Mapping) else [None]
         if not any(all(isinstance(each, kind) for each in values) for kind in (str, (int, np.integer))):
@@ -486,7 +490,7 @@ class Population(Shown):
         return dataclasses.replace(self, groups=numbers, group_names=names)
 
     def restricted(self, client_ids) -> "Population":
-        """Returns the population of these clients only, ascending; UserError if one is not of this population."""
+        """Returns the population of these clients only, ascending; UserError if one is not in this population."""
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
         fields: dict[str, Any] = {name: None if vars(self)[name] is None else vars(self)[name][rows] for name in by_row}

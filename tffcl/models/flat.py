@@ -1,4 +1,4 @@
-"""A model in flight is one vector: the bridge between a `tff.learning` FunctionalModel and a flat float32 vector."""
+"""Models as one flat float32 vector, in which they are sent, and their bridge to `tff.learning` FunctionalModels."""
 
 import collections
 import dataclasses
@@ -27,7 +27,7 @@ class FlatWeights:
     """Named tensors that travel as one float32 vector `[P]`.
 
     Attributes:
-      name: Of the architecture.
+      name: The name of the architecture.
       weights: The named tensors in the vector's order.
     """
 
@@ -65,7 +65,7 @@ class FlatWeights:
         return any(weight.kind == STATISTIC for weight in self.weights)
 
     def parted(self, tensors: Sequence) -> tuple[list, list]:
-        """Parts what is in the order of the weights into that of the trained ones and that of the statistics."""
+        """Splits a sequence in the order of the weights into the trained ones and the statistics."""
         pairs = list(zip(tensors, self.weights, strict=True))
         trained, statistics = ([each for each, w in pairs if w.kind == kind] for kind in (TRAINED, STATISTIC))
         return trained, statistics
@@ -76,26 +76,26 @@ class FlatWeights:
         return [next(left[weight.kind]) for weight in self.weights]
 
     def on_trained(self, changed, otherwise) -> tf.Tensor:
-        """Returns `changed [..., P]`, where weights are statistics `otherwise [..., P]` or a number: no gradient,
-        decay, correction or step of a server's optimizer touches these."""
+        """Returns `changed [..., P]` with `otherwise [..., P]`, or a number, in the entries of statistics, since no
+        gradient, decay, correction or step of a server's optimizer touches statistics."""
         return tf.where(self.is_trained, changed, otherwise) if self.has_statistics else changed
 
     @functools.cached_property
     def is_trained(self) -> np.ndarray:
-        """`bool [P]`, which entries of a vector are no statistics."""
+        """`bool [P]`, which entries of a vector are trained, and so are not statistics."""
         kinds = [weight.kind == TRAINED for weight in self.weights]
         return np.repeat(kinds, [weight.size for weight in self.weights])
 
     def of_trained(self, vectors: np.ndarray) -> np.ndarray:
-        """Returns the entries of `vectors [..., P]` that are trained: statistics are in the unit of the data, and would
-        decide what vectors are compared by."""
+        """Returns the trained entries of `vectors [..., P]`. Statistics have the unit of the data and would dominate
+        comparisons of vectors."""
         return vectors[..., self.is_trained] if self.has_statistics else vectors
 
     def ravel(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
         """Joins the weights' tensors into a vector `float32 [P]`.
 
         Raises:
-          UserError: If number or shapes of the tensors are not the model's.
+          UserError: If the number or the shapes of the tensors are not the model's.
         """
         shapes = [tuple(np.shape(tensor)) for tensor in tensors]
         if shapes != [weight.shape for weight in self.weights]:
@@ -107,25 +107,25 @@ class FlatWeights:
 class FlatModel(FlatWeights, Shown):
     """A model whose parameters are one float32 vector `[P]`.
 
-    Make one of your own model by `from_functional` or `from_keras`.
+    Use `from_functional` or `from_keras` to make one from a model of your own.
 
     Attributes:
       functional: The same model as `tff.learning.models.FunctionalModel` over raw examples.
-      preprocess: Raw examples `[n, ...]` to features `[n, ...]`; done once per client, not once per step.
-      logits: `(tensors, features, seed)` to outputs `float32 [n, ...]`, see `Objective.outputs`; `seed int32 [2]`
+      preprocess: Turns raw examples `[n, ...]` into features `[n, ...]`, once per client instead of once per step.
+      logits: Maps `(tensors, features, seed)` to outputs `float32 [n, ...]`, see `Objective.outputs`; `seed int32 [2]`
         decides this step's dropout, None stands for inference.
       example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, or several inputs
         by name, in the order of the names; `y` as `Objective.label`.
       objective: What a label is, the loss, and what outputs mean.
-      metrics: What is computed of its answers on whole test sets; () for accuracy alone.
+      metrics: The metrics of its predictions on whole test sets; () for accuracy alone.
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another
         origin.
-      key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the
-        other. None for a model that is like no other.
-      keras: The Keras model that it was made of, and what that computes; None for all others. A run does not start if
-        the Keras model has got other weights since.
-      own: What clients keep of it to themselves, and is not in the vector: of it the model has the first values. None
-        for nothing.
+      key: Equal for models of one architecture, whatever their initial weights, so that they share what is traced. None
+        for a model that shares with no other.
+      keras: The Keras model that it was made from, and what that computes; None for all others. A run does not start
+        if the weights of the Keras model have changed since.
+      own: The part of the model that clients keep to themselves and that is not in the vector, with its initial
+        values; None for no part.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -141,16 +141,16 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def whole(self) -> "FlatModel":
-        """The model with what clients keep of it, which they train and use; itself where they keep nothing."""
+        """The whole model that clients train and use, with the part that they keep; itself if they keep no part."""
         return self if self.own is None else self.own.whole
 
     def with_own(self, vectors, state) -> tf.Tensor:
-        """Puts what a client keeps of the model to vectors `[..., P]`, which gives some of `whole`; `state` is of
-        `local_sgd.kept_state`. Where clients keep nothing the vectors are as they were."""
+        """Joins the part that a client keeps (in `state`, from `local_sgd.kept_state`) to vectors `[..., P]`; returns
+        vectors of `whole`. Where clients keep no part, the vectors are unchanged."""
         return vectors if self.own is None else self.own.parts.join(tf.nest.flatten(state)[0], vectors)
 
     def facts(self):
-        """How large it is, and from what to what it goes."""
+        """The model's size, and its inputs and outputs."""
         size = f"{self.size:,}"
         return {
             "name": self.name,
@@ -188,12 +188,12 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def metrics_of_outputs(self) -> tuple[AnswerMetric, ...]:
-        """The metrics that are computed of whole outputs; () where there is none but accuracy, which needs none."""
+        """The metrics that need whole outputs; () if there is only accuracy, which does not need them."""
         return self.metrics if any(each is not ACCURACY for each in self.metrics) else ()
 
     def with_metrics(self, metrics: Sequence[str | Callable]) -> "FlatModel":
-        """Returns the same model with other metrics, names or functions as of `from_keras`; UserError if one is not for
-        its labels."""
+        """Returns the same model with other metrics, names or functions as in `from_keras`; UserError if one does not
+        suit its labels."""
         found = chosen(metrics, self.objective.label_kind)
         own = self.own and dataclasses.replace(self.own, whole=self.own.whole.with_metrics(metrics))
         changed = dataclasses.replace(self, metrics=found, own=own)
@@ -203,7 +203,7 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes; None where labels are none."""
+        """Number of classes; None where labels are not classes."""
         return self.objective.num_classes
 
     @property
@@ -213,10 +213,10 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def has_trained_weights(self) -> bool:
-        """Whether the initial weights are of use: those of a model of another origin that somebody has trained.
+        """Whether the initial weights come from training, in a model of another origin.
 
-        A new model's biases, and all its other vectors, are of one value or of whole numbers, and no training leaves
-        them so. A model without vectors does not tell, and counts as trained.
+        In a new model, biases and all other tensors of rank 1 hold one value or whole numbers, and no training leaves
+        them so. A model without such tensors cannot tell, and counts as trained.
         """
         vectors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0] if np.ndim(tensor) == 1]
         moved = (np.ptp(vector) > 0 and np.any(vector != np.round(vector)) for vector in vectors)
@@ -227,10 +227,10 @@ class FlatModel(FlatWeights, Shown):
 
         Args:
           seed: Decides the values.
-          initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the
-            entries of each initial tensor change their places at random, so that they keep their distribution; trained
-            weights stay what they are but for normal noise, of 5 % of the standard deviation in each tensor. Statistics
-            are those of the model.
+          initialization: A name in `INITIALIZATIONS`; default as for `initial`. A model of another origin has none: the
+            entries of each initial tensor are shuffled, so that they keep their distribution. Trained weights get
+            normal noise of 5 % of the tensor's standard deviation instead, and tensors that all hold one value normal
+            noise of 0.05. Statistics stay as they are.
 
         Raises:
           UserError: If an initialization is named for a model of another origin.
@@ -253,18 +253,18 @@ class FlatModel(FlatWeights, Shown):
         return self.ravel(self.together(drawn, statistics))
 
     def training_loss(self, tensors, features, labels, seed, weights=None) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """What a training step descends, and what its forward pass makes of the statistics.
+        """Returns the loss of a training step, and the statistics as its forward pass updates them.
 
         Args:
           tensors: The weights, as `unravel` gives them.
-          features: What `preprocess` makes of the examples of a batch.
-          labels: Theirs.
+          features: The features of a batch, as `preprocess` gives them.
+          labels: The labels of the batch.
           seed: `int32 [2]`, decides this step's dropout; None stands for a pass as at inference, without dropout.
-          weights: `float32 [n]`, what the loss of each example counts in the mean over the batch; None: 1.
+          weights: `float32 [n]`, the weight of each example's loss in the mean over the batch; None: 1.
 
         Returns:
           The loss `float32`, differentiable in the trained weights alone, and the new values of the weights that are
-          statistics, in order; none for a model without.
+          statistics, in order; none for a model without statistics.
         """
 
         def loss(outputs):
@@ -279,7 +279,7 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def has_constraints(self) -> bool:
-        """Whether Keras changes some of its weights after each step."""
+        """Whether Keras constrains some of the weights after each step."""
         return self.keras is not None and any(self.keras.constraints)
 
     def constrained(self, trained: Sequence) -> list:
@@ -289,7 +289,7 @@ class FlatModel(FlatWeights, Shown):
         return [each if fit is None else fit(each) for each, fit in zip(trained, self.keras.constraints, strict=True)]
 
     def after_step(self, vector, statistics: Sequence) -> tf.Tensor:
-        """Returns a vector `[P]` whose trained weights a step has changed, constrained, and with new statistics."""
+        """Returns a vector `[P]` after a step, with its trained weights constrained and with the new statistics."""
         if not (self.has_statistics or self.has_constraints):
             return vector
         return self.concat(self.together(self.constrained(self.parted(self.unravel(vector))[0]), statistics))
@@ -305,17 +305,17 @@ class FlatModel(FlatWeights, Shown):
         objective: str | None = None,
         metrics: Sequence[str | Callable] = (),
     ) -> "FlatModel":
-        """Makes one of a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
+        """Makes a `FlatModel` from a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
 
         Args:
-          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`; y are whole numbers, of which it gives an output
-            for each class and label, or one output each; or floats.
-          name: For titles.
+          functional: The model. It takes batches `(x, y)` or `{"x": ..., "y": ...}`; y are whole numbers, for which it
+            gives an output for each class of each label, or one for each label; or floats.
+          name: The name in titles.
           weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
-          probabilities: Outputs to probabilities; default softmax or sigmoid, or nothing where the outputs are
-            probabilities already.
-          objective: As of `from_keras`.
-          metrics: As of `from_keras`.
+          probabilities: Function from outputs to probabilities; default softmax or sigmoid, or none where the outputs
+            are probabilities already.
+          objective: As in `from_keras`.
+          metrics: As in `from_keras`.
 
         Raises:
           UserError: If the input is no such batch, or outputs, labels and loss do not fit each other.
@@ -337,37 +337,37 @@ class FlatModel(FlatWeights, Shown):
         metrics: Sequence[str | Callable] = (),
         statistics: str = from_keras.GLOBAL,
     ) -> "FlatModel":
-        """Makes one of a Keras model.
+        """Makes a `FlatModel` from a Keras model.
 
         Args:
-          keras_model: It must be built, with one output tensor: an output for each class, for each label that is 0 or
-            1, or for each number. Training starts from the weights that it has now. Frozen layers stay as they are and
-            are never sent. Dropout follows from the run's seed, regularizers count in the loss, and constraints hold
-            after each step of a client. For a model of a class of your own without `get_config`, give a function that
-            builds it.
+          keras_model: The model. It must be built, with one output tensor that has an output for each class, for each
+            label that is 0 or 1, or for each number. Training starts from its current weights. Frozen layers stay as
+            they are and are never sent. Dropout follows from the run's seed, regularizers count in the loss, and
+            constraints hold after each step of a client. For a model of a class of your own without `get_config`, give
+            a function that builds it.
           loss: A mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`,
-            `BinaryCrossentropy()` or `MeanSquaredError()`; labels that it leaves out (`ignore_class`), as padding is,
-            do not count in accuracies either.
+            `BinaryCrossentropy()` or `MeanSquaredError()`. Labels that it ignores (`ignore_class`), such as padding, do
+            not count in accuracies either.
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, or
             `Population.example_spec`.
-          name: For titles; default the name of the Keras model.
+          name: The name in titles; default the name of the Keras model.
           objective: What a label is, where loss and input_spec do not tell: "classes", "binary", "labels" (several,
-            each 0 or 1), "numbers", or "reconstruction": then the model's input is the label.
-          class_weight: Class to the weight of its labels in the loss, as of `tf.keras.Model.fit`; 1 for classes that
-            are not named.
-          metrics: What is computed of its answers, each on whole test sets: "accuracy", "balanced_accuracy", "f1" (the
-            mean over the classes), "f1_micro", "precision", "recall" (of class 1 of two, else means over the classes),
-            "auc" (of more than two classes the mean of each against all others), "log_loss", "perplexity",
-            "calibration_error"; of numbers "mae", "mse", "r2"; or functions of your own, `(labels, outputs) -> float`,
-            of the labels `[n]` and the probabilities `[n, classes]`, or the numbers, larger being better unless the
-            function's name ends in "error", "loss", "deviance" or "distance". The first is what comparisons go by.
-            Default: the accuracy; of numbers all three.
-          statistics: What becomes of the statistics that the model renews itself, such as batch normalization's moving
-            means and variances. "global": they are averaged like weights. "local": each client goes on with its own,
-            which are never sent (SiloBN, Andreux et al. 2020, arXiv:2008.07424). "fedbn": as "local", with the scales
-            and shifts beside them, so all weights of these layers (FedBN, Li et al., ICLR 2021, arXiv:2102.07623).
-            "reset": each training starts from those that the model has now, and nothing of them is kept or sent. A
-            client that has not trained yet, such as a newcomer, has those that the model has now.
+            each 0 or 1), "numbers", or "reconstruction", where the model's input is the label.
+          class_weight: Maps a class to the weight of its labels in the loss, as in `tf.keras.Model.fit`; 1 for classes
+            that are not in it.
+          metrics: The metrics of its predictions, each computed on whole test sets: "accuracy", "balanced_accuracy",
+            "f1" (mean over the classes), "f1_micro", "precision", "recall" (of class 1 of two, else means over the
+            classes), "auc" (for more than two classes the mean of each against all others), "log_loss", "perplexity",
+            "calibration_error"; for numbers "mae", "mse", "r2". Or functions of your own, `(labels, outputs) -> float`,
+            of the labels `[n]` and the probabilities `[n, classes]`, or the numbers; larger is better unless the
+            function's name ends in "error", "loss", "deviance" or "distance". Comparisons use the first metric.
+            Default: accuracy; for numbers all three.
+          statistics: How to treat the statistics that the model updates itself, such as batch normalization's moving
+            means and variances. "global": they are averaged like weights. "local": each client keeps its own, which
+            are never sent (SiloBN, Andreux et al. 2020, arXiv:2008.07424). "fedbn": as "local", and clients keep the
+            scales and shifts too, so all weights of these layers (FedBN, Li et al., ICLR 2021, arXiv:2102.07623).
+            "reset": each training starts from the model's current statistics, which are never changed or sent. A client
+            that has not trained yet, such as a newcomer, has the model's current statistics.
 
         Raises:
           UserError: If the model is not built, cannot be built again or called, outputs and labels do not fit each
@@ -388,11 +388,11 @@ def one_array(example_spec: Mapping, part: str) -> tf.TensorSpec:
     """Returns the spec of an example's features, which are one array.
 
     Args:
-      example_spec: Of an example.
+      example_spec: The spec of an example.
       part: What needs one array, for the message.
 
     Raises:
-      UserError: If they are several inputs.
+      UserError: If the features are several inputs.
     """
     x = example_spec["x"]
     if isinstance(x, Mapping):
@@ -423,7 +423,7 @@ def _mean_squared_error(outputs, labels, sample_weight=None):
 
 
 def _objective(num_classes: int | None) -> Objective:
-    """The objective of a model of so many classes, or of one number."""
+    """The objective of a model of `num_classes` classes, or of one number."""
     if num_classes is None:
         label = tf.TensorSpec((), tf.float32)
         return Objective(NUMBERS, label, (1,), _mean_squared_error, _squared_errors)
@@ -462,18 +462,18 @@ def build_flat_model(
     """Makes a `FlatModel` from its weights and its forward pass.
 
     Args:
-      name: Of the architecture.
+      name: The name of the architecture.
       weights: Named tensors, in order.
       logits: `(tensors, features, seed)` to logits `[n, num_classes]`; see `FlatModel.logits`.
-      input_shape: Of one example.
+      input_shape: The shape of one example.
       num_classes: Number of outputs; None: the model has one, a number to predict, and learns by its squared error.
-      normalization: Of raw uint8 images: `(mean, std)`, scalars or one per channel, on the scale 0 to 1. None: examples
-        are float32 and no images, and stay as they are.
+      normalization: For raw uint8 images `(mean, std)`, scalars or one per channel, on the scale 0 to 1. None: examples
+        are float32, not images, and stay as they are.
       initialization: A name in `INITIALIZATIONS`.
-      seed: Of the initial weights.
+      seed: The seed of the initial weights.
 
     Returns:
-      The model; its `functional` takes such examples and int32 labels, or float32 ones where they are numbers.
+      The model; its `functional` takes such examples and int32 labels, or float32 labels where they are numbers.
     """
     preprocess = from_keras.as_it_is if normalization is None else build_preprocess(normalization)
     dtype, logits = tf.float32 if normalization is None else tf.uint8, converted(logits)

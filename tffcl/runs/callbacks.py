@@ -19,58 +19,58 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """What is called before the first round of a run, after each round and at the end; this one does nothing.
+    """Base class of objects that a run calls before its first round, after each round and at its end; does nothing.
 
-    A resumed run begins in the middle: what a callback must know of the rounds before is kept in `run.callback_states`.
+    A resumed run starts in the middle, so keep in `run.callback_states` what a callback must know of earlier rounds.
 
     Attributes:
-      stops_between_evaluations: Whether it may end the run in a round without an evaluation. Then every client of a
-        cohort tests its own model in every round, which takes time; False for a callback that never ends a run.
+      stops_between_evaluations: Whether the callback may end the run in a round without an evaluation. If so, every
+        client of a cohort tests its own model in every round, which takes time. Set it to False for a callback that
+        never ends a run.
     """
 
     stops_between_evaluations = True
 
     def begin(self, run: "Run") -> str | None:
-        """Is called once, with the state before the first round, or that of the checkpoint which the run goes on from.
+        """Is called once, with the state before the first round, or with the state of the checkpoint it resumes from.
 
         Args:
-          run: What is known of the run, to be read and not to be changed.
+          run: What is known of the run. Read it, but do not change it.
 
         Returns:
-          A reason why no round shall follow, or None.
+          A reason to train no round at all, or None.
         """
 
     def after_round(self, run: "Run") -> str | None:
         """Is called after each round, when its row is in rounds.csv.
 
         Returns:
-          A reason why the run shall end with this round, or None.
+          A reason to end the run with this round, or None.
         """
 
     def after_late_evaluation(self, run: "Run", found: Mapping[str, float | None]) -> None:
-        """Is called where the run was stopped in a round without an evaluation, when it has had one.
+        """Is called after the evaluation that is made up for when a run was stopped in a round without one.
 
         Args:
           run: As in `begin`.
-          found: What it has measured, by column of rounds.csv; `run.metrics` has it, too.
+          found: What the evaluation measured, by column of rounds.csv; `run.metrics` has it, too.
         """
 
     def end(self, run: "Run") -> None:
-        """Is called when no round follows, also where an error or Ctrl-C has ended the run."""
+        """Is called when no round follows, also after an error or Ctrl-C has ended the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EarlyStopping(Parameters, Callback):
-    """Ends a run whose metric no longer gets better; what the run gives is the model after its last round, not that of
-    its best.
+    """Ends a run whose metric no longer improves. The run returns the model after its last round, not the best one.
 
-    An accuracy is that on validation examples where clients have some: one that is chosen on test data looks better
-    than it is.
+    Accuracies are measured on validation examples where clients have some, because a result that is chosen on test
+    data looks better than it is.
 
     Attributes:
       metric: A column of rounds.csv, e.g. "cluster_accuracy", "train_loss" or, where the model has the metric f1,
         "cluster_f1".
-      patience: How many values in a row may be no better than the best one before.
+      patience: How many values in a row may fail to improve on the best one so far.
       min_delta: By how much a value must exceed the best to count as better, in the unit of rounds.csv (a share for
         accuracies).
     """
@@ -80,7 +80,7 @@ class EarlyStopping(Parameters, Callback):
     min_delta: NonNegative = 0.0
 
     def check(self):
-        """Raises UserError if no column has this name, or it has no better and worse values."""
+        """Raises UserError if no column has this name, or if its values cannot be better or worse."""
         found = of_column(self.metric)
         if found is None or not found.better:
             raise unknown("metric", self.metric, self._with_better(OF_ROUNDS), key="metric")
@@ -110,11 +110,11 @@ class EarlyStopping(Parameters, Callback):
         return name if of_column(name) is not None else ""
 
     def check_measured(self, run: "Run"):
-        """Checks before a run that it has what the metric is measured on.
+        """Checks before a run that the metric can be measured.
 
         Raises:
-          UserError: If the metric is of validation examples, and clients have none, or have them in some rounds only,
-            or the model has no such metric.
+          UserError: If the metric needs validation examples and clients have none, or have them in some rounds only;
+            or if the model has no such metric.
         """
         if self.metric.startswith("validation_") and run.stage.validator is None:
             raise UserError(
@@ -136,7 +136,7 @@ class EarlyStopping(Parameters, Callback):
             raise unknown("metric of this run", self.metric, self._with_better(known), key="metric")
 
     def begin(self, run: "Run") -> str | None:
-        """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
+        """Tells the user if the metric is measured on test data; goes on from the state in the checkpoint."""
         column = self._column(run)
         if self._is_of_evaluation and not column.startswith("validation_"):
             hint = f"; {VALIDATION} holds out validation data to choose by" if self._twin else ""
@@ -149,7 +149,7 @@ class EarlyStopping(Parameters, Callback):
         return self._reason(run, column) if known.get("last") == run.round_number else None
 
     def after_round(self, run: "Run") -> str | None:
-        """Compares this round's value, if there is one, with the best before.
+        """Compares this round's value, if there is one, with the best so far.
 
         Raises:
           UserError: If the run does not measure the metric.
@@ -194,8 +194,8 @@ class CallbackFailed(UserError):
 
 
 class UsersCallback(Callback):
-    """A user's callback: whatever it raises is a CallbackFailed, and at the end of a run, when nothing is left to stop,
-    a line on standard error."""
+    """Wraps a user's callback. Whatever it raises becomes a CallbackFailed; at the end of a run, when nothing is left
+    to stop, it becomes a line on standard error."""
 
     def __init__(self, callback: Callback):
         self._callback = callback
@@ -238,10 +238,10 @@ class UsersCallback(Callback):
 
 
 def _restored(run: "Run", before: str) -> str:
-    """Puts the callback states of before back where a checkpoint cannot hold those that are there.
+    """Restores the earlier callback states if a checkpoint cannot hold the current ones.
 
     Returns:
-      Why it cannot; "" where it can.
+      Why a checkpoint cannot hold them; "" if it can.
     """
     try:
         if not isinstance(run.callback_states, dict):
@@ -264,9 +264,9 @@ def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqd
 
     Args:
       total: How many units there are.
-      title: What stands before it.
+      title: The text before the bar.
       unit: What is counted.
-      show: False for none.
+      show: Whether to show the bar at all.
     """
     return tqdm(
         total=total, desc=title, unit=unit, disable=not show, dynamic_ncols=True, mininterval=_interval(),
@@ -309,7 +309,7 @@ class Progress(Callback):
         self.bar.close()
 
     def begin(self, run: "Run"):
-        """Says that rounds were done before: they are no part of the rate and of the time that is left."""
+        """Tells the bar how many rounds were done before; they do not count in the rate and the time left."""
         self.bar.initial = self.bar.n = self.bar.last_print_n = run.round_number
         self.bar.unpause()
         self.bar.refresh()

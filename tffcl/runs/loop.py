@@ -30,7 +30,7 @@ from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run, Totals
 
 
 def next_round(run: Run):
-    """Moves a run on by a round, with the evaluation that is due after it; one that fails leaves the run as it was."""
+    """Trains one round, with the evaluation that is due after it. A round that fails leaves the run as it was."""
     before = run.stage, run.state, run.totals, run.evaluation
     run.totals = copy.deepcopy(run.totals)
     try:
@@ -52,7 +52,7 @@ def next_round(run: Run):
 
 
 def evaluate(run: Run) -> dict:
-    """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`.
+    """Evaluates a run's state, after clients that choose have chosen; see `Run.evaluation`.
 
     Returns:
       The cells of rounds.csv that an evaluation fills.
@@ -93,16 +93,16 @@ def evaluate(run: Run) -> dict:
 
 
 def accounted(population: Population) -> contextlib.AbstractContextManager:
-    """A block in which a method that reads clients' examples itself, and not through a round, has released them without
-    noise."""
+    """Counts a release without noise if the method reads clients' examples itself in the block, instead of through a
+    round."""
     read = privacy_releases.of_all("what the method reads of the clients' examples itself", population, once=True)
     return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
 
 
 @contextlib.contextmanager
 def _told_by(method: Method, when: str = "") -> Iterator[None]:
-    """A block that calls a method: what the code of one of the user's own raises by itself is told in a line, with
-    `when` it does, as what builders and callbacks raise is."""
+    """Wraps calls of a method. An error of a user's own method is reported in one line that says `when` it happened, as
+    errors of builders and callbacks are."""
     try:
         yield
     except Exception as error:
@@ -114,7 +114,7 @@ def _told_by(method: Method, when: str = "") -> Iterator[None]:
 
 
 def count_joining(run: Run, before: object, after: object) -> Traffic:
-    """Counts what joining has cost clients that are new in a state, and returns it."""
+    """Counts and returns what joining has cost clients that are new in a state."""
     exchanged = run.method.joined_traffic(before, after)
     run.totals.down_bytes += exchanged.down
     run.totals.up_bytes += exchanged.up
@@ -123,7 +123,7 @@ def count_joining(run: Run, before: object, after: object) -> Traffic:
 
 
 def _enter_stage(run: Run, number: int) -> Traffic:
-    """Lets newcomers join and data change before a round; returns what joining has cost."""
+    """Lets newcomers join and data change before a round; returns the cost of joining."""
     before, run.stage = run.stage, run.stages.at(number)
     run.totals = run.totals.moved(before.population.client_ids, run.population.client_ids)
     # The last local test of these was on data that they hold no more.
@@ -141,7 +141,7 @@ def _enter_stage(run: Run, number: int) -> Traffic:
 
 
 def _train(run: Run, number: int) -> dict:
-    """The training of a round; returns its row of rounds.csv without accuracies."""
+    """Trains a round; returns its row of rounds.csv without accuracies."""
     cohort = _draw(run, number)
     if not len(cohort.client_ids) and not run.method.hides_empty_rounds(run.state):
         run.totals.releases = run.ledger.as_array()  # newcomers may have released something when they joined
@@ -181,7 +181,7 @@ def _draw(run: Run, number: int) -> Cohort:
 
 
 def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
-    """The row of a round; without metrics that of one which no client was drawn for, and in which nothing moved."""
+    """The row of a round. Without metrics it is the row of a round that drew no client and changed nothing."""
     clusters = {} if run.chooses_at_evaluations else summary.cluster_numbers(run.population, run.views)
     row = {**dict.fromkeys((*COLUMNS, *_names(run))), **clusters, "down_bytes": 0, "up_bytes": 0}
     if metrics is not None:
@@ -222,9 +222,9 @@ def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
 
 
 class SaveCheckpoints(Callback):
-    """Saves the state and all that a resumed run needs: every so many rounds, and when the run ends, however it does.
+    """Saves the state and all that a resumed run needs, every so many rounds and whenever and however the run ends.
 
-    It is the last callback: what it saves is a round that the files of the others hold.
+    It is the last callback, so the files of the other callbacks already hold the round that it saves.
     """
 
     def __init__(self, checkpoints: Checkpoints):
@@ -238,7 +238,7 @@ class SaveCheckpoints(Callback):
             self._save(run)
 
     def end(self, run: Run):
-        """Saves the last round that is not saved, or that has released more since: a round that the budget refuses."""
+        """Saves the last round if it is not saved, or if it has released more since, as when the budget refuses one."""
         if run.budget_spent:
             self._due = run.round_number, run.state, run.totals
         self._save(run)
@@ -251,7 +251,7 @@ class SaveCheckpoints(Callback):
 
 
 def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
-    """Gives a run the state of its newest checkpoint, or the method's first one, which is saved."""
+    """Restores the state of a run's newest checkpoint, or initializes the method's first state and saves it."""
     if resume and checkpoints.latest() is not None:
         run.round_number, run.state, run.totals = checkpoints.load_newest(run.method.state_class, run.protocol.rounds)
         run.stage = run.stages.at(run.round_number)
@@ -270,7 +270,7 @@ def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
 
 
 def _count_lost(run: Run, entries, when: str):
-    """Keeps what was released after the state that the run goes on from, and that no seed repeats, in the ledger."""
+    """Keeps in the ledger the releases after the state that the run resumes from, if no seed repeats them."""
     if lost := run.ledger.rewind(entries):
         run.progress.say(
             f"tffcl: {counted(lost, 'private release')} {when} came to nothing; what was released is told anew "
@@ -280,12 +280,11 @@ def _count_lost(run: Run, entries, when: str):
 
 
 def run_rounds(run: Run, callbacks: Sequence[Callback]):
-    """Runs the rounds up to the run's last one, or to that with which a callback or the budget stops it, and evaluates
-    the last.
+    """Runs the rounds up to the run's last one, or until a callback or the budget stops it, and evaluates the last.
 
     Raises:
-      UserError: If a round fails; what was done before it is saved.
-      KeyboardInterrupt: After Ctrl-C; what was done is saved.
+      UserError: If a round fails; the rounds before it are saved.
+      KeyboardInterrupt: After Ctrl-C; the rounds that were done are saved.
     """
     with contextlib.ExitStack() as ends:
         for each in callbacks:
@@ -307,7 +306,7 @@ def run_rounds(run: Run, callbacks: Sequence[Callback]):
 
 
 def _one_round(run: Run, callbacks: Sequence[Callback]):
-    """A round, and what is called after it: also where a user's callback fails, those behind it have the round."""
+    """Trains a round and calls the callbacks. If a user's callback fails, those after it still see the round."""
     start, failed = time.monotonic(), None
     try:
         next_round(run)

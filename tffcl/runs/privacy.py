@@ -168,12 +168,12 @@ NOTHING = np.zeros((0, 8))  # what `Ledger.as_array` gives where nothing was rel
 
 @dataclasses.dataclass(frozen=True)
 class PrivacySettings(Parameters):
-    """What the releases of a run may cost, at the level of clients.
+    """The privacy budget of a run, at the level of clients.
 
     Attributes:
-      epsilon: The budget: the run ends before the round that would make ε larger; not set: ε is told only.
-      delta: δ at which ε is taken; not set: N^-1.1 for N clients, those that join in the middle included. It should be
-        below 1 / N.
+      epsilon: The budget. The run ends before the round that would make ε larger. If not set, ε is only reported.
+      delta: δ at which ε is computed. If not set, N^-1.1 for N clients, including those that join in the middle. It
+        should be below 1 / N.
     """
 
     epsilon: Positive | None = None

@@ -1,4 +1,4 @@
-"""What a run gave, as Python objects."""
+"""The results of a run, as Python objects."""
 
 import dataclasses
 import functools
@@ -43,11 +43,12 @@ class Trained(Shown):
 
     Attributes:
       method: The method.
-      state: What it knows.
+      state: The state of the method after `round_number`.
       population: The clients that took part.
-      round_number: The round after which this is the state.
-      names: What each client that the state may know is called, by its number: of the population, and who has left.
-      asked: `int32 [m]`, who has chosen its model in this state, where clients choose: default `population.evaluated`.
+      round_number: The number of rounds that led to this state.
+      names: The name of each client that the state may know, by its number; also of clients that have left.
+      asked: `int32 [m]`, the clients that have chosen their model in this state, where clients choose. Default:
+        `population.evaluated`.
     """
 
     method: Method
@@ -62,7 +63,7 @@ class Trained(Shown):
             object.__setattr__(self, "asked", self.population.evaluated.client_ids)
 
     def facts(self):
-        """Which method, after how many rounds of whom."""
+        """The method, the number of rounds, and the clients."""
         return {
             "method": self.method.name,
             "after round": self.round_number,
@@ -71,33 +72,32 @@ class Trained(Shown):
         }
 
     def cluster_of(self, client) -> int:
-        """Returns the client's cluster, which one that was not asked chooses now; UserError if it did not take part."""
+        """Returns a client's cluster. A client that was not asked chooses now; UserError if it did not take part."""
         own = self.population.id_of(client)
         views = self.method.views(self._state_of(own))
         # The state may know more clients than the population.
         return int(views.clusters[index_of(views.client_ids, own)[0]])
 
     def _state_of(self, client: int):
-        """The state in which a client has what it chooses: of so many clients that few are asked at an evaluation, one
-        of the others chooses now."""
+        """The state in which a client has chosen. Where an evaluation asks only some of very many clients, a client
+        that was not asked chooses now."""
         if not chooses_at_evaluations(self.method) or client in self.asked:
             return self.state
         runtime.use_local_worker()
         return self.method.choose(self.state, self.population.restricted([client]))
 
     def admit(self, population: Population) -> "Trained":
-        """Lets clients join that are new in a population, and returns what answers for its clients as this does for
-        those so far; nobody trains.
+        """Lets the new clients of a population join, and returns a `Trained` for that population; nobody trains.
 
-        What newcomers tell, as their signatures, is in no run's ledger; those of `train`'s `later` take part in a run,
-        which counts it.
+        What newcomers release, such as their signatures, is in no run's ledger. To have it counted, let newcomers join
+        in a run by `later` of `train`.
 
         Args:
-          population: The newcomers, and perhaps others; made with `known=` the population so far.
+          population: The newcomers, and perhaps clients that are known; made with `known=` the population so far.
 
         Raises:
-          UserError: If nobody is new in it, one of them cannot be told from the clients so far, or the method takes no
-            newcomers or not these.
+          UserError: If no client in it is new, a newcomer cannot be told from the clients so far, or the method takes
+            no newcomers or not these.
         """
         check_kind("population", population, Population, "a tffcl.Population")
         if reason := why_not_after(self.population, population, self.names):
@@ -114,8 +114,8 @@ class Trained(Shown):
         return dataclasses.replace(self, state=state, population=population, names=names, asked=asked)
 
     def mixture_of(self, client) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one: a
-        single model unless the method mixes them; UserError if the client did not take part."""
+        """Returns the models that a client uses, `float32 [k, P]`, and their weights `float32 [k]`, which sum to one.
+        There is one model unless the method mixes several. Raises UserError if the client did not take part."""
         own: Any = np.array([self.population.id_of(client)], np.int32)
         models, given = self.method.used_models(self._state_of(own[0]), own)
         rows, weights = assigned(given).of(0)
@@ -137,11 +137,11 @@ class Trained(Shown):
         return models[0]
 
     def keras_model_of(self, client) -> tf.keras.Model:
-        """Returns the model that a client uses as a Keras model of one's own, to go on with, to save or to serve.
+        """Returns the model that a client uses as a new Keras model, to train further, to save or to serve.
 
-        It answers as the Keras model of `FlatModel.from_keras` does, with logits where that one does; of a mixture of
-        models with probabilities, or numbers: the weighted mean of what its models answer. Of methods with personal
-        models, such as Ditto, it is the client's own, as it was after its last round.
+        It gives the same outputs as the Keras model of `FlatModel.from_keras`, with logits where that one gives logits.
+        A mixture of models gives probabilities, or numbers: the weighted mean of what its models predict. For methods
+        with personal models, such as Ditto, it is the client's own model as it was after the client's last round.
 
         Raises:
           UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
@@ -152,16 +152,16 @@ class Trained(Shown):
         return keras_mixture(self.method.model, models, weights)
 
     def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
-        """Returns what a client's model, or mixture of models, answers.
+        """Returns the predictions of a client's model, or of its mixture of models.
 
         Args:
-          client: Whose model.
-          x: Examples `[n, ...]` as the model takes them; of several inputs by name.
-          probabilities: Whether it answers with the probability of each class, where the Keras model may give logits.
+          client: The client whose model predicts.
+          x: Examples `[n, ...]` as the model takes them; for several inputs a mapping of their names to arrays.
+          probabilities: Whether to return the probability of each class, also where the Keras model gives logits.
 
         Returns:
-          Labels `int32 [n]`, -1 where the outputs are not finite, or probabilities `float32 [n, classes]`; with an axis
-          more for sequences of labels.
+          Labels `int32 [n]`, -1 where the outputs are not finite, or probabilities `float32 [n, classes]`; sequences of
+          labels have one more axis.
 
         Raises:
           UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
@@ -185,7 +185,7 @@ class Trained(Shown):
 
 @built_once
 def _predictor(model: FlatModel, probabilities: bool, mixture: bool):
-    """Builds what answers by a model's vector, or by the vectors of several and their weights."""
+    """Builds a function that predicts with a model's vector, or with several models' vectors and their weights."""
     answers = build_probabilities(model) if probabilities else build_predict(model)
     if not mixture:
         return graph_function(answers, tf.TensorSpec([model.size]), model.x_spec)
@@ -217,7 +217,7 @@ class Result(Shown):
 
     @classmethod
     def read(cls, trained: Trained, out: str | pathlib.Path) -> "Result":
-        """Returns the result of a run that has finished, as its files have it: numbers of clients to nine digits.
+        """Returns the result of a finished run from its files, where numbers in clients.csv have nine digits.
 
         Args:
           trained: The method and its state after the last round.
@@ -245,12 +245,12 @@ class Result(Shown):
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """A row a round, the columns of rounds.csv."""
+        """The columns of rounds.csv, with one row for each round."""
         return pd.DataFrame(dict(self.round_columns))
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row a client, the columns of clients.csv but for those that nothing is known of."""
+        """The columns of clients.csv, with one row for each client, without columns that are empty."""
         return pd.DataFrame({name: column for name, column in self.client_columns.items() if column is not None})
 
     def model_of(self, client) -> np.ndarray:
@@ -266,15 +266,15 @@ class Result(Shown):
         return self.trained.keras_model_of(client)
 
     def admit(self, population: Population) -> Trained:
-        """Returns what answers for clients that join after the run, see `Trained.admit`."""
+        """Lets clients join after the run and returns a `Trained` for them, see `Trained.admit`."""
         return self.trained.admit(population)
 
     def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
-        """Returns what a client's model answers, see `Trained.predict`."""
+        """Returns the predictions of a client's model, see `Trained.predict`."""
         return self.trained.predict(client, x, probabilities=probabilities)
 
     def facts(self):
-        """What came of the run."""
+        """The main results of the run."""
         accuracies = {f"{kind} accuracy": percent(mean) for kind, mean in self._means("accuracy").items()}
         for name in [each for each in self.summary.get("metrics", {}) if each != "accuracy"]:
             accuracies |= {f"{kind} {name}": f"{mean:.4g}" for kind, mean in self._means("metrics", name).items()}
@@ -282,7 +282,7 @@ class Result(Shown):
         return {"method": self.summary["algorithm"], **accuracies, **rest}
 
     def _means(self, *place: str) -> dict[str, float]:
-        """The means over clients that there are below a place of the summary, by `cluster`, `local` and `global`."""
+        """The means over clients at one place of the summary, by `cluster`, `local` and `global`."""
         found = functools.reduce(dict.__getitem__, place, self.summary)
         means = {kind: found[kind]["mean"] for kind in ACCURACIES}
         return {kind: mean for kind, mean in means.items() if mean is not None}

@@ -1,5 +1,5 @@
-"""A run in progress: its protocol, its state, and its totals so far; and Ctrl-C that is not lost, with what else asks a
-process to end: SLURM, Kubernetes and `timeout` by SIGTERM, a closed terminal by SIGHUP."""
+"""A run in progress: its protocol, its state and its totals so far; and requests to end it, none of which is lost:
+Ctrl-C, SIGTERM (from SLURM, Kubernetes and `timeout`) and SIGHUP (from a closed terminal)."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,13 @@ _ASKING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG
 
 
 class Interrupted(UserError):
-    """The user stopped the run; what there is has been saved."""
+    """The user stopped the run; its progress has been saved."""
 
     exit_code = 130  # as shells have it for a process that Ctrl-C has ended
 
 
 def stopped(done: int) -> Interrupted:
-    """Returns the error for a run that was asked to end when so many rounds were done and saved."""
+    """Returns the error for a run that was asked to end after the given number of saved rounds."""
     when = f"after round {done}" if done else "before the first round"
     return Interrupted(f"stopped {when}; {RESUME} goes on")
 
@@ -43,7 +43,7 @@ class Interrupts:
     """Whether the process has been asked to end.
 
     Python raises KeyboardInterrupt wherever the main thread happens to be. In a destructor, a callback of the garbage
-    collector or a callback from C++ it is printed or dropped, and the program goes on as if nobody had asked.
+    collector or a callback from C++, Python prints or drops it, and the program goes on as if nobody had asked.
 
     Attributes:
       requested: True from the first signal on.
@@ -73,8 +73,8 @@ class Interrupts:
 def watch_for_interrupts():
     """Yields an `Interrupts` that knows of each Ctrl-C, SIGTERM and SIGHUP inside the block.
 
-    One that Python loses in a destructor is not printed with a traceback: it is remembered, and not lost. A signal that
-    is ignored or has a handler of the program's own keeps it, and outside the main thread no handler can be set.
+    A request that Python loses in a destructor is remembered instead of being printed with a traceback. A signal that
+    is ignored or that has a handler of the program stays as it is. Outside the main thread no handler can be set.
     """
     interrupts = Interrupts()
     main = threading.current_thread() is threading.main_thread()
@@ -95,16 +95,16 @@ def watch_for_interrupts():
 
 
 def chooses_at_evaluations(method: Method) -> bool:
-    """Returns whether the clients of a method choose their clusters at an evaluation: where they choose by themselves
-    (`Method.clients_choose`), and where the server groups all of them anew for it, as CLoVE's does."""
+    """Returns whether clients choose their clusters at an evaluation: either because they choose by themselves
+    (`Method.clients_choose`), or because the server groups all of them anew for it, as CLoVE does."""
     return type(method).choose is not Method.choose
 
 
 def shown_views(method: Method, state, population: Population, asked: np.ndarray) -> Views:
     """Returns what a method shows of the clients of a population.
 
-    Where clients choose, those that were not `asked` at the evaluation, as there are too many, are unknown and in no
-    cluster.
+    Where clients choose and there are too many to ask them all, those not `asked` at the evaluation are unknown and in
+    no cluster.
     """
     views = method.views(state).of(population.client_ids)
     known = np.isin(views.client_ids, asked)
@@ -122,7 +122,7 @@ _BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol(Parameters):
-    """What decides a run beside method and clients: the parameters of `tffcl.train` that have these names."""
+    """What decides a run besides the method and the clients: the parameters of `tffcl.train` with these names."""
 
     rounds: Count
     clients_per_round: Count
@@ -137,21 +137,22 @@ class Protocol(Parameters):
 
 @dataclasses.dataclass
 class Totals:
-    """What a run counts: for each of N clients, and in all.
+    """The counts of a run, for each of N clients and in total.
 
     Attributes:
-      rounds_trained: `int64 [N]`.
-      local_correct: `int64 [N]`, of its own test examples, by its model after its last local training.
-      local_total: `int64 [N]`, how many these are; 0 for a client that never trained, or not since its data changed.
-      local_metrics: `float64 [N, M]`, of the model's further metrics, by the same models on the same examples; NaN
-        where there is none.
-      down_bytes: From the server to all clients.
-      up_bytes: From all clients to the server.
-      signature_bytes: What signatures took of both.
-      seconds: `float64 [3]`, of clustering, training and evaluation.
-      releases: `float64 [E, 8]`, what was released of the clients, see `Ledger.as_array`.
-      callback_states: What callbacks keep, in JSON.
-      left: The first four of clients that have left and may come back, with their `client_ids`, by name.
+      rounds_trained: `int64 [N]`, rounds that each client has trained in.
+      local_correct: `int64 [N]`, own test examples that a client's model after its last local training predicts right.
+      local_total: `int64 [N]`, how many of these examples there are; 0 for a client that has never trained, or not
+        since its data changed.
+      local_metrics: `float64 [N, M]`, the model's further metrics of the same models on the same examples; NaN where
+        there is none.
+      down_bytes: Bytes from the server to all clients.
+      up_bytes: Bytes from all clients to the server.
+      signature_bytes: The part of both that signatures took.
+      seconds: `float64 [3]`, seconds of clustering, training and evaluation.
+      releases: `float64 [E, 8]`, the releases of clients' data, see `Ledger.as_array`.
+      callback_states: The states of callbacks, in JSON.
+      left: The first four attributes of clients that have left and may come back, with their `client_ids`, by name.
     """
 
     rounds_trained: np.ndarray
@@ -168,13 +169,13 @@ class Totals:
 
     @classmethod
     def of_nobody(cls, clients: int, metrics: int = 0) -> "Totals":
-        """Before the first round, of so many clients and further metrics."""
+        """The totals before the first round, for the given numbers of clients and of further metrics."""
         counts = {name: np.zeros(clients, np.int64) for name in _BY_CLIENT}
         return cls(**counts, local_metrics=np.full([clients, metrics], np.nan))
 
     def moved(self, before: np.ndarray, after: np.ndarray) -> "Totals":
-        """The same when clients with other IDs are there than before: what is counted of who has left is kept aside
-        until it comes back."""
+        """The totals for another set of client IDs; the counts of a client that has left are kept aside until it
+        comes back."""
         names = (*_BY_CLIENT, "local_metrics")
         known = {name: getattr(self, name) for name in names} | {"client_ids": before}
         if self.left:
@@ -198,7 +199,7 @@ class Totals:
 
     @property
     def share_trained(self) -> float:
-        """The share of the clients that have trained in some round, whatever is known of their accuracy."""
+        """The share of clients that have trained in some round, whether or not their accuracy is known."""
         return float((self.rounds_trained > 0).mean())
 
 
@@ -208,28 +209,29 @@ class Run:
 
     Attributes:
       method: The method that is trained.
-      protocol: What was asked for.
-      directory: Where its files are.
-      stages: Which population holds from which round on.
-      stage: That of this round.
+      protocol: The settings of the run.
+      directory: The directory of the run's files.
+      stages: Which population takes part from which round on.
+      stage: The stage of this round.
       ledger: Counts what was released of the clients.
-      last_round: The round to stop after; fewer than `protocol.rounds` where the run goes on later.
+      last_round: The round to stop after; less than `protocol.rounds` where the run goes on later.
       progress: The progress bar.
-      tests_each_round: Whether all clients of a cohort test their own models in every round: the run may end with any,
-        or clients that are drawn may wait.
+      tests_each_round: Whether all clients of a cohort test their own models in every round, because the run may end
+        with any round, or because clients that are drawn may wait.
       interrupts: Whether the process has been asked to end.
-      totals: What has been counted up to this round.
+      totals: The counts up to this round.
       round_number: How many rounds are done.
       state: The method's state after this round.
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
-      evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]`
-        (of the initial model), and `labels float [N]`, how many of each count, NaN of clients whose accuracies are not
-        taken; `metrics`, name to `cluster`, `global` and `clusters` (cluster to its value) of each
-        further metric; `confusion`, a function that counts them, see `Evaluator.confusion`; and with validation
-        examples `validation`, of `cluster`, `global` and `metrics` on these.
+      evaluation: The evaluation of this round, where there is one: accuracies `cluster float [N]`, `global float |
+        None`, `untrained float [N]` (of the initial model), and `labels float [N]`, how many labels of each client
+        count, NaN for clients whose accuracies are not taken; `metrics`, which maps the name of each further metric
+        to its `cluster`, `global` and `clusters` (cluster to value); `confusion`, a function that counts confusions,
+        see `Evaluator.confusion`; and with validation examples `validation`, the `cluster`, `global` and `metrics` on
+        these.
       stopped: Why the run ends before its last round; "" if it does not.
-      budget_spent: Whether it does because the privacy budget allows no further round.
-      callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.
+      budget_spent: Whether it ends because the privacy budget allows no further round.
+      callback_states: What callbacks keep between rounds, JSON values by a name of their own. Every checkpoint has it.
     """
 
     method: Method
@@ -257,12 +259,12 @@ class Run:
 
     @property
     def population(self) -> Population:
-        """The clients that there are in this round."""
+        """The population of this round."""
         return self.stage.population
 
     @property
     def views(self) -> Views:
-        """What the method shows of its state, of the clients that there are."""
+        """What the method shows of its state for the clients of this round's population."""
         if self._viewed is None or self._viewed[0] is not self.state or self._viewed[1] is not self.stage:
             asked = self.population.evaluated.client_ids
             self._viewed = self.state, self.stage, shown_views(self.method, self.state, self.population, asked)
@@ -275,19 +277,19 @@ class Run:
 
     @property
     def chooses_at_evaluations(self) -> bool:
-        """Whether all clients choose their clusters at an evaluation only: between two of them what each has chosen is
-        of another round."""
+        """Whether all clients choose their clusters only at an evaluation, so that their choices date from another
+        round in between."""
         return chooses_at_evaluations(self.method)
 
     def stop(self, reason: str | None):
-        """Ends the run with this round, if there is a reason and no other before it."""
+        """Ends the run with this round, if there is a reason and none was given before."""
         if reason and not self.is_over:
             self.stopped = f"stopped after round {self.round_number}: {reason}"
             self.progress.say(self.stopped)
 
     @contextlib.contextmanager
     def timed(self, which: int) -> Iterator[None]:
-        """Adds the seconds that its block takes to those of training, evaluation or clustering."""
+        """Adds the seconds that the block takes to those of training, evaluation or clustering."""
         start = time.monotonic()
         yield
         self.totals.seconds[which] += time.monotonic() - start

@@ -1,4 +1,4 @@
-"""One run: what is checked before it, its directory, initialise or resume, its rounds, the files that it leaves."""
+"""One run: its checks, its directory, whether it starts or resumes, its rounds, and the files that it writes."""
 
 import contextlib
 import dataclasses
@@ -64,46 +64,47 @@ def train(
 
     Args:
       method: A method, see `tffcl.algorithms`, or one of your own that derives from `tffcl.algorithms.Method`.
-      population: The clients, with their examples. Numbers of another type than the model takes are converted, where
-        no number changes by it.
+      population: The clients, with their examples. Numbers of another type than the model takes are converted where
+        the conversion changes no value.
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
       seed: Decides sampling and shuffling.
-      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average. In
-        a round for which nobody is drawn, nothing moves; if rounds are private, there is noise as always.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average. A
+        round for which no client is drawn changes nothing, except that private rounds add their noise as always.
       evaluate_every: Rounds between evaluations; the last round always has one.
-      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it
-        can.
+      place_unseen: Whether evaluations place clients that the method has not met yet, without training, where the
+        method can do so.
       checkpoint_every: Rounds between checkpoints; the last round always has one.
       keep_checkpoints: How many of the newest checkpoints are kept.
-      privacy: Budget and δ of what private aggregations and signatures release. Without a budget ε is only reported.
-      later: A mapping of a round to the population from then on, where clients join, leave, come back or have other
-        data in the middle of the run, see `population_changes.Stages`.
-      callbacks: They are called after each round and may end the run, see `tffcl.Callback`; `tffcl.EarlyStopping` is
-        one.
+      privacy: Budget and δ for what private aggregations and signatures release. Without a budget, ε is only reported.
+      later: Maps a round to the population from that round on, for clients that join, leave, come back or get other
+        data in the middle of the run; see `population_changes.Stages`.
+      callbacks: Objects that are called after each round and may end the run, such as `tffcl.EarlyStopping`; see
+        `tffcl.Callback`.
       out: Directory of the run's files.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer
-        rounds, finished or not, goes on to `rounds`.
+      resume: Go on from the newest checkpoint in `out`, or start at the beginning if there is none. A run that was
+        asked for fewer rounds, finished or not, goes on to `rounds`.
       overwrite: Delete the run that is in `out`.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
-      workers: Running TFF workers that share each round's clients; default one of this machine, started here and ended
-        with the process. They are TFF's default context from then on; one of your own is set again after the run.
-      memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A
-        larger cohort computes in blocks: the same numbers up to the order of sums.
-      shards: Into how many shards the clients of a round are put. A shard is one client to TFF and computes its clients
-        one after the other, so that many small ones cost less: the same numbers up to the order of sums. 0 puts them
-        into none; by default many small clients are put into some. For a comparison or sweep, write
-        `with tffcl.parts.simulating(shards=...)` around it.
-      show_progress: A progress bar with an ETA on standard error.
-      settings: What was set, as nested tables for config.toml; its `task` and `algorithm` name the run in tables. A run
-        is resumed with the same settings only; what they leave out is not compared. Default: what is given here, and
-        what a builder of `tffcl.algorithms` was given.
+      workers: Running TFF workers that share each round's clients; default one on this machine, which is started here
+        and ends with the process. The workers become TFF's default context; one of your own is set again after
+        the run.
+      memory: How much memory the clients of a round may take at a time, "4GB" or bytes; default up to half of what is
+        free. A larger cohort is computed in blocks, which gives the same numbers up to the order of sums.
+      shards: The number of shards that the clients of a round are put into. TFF sees a shard as one client, and the
+        shard computes its clients one after the other, which makes many small clients cheaper. The numbers are the
+        same up to the order of sums. 0 uses no shards; by default many small clients are put into some. For a
+        comparison or sweep, write `with tffcl.parts.simulating(shards=...)` around it.
+      show_progress: Whether to show a progress bar with an ETA on standard error.
+      settings: The settings, as nested tables for config.toml; `task` and `algorithm` in them name the run in tables. A
+        run can only be resumed with the same settings; what they leave out is not compared. Default: what is given
+        here, and what a builder of `tffcl.algorithms` was given.
 
     Returns:
-      What the run gave; None if it has stopped by `until` before its end.
+      The result of the run; None if `until` stopped it before its end.
 
     Raises:
-      UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
+      UserError: For anything that the user can mend. What was computed before the error is in the checkpoint.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     protocol = Protocol(
@@ -138,15 +139,15 @@ def train_by(
 ) -> Result | None:
     """Does what `train` does, with its settings in one object.
 
-    Args, Returns and Raises: As of `train`, and
+    Args, Returns and Raises: As for `train`, and
 
     Args:
-      protocol: What decides the run beside method and clients.
-      data: The fingerprint of the data, see `runs.fingerprint`; a run is resumed with the same data only. Default: the
-        populations.
-      further: `(summary, columns of clients.csv, clients at the end, bool [N]: who is in a cluster) -> what else
-        summary.json has`: a run has ended when that file is there, and so with all that it says, and with the files
-        that this function writes.
+      protocol: What decides the run besides the method and the clients.
+      data: The fingerprint of the data, see `runs.fingerprint`; a run can only be resumed with the same data. Default:
+        that of the populations.
+      further: `(summary, columns of clients.csv, clients at the end, bool [N]: who is in a cluster) -> further entries of
+        summary.json`. It is called before summary.json, which marks the end of a run, is written, so that its entries
+        and files are complete then.
     """
     runtime.check_process()
     checks.check_method(method)
@@ -190,7 +191,7 @@ def train_by(
 
 
 def check_given(population, later, callbacks=(), settings=None, out="."):
-    """Raises UserError if an argument is of another kind than it can be."""
+    """Raises UserError if an argument is of a wrong type or out of range."""
     check_kind("later", later or {}, Mapping, "a mapping of rounds to populations")
     check_kind("callbacks", callbacks, (list, tuple), "a list of callbacks")
     for each in callbacks:
@@ -261,7 +262,7 @@ def _prepared(
 def _claimed(
     run: Run, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
 ) -> str:
-    """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
+    """Claims the directory, whose lock is held, for a run that starts or resumes; returns the run's name."""
     directory, ledger = run.directory, run.ledger
     directory.check_claim(settings, resume=resume, overwrite=overwrite, locked=True, longer=True)
     anew = not resume or checkpoints.latest() is None
@@ -280,7 +281,7 @@ def _claimed(
 
 
 def _was_private(directory: RunDirectory) -> bool:
-    """Whether the directory holds the summary of a private run; of a damaged one nothing is known."""
+    """Whether the directory holds the summary of a private run; False if the summary is damaged."""
     try:
         return "privacy" in (directory.summary() or {})
     except UserError:
@@ -289,7 +290,7 @@ def _was_private(directory: RunDirectory) -> bool:
 
 @contextlib.contextmanager
 def _under_way(run: Run, name: str, memory: int, shards: int | None) -> Iterator[KeptStore]:
-    """All that is open while a run of a name computes; yields the files of client states."""
+    """Holds open what a run needs while it computes; yields the files of client states."""
     progress = run.progress
     simulation = simulating(
         memory=memory,
