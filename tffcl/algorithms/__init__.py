@@ -1,9 +1,9 @@
-"""The methods, composed of signatures, client work, aggregators and clustering; choices of parts are in `presets`.
+"""The methods, composed of signatures, client work, aggregators and clustering; `presets` holds choices of parts.
 
 tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(num_clusters=4))
 
-Every builder takes `model`, what is trained, and `training`, the hyper-parameters of local training; where it takes
-`aggregation`, that is as of `build_fedavg`.
+Every builder takes `model`, the model to train, and `training`, the hyper-parameters of local training. An argument
+`aggregation` is as in `build_fedavg`.
 """
 
 from tffcl.public_names import lazily

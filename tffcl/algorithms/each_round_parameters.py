@@ -1,5 +1,5 @@
-"""The keys of the methods that decide in every round, or as rounds go by, who is with whom, and of those whose clients
-use mixtures of models. Imports nothing heavy."""
+"""The parameters of the methods that group clients in every round or during training, and of those whose clients use
+mixtures of models. Imports nothing heavy."""
 
 import dataclasses
 from typing import Annotated
@@ -19,12 +19,14 @@ class CFLParameters(Parameters):
     relative.
 
     Attributes:
-      stationary_norm: ε₁, a cluster is split when its mean update is shorter than this (authors' notebook: 0.4).
-      progress_norm: ε₂, and when a member's update is longer than this (authors' notebook: 1.6).
+      stationary_norm: ε₁. A cluster is split if its mean update is shorter than this (authors' notebook: 0.4) and the
+        next condition holds, too.
+      progress_norm: ε₂. A member's update must be longer than this (authors' notebook: 1.6).
       relative: Whether both norms are shares of the longest update of the first round.
-      first_rounds: No split in so many first rounds (authors' notebook: 20).
-      gate: γ, split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves; default no gate.
-      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors'
+      first_rounds: The number of first rounds without a split (authors' notebook: 20).
+      gate: γ. A cluster is split only if sqrt((1 - α) / 2) is above it, where α is the largest cosine across the
+        halves; default no gate.
+      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete" is the authors'
         notebook.
     """
 
@@ -47,8 +49,8 @@ class CLoVEParameters(Parameters):
 
     Attributes:
       num_clusters: K, the number of models.
-      square_root: Whether the roots of the losses are clustered, which gives large losses less weight (an option of the
-        authors' code).
+      square_root: Whether to cluster the square roots of the losses, which gives large losses less weight (an option of
+        the authors' code).
     """
 
     num_clusters: Count = 2
@@ -71,10 +73,10 @@ class FLUXParameters(Parameters):
     """When and how FLUX groups clients.
 
     Attributes:
-      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no
-        more).
-      neighbourhood: From which distance on clients are no neighbours, "knee" or "gap".
-      eps_scale: What that distance is multiplied by (the authors' code: 1).
+      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy stops
+        rising).
+      neighbourhood: The rule for the distance from which on clients are no longer neighbours, "knee" or "gap".
+      eps_scale: Multiplies that distance (the authors' code: 1).
     """
 
     warm_up_rounds: Count = 5
@@ -90,17 +92,18 @@ class FLISDCParameters(Parameters):
     """How FLIS (DC) groups the clients of a round.
 
     Attributes:
-      threshold: β, clients whose models' similarity is at least this are in a cluster (paper: 0.3 CIFAR-10 and SVHN,
+      threshold: β, clients whose models have at least this similarity are in one cluster (paper: 0.3 CIFAR-10 and SVHN,
         0.5 FMNIST).
-      metric: Of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's formula).
+      metric: The similarity of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's
+        formula).
       soft: Whether models answer with probabilities instead of their most likely class.
-      answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the
-        aggregator answers with the uploaded models. The same clusters; the first costs upload, the second work at the
-        server.
+      answered_by: "clients": clients answer the server's images themselves and upload the answers. "server": the
+        aggregator answers with the uploaded models. The clusters are the same; the first costs upload, the second
+        computation on the server.
       choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on
-        examples held out of these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper
-        prints a loss on the test examples (Alg. 1 line 9) and one on the server's images (its text), which have no
-        labels.
+        examples held out from these, or by "test_accuracy", on their test examples (the authors' code; a leak). The
+        paper prints a loss on the test examples (Alg. 1 line 9) and one on the server's images (in its text), which
+        have no labels.
     """
 
     threshold: float = 0.5
@@ -122,21 +125,20 @@ class IFCAParameters(Parameters):
 
     Attributes:
       num_clusters: K, the number of models.
-      start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
-        `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random
-        equal groups (in private rounds each is drawn by itself); "fedavg", `fedavg_rounds` rounds of FedAvg, whose
-        model all share then but for their last layers.
-      initialization: How the K models are drawn; default as the model's own.
-        PACFL's code draws them by "ifca_reference".
-      least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K
+      start: How the first models come to differ. "independent": they are drawn independently. "attracting": they are
+        drawn again until each is chosen by `least_share` of the clients (the authors' finder). "warm_up":
+        `warm_up_rounds` rounds with clients in random equal groups (in private rounds each client's group is drawn by
+        itself). "fedavg": `fedavg_rounds` rounds of FedAvg, whose model all then share except for their last layers.
+      initialization: How the K models are drawn; default as the model itself. PACFL's code uses "ifca_reference".
+      least_share: With "attracting", the least share of the clients that every model must attract, at most 1 / K
         (authors: 0.35 with 2 models, 0.1 with 4); default 0.4 / K.
-      warm_up_rounds: With "warm_up": how many (authors: 20 on FEMNIST).
-      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the
-        authors: 2,000).
-      share_representation: Whether all layers but the last are common to all clusters and averaged over the whole
-        cohort (paper, section 5, FEMNIST).
+      warm_up_rounds: With "warm_up", the number of warm-up rounds (authors: 20 on FEMNIST).
+      fedavg_rounds: With "fedavg", the number of rounds of FedAvg, the first of the run (FLT's Table III: 500 before
+        1,000 of IFCA; the authors: 2,000).
+      share_representation: Whether all clusters share all layers but the last, averaged over the whole cohort (paper,
+        section 5, FEMNIST).
       choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss",
-        on examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors'
+        on examples held out from these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors'
         code does (a leak).
     """
 
@@ -163,31 +165,32 @@ GLOBAL_OBJECTIVES = ("fedavg", "fedprox")
 
 @dataclasses.dataclass(frozen=True)
 class StoCFLParameters(NoisedSignature):
-    """How StoCFL clusters and what holds the clusters' models together.
+    """How StoCFL clusters clients, and what holds the clusters' models together.
 
     Attributes:
-      threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
-        "cohort" those of a round), 1 nobody.
+      threshold: τ. Clusters with a larger cosine merge; -1 merges all known clients (with the representation "cohort"
+        those of a round), 1 merges none.
       proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
-      linkage: "single" (Alg. 1) or "centroid": which clusters of a round merge. Where single clients tell little (50
-        examples each), some of another group are more alike than those of one's own: "centroid" then finds the groups,
-        at a lower threshold, "single" joins them.
-      representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the
+      linkage: "single" (Alg. 1) or "centroid": which clusters of a round merge. Where single clients hold little
+        information (50 examples each), some clients of different groups are more alike than clients of one group. Then
+        "centroid", at a lower threshold, finds the groups, and "single" joins them.
+      representation: What a cluster's representation is the mean of: its "members" (Eq. 2), or its members in the
         round's "cohort" (the authors' code).
-      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the
-        "larger" (the authors' code).
-      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round
-        (the authors' code), or that of the "closest" cluster.
+      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or the model of the
+        "larger" cluster (the authors' code).
+      start: The model from which a cluster that has never been trained starts: the "initial" one, the "global" one of
+        that round (the authors' code), or that of the "closest" cluster.
       global_objective: G of Eq. 3: "fedavg" or "fedprox".
       global_order: How a round's clients train the global model: in "parallel" (Eq. 3), or in a "sequential" chain, as
-        the authors' trainers do: it then takes as many times more steps, and Tables 1 and 5 cannot be met without it.
+        the authors' trainers do. The chain takes as many times more steps as a round has clients, and Tables 1 and 5
+        cannot be met without it.
       form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local
         steps (the authors' code).
-      anchor_epochs: With the form "displacement": passes over the local data from the anchor.
-      anchor_batch_size: With it: examples a step; 0 is all local data.
-      anchor_learning_rate: With it: step size; default that of training.
-      projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is
-        none.
+      anchor_epochs: With the form "displacement", passes over the local data from the anchor.
+      anchor_batch_size: With the form "displacement", examples in a step; 0 is all local data.
+      anchor_learning_rate: With the form "displacement", the step size; default that of training.
+      projection: Dimensions that each client projects its signature to; 0, or the model's number of parameters, is no
+        projection.
     """
 
     threshold: Annotated[
@@ -222,17 +225,17 @@ FEDDRIFT_STARTS = {"one": "one model for all", "each": "a model for each client"
 
 @dataclasses.dataclass(frozen=True)
 class FedDriftParameters(Parameters):
-    """When FedDrift opens models and merges them.
+    """When FedDrift creates models and merges them.
 
     Attributes:
-      threshold: δ: a client whose loss has risen by more than this opens a model, and models that lose no more than
-        this on each other's data merge. It has the unit of the measure; models that single clients opened are well
-        fitted to these, so that too small a δ leaves them apart.
-      measure: What is compared: the "loss" (paper), or the "error", the share of wrong answers (the authors' code, with
-        δ from 0.04 to 0.2; 0.1 on MNIST).
-      eager: FedDrift-Eager: clients whose losses rise in one round share one new model, and none merge.
-      start: "one" model for all (paper), or a model for "each" client, which then merge, where there are several
-        concepts from the beginning (an option of the authors' code).
+      threshold: δ. A client whose loss has risen by more than this creates a model, and models that lose no more than
+        this on each other's data merge. It has the unit of the measure. A model that a single client created is fitted
+        to this client, so too small a δ leaves such models apart.
+      measure: What is compared: the "loss" (paper), or the "error", the share of wrong predictions (the authors' code,
+        with δ from 0.04 to 0.2; 0.1 on MNIST).
+      eager: Whether to use FedDrift-Eager: clients whose losses rise in one round share one new model, and none merge.
+      start: "one" model for all (paper), or a model for "each" client, which then merge, for data with several concepts
+        from the beginning (an option of the authors' code).
       check_every: Rounds from one time step, in which the clients of the round try all models, to the next.
     """
 
@@ -249,11 +252,12 @@ class FedGWCParameters(Parameters):
 
     Attributes:
       gamma: γ of the affinity exp(-γ d²) of two clients' perceptions (authors' code: 0.1).
-      tolerance: ε: interactions have settled while the mean square of their changes is below this (authors' code:
-        1e-5, with ten of a hundred clients a round; they change more where cohorts are smaller or a larger share).
-      most_parts: A cluster is split into so many parts at most at once (authors' code: 4, and as many as
-        cohorts fit into it).
-      least_clients: One with fewer clients is not split (authors' code: one with no more than a cohort has).
+      tolerance: ε. Interactions have settled while the mean square of their changes is below this (authors' code: 1e-5,
+        with ten of a hundred clients a round). They change more with smaller cohorts, or cohorts that are a larger
+        share of the clients.
+      most_parts: The largest number of parts that a cluster is split into at once (authors' code: 4, and at most as
+        many as cohorts fit into it).
+      least_clients: A cluster with fewer clients is not split (authors' code: one that is no larger than a cohort).
     """
 
     gamma: Positive = 0.1
@@ -270,12 +274,12 @@ REBALANCED_BY = {
 
 @dataclasses.dataclass(frozen=True)
 class RRClusterParameters(IFCAParameters):
-    """How RR-Cluster rebalances IFCA's clusters; all else is IFCA's.
+    """How RR-Cluster rebalances IFCA's clusters; everything else is as in IFCA.
 
     Attributes:
-      least_clients: B: as many clients of a round train each model at least, or as many as there are for each; 0 is
-        IFCA.
-      rebalance_by: "choices" of the round (paper), or "counts" of the rounds before, which cost no further privacy.
+      least_clients: B, the least number of a round's clients that train each model, or as many as there are for each; 0
+        is IFCA.
+      rebalance_by: "choices" of the round (paper), or "counts" of earlier rounds, which cost no further privacy.
     """
 
     least_clients: Whole = 10
@@ -288,10 +292,11 @@ class RDPCFLParameters(NoisedSignature):
 
     Attributes:
       num_clusters: M, the number of models.
-      soft_rounds: For so many rounds at most clients are in a cluster by chance, as likely as their updates are of it
-        (paper: half of all rounds); fewer as clusters overlap, and then each takes the model of least loss.
-      pre_training_epochs: Epochs in which a client trains the initial model, all its examples being one batch.
-      projection: Dimensions that each client projects its update to; 0 is none.
+      soft_rounds: The largest number of rounds in which each client's cluster is drawn, with the probability that its
+        update belongs to it (paper: half of all rounds); fewer if clusters overlap. After these rounds each client
+        takes the model of least loss.
+      pre_training_epochs: Epochs in which a client trains the initial model, with all its examples in one batch.
+      projection: Dimensions that each client projects its update to; 0 is no projection.
     """
 
     num_clusters: Count = 2
@@ -305,12 +310,12 @@ SOFT_STARTS = ("clusters", "own")
 
 @dataclasses.dataclass(frozen=True)
 class FedEMParameters(Parameters):
-    """Of how many models FedEM's clients are mixtures.
+    """How many models FedEM's clients mix, and how they find their mixtures.
 
     Attributes:
       num_clusters: K, the number of models (paper: 3).
-      mixture_steps: By how many EM steps a newcomer, and everybody at an evaluation, finds its mixture of the models as
-        they are then, from equal weights. In a round it is one, from the mixture that the client keeps.
+      mixture_steps: EM steps by which newcomers, and all clients at an evaluation, find their mixture of the current
+        models, from equal weights. A round takes one step, from the mixture that the client keeps.
     """
 
     num_clusters: Count = 3
@@ -319,7 +324,7 @@ class FedEMParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class FedRCParameters(FedEMParameters):
-    """Of how many models FedRC's clients are mixtures: as FedEM's are."""
+    """How many models FedRC's clients mix, and how they find their mixtures, as for FedEM."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,11 +333,11 @@ class FedSoftParameters(Parameters):
 
     Attributes:
       num_clusters: S, the number of clusters.
-      proximal_weight: λ, how strongly the clusters' models pull at a client's (authors: 0.1).
-      estimate_every: τ, in how many rounds importance weights are estimated anew (authors: 2).
-      smoother: σ, the weight of a cluster that no example of a client is nearest to (authors: 0.0001).
-      start: What a client trains: the mean of the "clusters" by its importance weights, or its "own" model of the last
-        round, as the authors' code does.
+      proximal_weight: λ, how strongly the clusters' models pull at a client's model (authors: 0.1).
+      estimate_every: τ, rounds between two estimates of the importance weights (authors: 2).
+      smoother: σ, the weight of a cluster that fits none of a client's examples best (authors: 0.0001).
+      start: The model that a client trains: the mean of the "clusters", weighted by importance, or its "own" model of
+        the last round, as in the authors' code.
     """
 
     num_clusters: Count = 2

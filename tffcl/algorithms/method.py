@@ -1,4 +1,4 @@
-"""The contract of a method: what a run, the reports and the export know of it, and nothing else."""
+"""The contract of a method: all that a run, the reports and the export know about it."""
 
 import abc
 import contextlib
@@ -30,17 +30,17 @@ from tffcl.validation import Parameters, check_kind
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricView:
-    """How far clients are apart, and the tree of their merges.
+    """The distances between clients, and the tree of their merges.
 
     Attributes:
       proximity: `float [N, N]`, zero on the diagonal.
-      unit: Of the proximity, for reports.
-      name: Of the metric, for reports.
+      unit: The unit of the proximity, for reports.
+      name: The name of the metric, for reports.
       merges: SciPy linkage matrix `float64 [N-1, 4]`; None for a grouping without a tree.
       threshold: Where the tree is cut; None for a grouping without a threshold.
       linkage: Name of the linkage; "" without a tree.
-      tree_unit: Of merges and threshold, where they have another than the proximity.
-      notes: What was found of the clusters, where the grouping says it itself.
+      tree_unit: The unit of merges and threshold, where it is not that of the proximity.
+      notes: What a grouping reports of its clusters, where it does so itself.
     """
 
     proximity: np.ndarray
@@ -59,7 +59,7 @@ class CentreMap:
 
     Attributes:
       points: `float [N, k, u]`.
-      mask: `bool [N, k]`, which centres there are.
+      mask: `bool [N, k]`, True for the centres that exist.
     """
 
     points: np.ndarray
@@ -68,11 +68,11 @@ class CentreMap:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moves:
-    """Who moved to another cluster when clusters were formed anew, and who told that its data had changed.
+    """The clients that moved when clusters were formed anew, and those that reported a change of their data.
 
     Attributes:
       moved_in: `int [N]`, the round in which the client last changed its cluster; 0: never.
-      flagged_in: `int [N]`, the round in which it last raised its flag of change; 0: never. None where nobody is asked.
+      flagged_in: `int [N]`, the round in which it last reported a change; 0: never. None where clients are not asked.
     """
 
     moved_in: np.ndarray
@@ -86,19 +86,19 @@ class Views(Shown):
 
     Attributes:
       client_ids: `int32 [N]`, ascending, all clients that the server knows of.
-      clusters: `int32 [N]`, the cluster of each; where clients use mixtures of models that which weighs most.
-      known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training,
-        or who was asked where clients choose; None: everyone.
-      mixture: `float32 [N, K]`, the weights of the K models that each client uses; None where each uses one.
-      global_model: `float32 [P]`, a model for everyone beside those of `models_for`.
-      metric: How far clients are apart.
-      relatedness: `float [N, N]` of 0 and 1, who is related to whom.
-      representations: `float [M, d]`, a vector for each known client, to be drawn as a map.
+      clusters: `int32 [N]`, the cluster of each client; with mixtures of models the one that weighs most.
+      known: `bool [N]`, the clients whose signature (or first model) the server has, for methods that meet clients
+        during training, or the clients that were asked, where clients choose; None: all.
+      mixture: `float32 [N, K]`, the weights of the K models that each client uses; None where each uses one model.
+      global_model: `float32 [P]`, a model for all clients besides those of `models_for`.
+      metric: The distances between clients.
+      relatedness: `float [N, N]` of 0 and 1, which clients are related.
+      representations: `float [M, d]`, a vector for each known client, to draw as a map.
       centre_map: The map of clients' centres.
-      moves: Who moved when.
+      moves: Which clients moved, and when.
       splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
       notes: What a reader of the results should know of how they came about.
-      nowhere: `() -> int [n]`, IDs of clients whose data have no direction, so that nothing tells their group; see
+      nowhere: `() -> int [n]`, IDs of clients whose data have no direction and so do not tell their group; see
         `nowhere_note`.
     """
 
@@ -117,14 +117,13 @@ class Views(Shown):
     nowhere: Callable[[], np.ndarray] | None = None
 
     def facts(self):
-        """How many clients are in how many clusters, and what else there is."""
+        """The numbers of clients and clusters, and the names of the other fields that are set."""
         names = [field.name for field in dataclasses.fields(self)][2:]
         there = [name.replace("_", " ") for name in names if getattr(self, name) is not None and name != "notes"]
         return {"clients": len(self.client_ids), "clusters": self.found, "also": ", ".join(there) or "nothing"}
 
     def of(self, client_ids: np.ndarray) -> "Views":
-        """Returns the views of these clients only, ascending: of who is there. A tree of merges is of all, and left
-        out."""
+        """Returns the views of these clients only, ascending, without the tree of merges, which is of all clients."""
         if np.array_equal(self.client_ids, client_ids):
             return self
         rows = index_of(self.client_ids, client_ids)
@@ -150,7 +149,7 @@ class Views(Shown):
 
     @property
     def known_or_all(self) -> np.ndarray:
-        """`bool [N]`: `known`, or everyone."""
+        """`bool [N]`: `known`, or True for all."""
         return np.ones(len(self.client_ids), bool) if self.known is None else np.asarray(self.known, bool)
 
     @property
@@ -160,34 +159,34 @@ class Views(Shown):
 
 
 def nowhere_note(names: Sequence) -> str:
-    """Says of clients without any direction in their data who they are, and how they are placed."""
+    """Names the clients without any direction in their data, and says how they are placed."""
     how = "they count as 90 degrees from all others and 0 from each other"
     return f"clients whose data are all zero: {listed(names)}; {how}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exports:
-    """What an engineer can deploy of a method.
+    """The parts of a method that can be deployed.
 
     Attributes:
       build: `() -> {name: tff.Computation}`, what runs on devices and aggregators; "training" is the round,
         "initialize" makes its first state, "signature" collects signatures.
-      server_values: `(state) -> {name: value}`, what of the value that "training" starts from a state decides, with all
-        its models; None where the server has none.
+      server_values: `(state) -> {name: value}`, the entries that a state sets in the value that "training" starts from,
+        with all its models; None where the server has none.
       summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum,
         see `rounds.sum_only_form`; None where the server needs each client's upload.
-      clustering: What the numbers of the grouping mean, by name, for the manifest; `when` says when the coordinator
-        clusters, where that is not once, when all signatures are there.
-      build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients
-        decide the computations or their first values; else None.
-      members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see
+      clustering: The meaning of the grouping's numbers, by name, for the manifest; `when` says when the coordinator
+        clusters, unless it clusters once, when it has all signatures.
+      build_for: `(server values of a state) -> {name: tff.Computation}`, where the computations or their first values
+        depend on the numbers of clusters and clients; else None.
+      members_needed: `() -> int`; a cluster with fewer clients in a round than this waits, see
         `aggregators.contract.FactoryTraits`.
-      when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds
-        begin or what the coordinator does between them; of "signature", when clients sign, where that is not once and
-        before their first round; of one with another name than those above, when it runs and what comes of it.
-      sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where
-        newcomers sign in another way, or for what not every round asks them; None: `Method.admit` asks for them.
-      rehearsal: `(state) -> state`, the one that a rehearsal of an export begins its round from, for a method whose
+      when: For the manifest, what a deployment must know of a computation besides its name. For "training": how rounds
+        begin, or what the coordinator does between them. For "signature": when clients sign, unless they sign once,
+        before their first round. For a computation of another name: when it runs and what its result is for.
+      sign: `(population)`, which asks clients of a simulation for the signatures that "signature" collects, where
+        newcomers sign in another way, or for what not every round asks; None: `Method.admit` asks for them.
+      rehearsal: `(state) -> state`, the state from which a rehearsal of an export begins its round, for a method whose
         rounds may change the number of models before they train.
     """
 
@@ -202,15 +201,15 @@ class Exports:
     rehearsal: Callable[[Any], Any] = lambda state: state
 
     def computations(self, state) -> dict[str, tff.Computation]:
-        """Returns what runs on devices and aggregators, of a deployment with the clients and clusters of a state."""
+        """Returns what runs on devices and aggregators in a deployment with the clients and clusters of a state."""
         if self.build_for and self.server_values:
             return dict(self.build_for(self.server_values(state)))
         return dict(self.build())
 
 
 class _Made:
-    """Knows what its class was called with, `made_of`, by name, defaults included: a run of a user's own method is
-    resumed with the same numbers, texts, arrays, parameters, optimizers and aggregations in it."""
+    """Remembers in `made_of` the arguments of its class, by name, defaults included: a run of a user's own method can
+    only be resumed with the same numbers, texts, arrays, parameters, optimizers and aggregations in it."""
 
     made_of: Mapping[str, object] = types.MappingProxyType({})
 
@@ -224,10 +223,10 @@ class _Made:
 
 
 class Method(_Made, abc.ABC):
-    """A method of federated learning: who trains which model, round by round.
+    """A method of federated learning: which client trains which model, round by round.
 
-    A method of one's own derives from this class, and has `name`, `model`, `state_class`, `initialize`, `next` and
-    `models_for`; all else has a default. Two groups of clients, by their IDs, each with a model of its own:
+    A method of your own derives from this class and defines `name`, `model`, `state_class`, `initialize`, `next` and
+    `models_for`; everything else has a default. For example, two groups of clients, by their IDs, with a model each:
 
         class Halves(Method):
             name, state_class = "halves", ClusteredState
@@ -244,24 +243,24 @@ class Method(_Made, abc.ABC):
             def models_for(self, state, client_ids):
                 return state.models, state.clusters(client_ids)
 
-    Its state is a frozen dataclass of arrays, all of it in the checkpoint.
+    Its state is a frozen dataclass of arrays, and all of it is in the checkpoint.
 
     Attributes:
-      name: For titles and files.
-      model: What is trained.
+      name: The name in titles and files.
+      model: The model that is trained.
       state_class: The dataclass of its state.
-      clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean
-        anything.
-      joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet
-        clients during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
-      kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
-      trained_models: How many models a client trains in a round, of each of which it may keep an optimizer's state.
-      pair_bytes: What the server holds for each pair of clients.
-      pairs_of: Of how many clients at most; None: of all.
-      training: The local training that its builder was given; None where none of ours has built it.
+      clients_choose: Whether clients choose their model themselves, so that `choose` must be called before clusters
+        mean anything.
+      joining: Bytes that one client exchanges once: when training begins, when it joins, or, for methods that meet
+        clients during training (`Views.known`), when the server first meets it; see `joined_traffic` for others.
+      kept_bytes: Bytes that the coordinator of a simulation keeps for each client that has taken part.
+      trained_models: How many models a client trains in a round. It may keep an optimizer's state for each.
+      pair_bytes: Bytes that the server holds for each pair of clients.
+      pairs_of: The largest number of clients of which it holds pairs; None: all.
+      training: The local training that its builder was given; None for a method that no builder of tffcl has built.
       parameters: The parameters that its builder was given; None where it has none.
-      options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with
-        the same.
+      options: The other arguments of its builder, by name, defaults included, such as seeds or an aggregation. A run
+        can only be resumed with the same.
     """
 
     name: str
@@ -282,27 +281,27 @@ class Method(_Made, abc.ABC):
 
     @abc.abstractmethod
     def initialize(self, population: Population):
-        """Returns the first state; methods that cluster before training do it here."""
+        """Returns the first state; methods that cluster before training do so here."""
 
     @abc.abstractmethod
     def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
-        """Runs one round; returns the next state, a new one, and the round's metrics. A failing round leaves the given
-        state usable. Nobody is in the cohort of a round that `hides_empty_rounds` lets run all the same."""
+        """Runs one round; returns the next state, a new object, and the round's metrics. A failing round leaves the
+        given state usable. The cohort is empty in a round that runs only because of `hides_empty_rounds`."""
 
     @abc.abstractmethod
     def models_for(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `(models float32 [K, P], rows int [n])`: which model each client uses now, before any local
-        training; or `(models float32 [K, P], weights float32 [n, K])` where a client uses a mixture of them, whose
-        weights sum to one: the weighted mean of their probabilities, or of the numbers that they give."""
+        """Returns `(models float32 [K, P], rows int [n])`, the model that each client uses now, before any local
+        training. Where clients use mixtures, returns `(models float32 [K, P], weights float32 [n, K])`: a client uses
+        the weighted mean of the models' probabilities or predicted numbers, with weights that sum to one."""
 
     def own_states(self, state) -> KeptStates | None:
-        """Returns what clients keep of training the models of `models_for`, see `ClusteredState.optimizers`; None
+        """Returns what clients keep from training the models of `models_for`, see `ClusteredState.optimizers`; None
         before the first round."""
         return getattr(state, "optimizers", None)
 
     def used_models(self, state, client_ids: Sequence[int]) -> tuple[Any, np.ndarray]:
-        """Returns what `models_for` does with what each client keeps of its model (`FlatModel.own`): models of
-        `FlatModel.whole`; who has not trained yet has the first values."""
+        """Returns the same as `models_for`, but whole models (`FlatModel.whole`), with the part that each client keeps
+        (`FlatModel.own`); a client that has not trained yet has the initial values of this part."""
         models, given = self.models_for(state, client_ids)
         own = self.model.own
         if own is None:
@@ -322,70 +321,70 @@ class Method(_Made, abc.ABC):
         return ModelRows(len(used), own.whole.size, joined), place.reshape(-1)
 
     def admit(self, state, newcomers: Population):
-        """Returns the state after clients that did not take part joined; a method that does not say how takes none.
+        """Returns the state after new clients have joined; by default a method takes no newcomers.
 
         Raises:
-          UserError: If one of them is known already, or the method takes no newcomers.
+          UserError: If a client is known already, or the method takes no newcomers.
         """
         del state, newcomers
         raise UserError(f"{self.name} takes no newcomers: {type(self).__name__} has no admit(state, newcomers)")
 
     def views(self, state) -> Views:
-        """Returns what reports show of a state; here clients with one model, or in whose mixture one weighs most, are a
-        cluster, and the state has `client_ids`."""
+        """Returns what reports show of a state. By default the clients with the same model, or the same largest weight
+        in their mixtures, are a cluster, and the state has `client_ids`."""
         used = assigned(self.models_for(state, state.client_ids)[1])
         return Views(state.client_ids, used.rows, mixture=used.weights)
 
     def exports(self) -> Exports:
-        """Returns what can be deployed; UserError for a method that does not say what that is."""
+        """Returns what can be deployed; UserError for a method that does not define it."""
         raise UserError(f"{self.name} cannot be exported: {type(self).__name__} has no exports()")
 
     def joined_traffic(self, before, after) -> Traffic:
-        """Returns what clients exchanged when a state came about without a round; here `joining` by those that the
-        server has met.
+        """Returns what clients exchanged for a state that was made without a round; by default `joining` for each
+        client that the server has met.
 
         Args:
           before: The state that `admit` was given; None for `initialize`.
-          after: What it returned.
+          after: The state that it returned.
         """
         then, now = (0 if each is None else int(self.views(each).known_or_all.sum()) for each in (before, after))
         return self.joining * (now - then)
 
     def hides_empty_rounds(self, state) -> bool:
-        """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who
-        takes part."""
+        """Whether a round for which no client was drawn must run all the same, because the noise of private rounds
+        hides who takes part."""
         del state
         return False
 
     def choose(self, state, population: Population):
-        """Lets every client of the population choose its model anew; changes no model and no later round."""
+        """Lets every client of the population choose its model again; changes no model and no later round."""
         del population
         return state
 
     def without_choices(self, state):
-        """Returns the state without what `choose` and rounds have noted of the clients' choices, which changes no later
+        """Returns the state without the clients' choices that `choose` and rounds have noted; this changes no later
         round."""
         return state
 
     def models_held(self, state, client_ids: np.ndarray) -> int:
-        """Returns how many models the server holds at least for these clients, so that what cannot fit is refused."""
+        """Returns the least number of models that the server holds for these clients, to refuse what cannot fit."""
         del state, client_ids
         return 1
 
     def check_clients(self, clients: int):
-        """Raises UserError if clusters cannot be formed of so many clients, all that a run will have."""
+        """Raises UserError if clusters cannot be formed from this number of clients, all that a run will have."""
 
     def place(self, state, population: Population):
-        """Returns the state with clients that the server has not met placed without training, for an evaluation.
+        """Returns the state in which clients that the server has not met are placed without training, to evaluate them.
 
-        Methods that cannot, and those that know all clients from the beginning, leave everybody where they are.
+        Methods that cannot do so, and those that know all clients from the beginning, leave the state unchanged.
         """
         del population
         return state
 
 
 def in_first_rounds(rounds: int, what: str) -> str:
-    """Says of a run that it ended in first rounds which are not yet the method's own, e.g. a warm-up."""
+    """Says that a run ended in its first rounds, which are not yet the method's own, e.g. in a warm-up."""
     return f"for {counted(rounds, 'round')} {what}, and this run ended in that time"
 
 
@@ -398,11 +397,11 @@ Build = TypeVar("Build", bound=Callable)
 
 
 def method_builder(build: Build) -> Build:
-    """Decorates a builder of methods, `(model, training, [parameters,] *, ...) -> Method`: the method keeps what it was
-    built from.
+    """Decorates a builder of methods, `(model, training, [parameters,] *, ...) -> Method`, so that the method keeps
+    the arguments it was built from.
 
-    `training`, `parameters` and `options` of the method are what was given, defaults included. The model and the
-    parameters are checked to be of the classes that the builder declares.
+    They are its `training`, `parameters` and `options`, defaults included. The model and the parameters are checked
+    to be of the classes that the builder declares.
     """
     signature = inspect.signature(build)
 
@@ -426,7 +425,7 @@ def method_builder(build: Build) -> Build:
 
 
 def _own_key(signature: inspect.Signature, given: Mapping) -> str:
-    """Says where a setting belongs that was given to the builder itself."""
+    """Says where a setting belongs that was passed to the builder itself."""
     declared = signature.parameters.get("parameters")
     for kind in get_args(declared.annotation) or (declared.annotation,) if declared else ():
         known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
@@ -436,14 +435,14 @@ def _own_key(signature: inspect.Signature, given: Mapping) -> str:
 
 
 def own_part(kept) -> np.ndarray:
-    """Returns a client's own part of its model `float32 [L]`, of what it keeps of its training; of two models that it
-    trains that of the one called "model"."""
+    """Returns a client's own part of its model `float32 [L]` from what it keeps of its training; if it trains two
+    models, the part of the one called "model"."""
     return (kept["model"] if isinstance(kept, Mapping) else kept)[0]
 
 
 def _check_statistics(model: FlatModel, aggregation):
-    """Raises UserError for an aggregation that goes by the length of updates in which clients share statistics: these
-    are in the unit of the data, and would decide it."""
+    """Raises UserError for an aggregation that uses the length of updates, if clients share statistics: these have the
+    unit of the data and would dominate the length."""
     if aggregation is not None and model.has_statistics and traits(aggregation).by_length:
         raise UserError(
             f"the aggregation clips or compares updates by their length, and {model.name} has statistics in the unit "
@@ -453,7 +452,7 @@ def _check_statistics(model: FlatModel, aggregation):
 
 
 def check_declared(name: str, value: Any, kind: object):
-    """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class
+    """Raises UserError if a model is not a FlatModel that a run can start from, or if parameters are not of the class
     `kind`."""
     if kind is FlatModel:
         check_kind(name, value, FlatModel, "a tffcl.FlatModel, as FlatModel.from_keras makes one")
@@ -464,18 +463,18 @@ def check_declared(name: str, value: Any, kind: object):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClusteredState(Shown):
-    """What most methods know between rounds; methods with more derive from it.
+    """The state of most methods between rounds; methods with more state derive from it.
 
     Attributes:
       client_ids: `int32 [N]`, ascending, all clients that the server knows.
-      assignment: `int32 [N]`, the cluster of each.
-      models: `float32 [K, P]`, one row a model.
+      assignment: `int32 [N]`, the cluster of each client.
+      models: `float32 [K, P]`, a row for each model.
       aggregators: States of the aggregation processes, by upload name.
       server: What else the server has for each model (the state of its optimizer), by name, rows by model.
       kept: What clients keep between rounds; None where they keep nothing.
-      optimizers: What they keep of their training, see `LocalTraining.optimizer_state` and `FlatModel.own`; None where
-        they keep nothing of it, or have not trained yet. Of a method that trains in several rounds, by the name of
-        each.
+      optimizers: What clients keep from training, see `LocalTraining.optimizer_state` and `FlatModel.own`; None where
+        they keep nothing of it, or have not trained yet. For a method that trains in several kinds of rounds, by the
+        name of each.
     """
 
     client_ids: np.ndarray
@@ -487,7 +486,7 @@ class ClusteredState(Shown):
     optimizers: KeptStates | Mapping[str, KeptStates] | None = None
 
     def facts(self):
-        """How many clients share how many models of which size."""
+        """The numbers of clients and models, and the models' size."""
         models, size = self.models.shape
         return {"clients": len(self.client_ids), "models": models, "of parameters": f"{size:,}"}
 

@@ -1,4 +1,4 @@
-"""The keys of the methods that group clients by their signatures. Imports nothing heavy."""
+"""The parameters of the methods that group clients by their signatures. Imports nothing heavy."""
 
 import dataclasses
 import pathlib
@@ -34,19 +34,19 @@ def _check_cut(how):
 
 
 def _cut_of(how) -> float | str | None:
-    """The threshold: the rule `SELF` where neither it nor `num_clusters` is given."""
+    """The threshold, or the rule `SELF` where neither a threshold nor `num_clusters` is given."""
     return choices.SELF if how.threshold is how.num_clusters is None else how.threshold
 
 
 @dataclasses.dataclass(frozen=True)
 class CutParameters(Parameters):
-    """How far two clients are apart, and where the tree of their merges is cut.
+    """How the distance of two clients is measured, and where the tree of their merges is cut.
 
     Attributes:
-      metric: How far two clients are apart.
-      linkage: How far two clusters are apart.
-      threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
-      num_clusters: The number of clusters instead. With neither, the threshold is "self".
+      metric: The distance between two clients.
+      linkage: The distance between two clusters.
+      threshold: Clusters up to this distance are merged; or "self" or "gap", rules that find the threshold.
+      num_clusters: The number of clusters, instead of a threshold. If neither is set, the threshold is "self".
     """
 
     alternatives: ClassVar = _ALTERNATIVES
@@ -64,12 +64,12 @@ class CutParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisedSignature(Parameters):
-    """What methods have whose signature can be private.
+    """Parameters of methods whose signature can be private.
 
     Attributes:
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 is none, and no
-        clip.
-      signature_clip: The largest norm of what the noise is for, with it: an example, a centre or a whole signature.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 for neither noise
+        nor clipping.
+      signature_clip: With noise, the largest norm of what is noised: an example, a centre or a whole signature.
     """
 
     signature_noise_multiplier: NonNegative = 0.0
@@ -77,7 +77,7 @@ class NoisedSignature(Parameters):
 
     @property
     def noise(self) -> dict[str, float]:
-        """What the builder of the signature takes of them."""
+        """The arguments of these that the builder of the signature takes."""
         return {"noise_multiplier": self.signature_noise_multiplier, "clip": self.signature_clip}
 
     def check(self):
@@ -92,14 +92,14 @@ LOSS = "loss"
 
 @dataclasses.dataclass(frozen=True)
 class RegroupParameters(Parameters):
-    """When clients tell that their data have changed, and how many of them are enough to group all again.
+    """When clients report that their data have changed, and how many reports make all clients be grouped again.
 
     Attributes:
-      signal: "loss": the client's own loss under its model, as it receives it, has risen above the least since clients
-        were last grouped; "signature": its signature has moved. Each client looks at it in the rounds that it takes
-        part in, and sends one flag.
-      bound: By more than this; in the unit of the loss, or of the metric, as degrees.
-      share: Of all clients: so many flags must stand.
+      signal: What a client checks in each round it takes part in, and reports by one flag. "loss": its own loss under
+        its model, as it receives it, has risen above the least since clients were last grouped; "signature": its
+        signature has moved.
+      bound: A change must exceed this; in the unit of the loss, or of the metric, e.g. degrees.
+      share: The share of all clients whose flags must be raised.
     """
 
     signal: one_of((LOSS, SIGNATURE)) = SIGNATURE
@@ -109,15 +109,15 @@ class RegroupParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class WhenParameters(Parameters):
-    """When clients are grouped, and when again.
+    """When clients are grouped, and when they are grouped again.
 
     Attributes:
-      when: "before_training": all clients are grouped before the first round; "as_they_join": those of the first round
-        are, and others are placed when they first take part; a number: all clients after so many rounds of FedAvg, from
-        whose model all clusters start, and with which signatures are taken that depend on one.
-      regroup_every: All clients sign and are grouped again after every so many rounds; not set: never.
-      regroup_on: They are when enough of them tell that their data have changed: {signal = "loss", bound = 0.5, share =
-        0.1}; not set: never.
+      when: "before_training": all clients are grouped before the first round. "as_they_join": those of the first round
+        are grouped, and others are placed when they first take part. A number: all clients are grouped after this many
+        rounds of FedAvg; all clusters start from its model, and signatures that depend on a model use it.
+      regroup_every: Rounds after which all clients sign and are grouped again, each time; not set: never.
+      regroup_on: Group all again when enough clients report that their data have changed: {signal = "loss", bound =
+        0.5, share = 0.1}; not set: never.
     """
 
     when: Count | one_of((BEFORE, AS_THEY_JOIN)) = BEFORE
@@ -130,7 +130,7 @@ class WhenParameters(Parameters):
         return self.when == BEFORE and self.regroup_every is None and self.regroup_on is None
 
     def check_engine(self, counts_members: bool):
-        """Raises UserError for local training that counts the members of clusters, if these form after rounds of it."""
+        """Raises UserError for local training that counts clusters' members, if clusters form after rounds of it."""
         again = self.regroup_every is not None or self.regroup_on is not None
         if counts_members and (again or isinstance(self.when, int)):
             raise UserError(
@@ -145,11 +145,11 @@ class PACFLParameters(NoisedSignature, WhenParameters, CutParameters, SubspacePa
     """How PACFL groups clients.
 
     Attributes:
-      metric: Of two subspaces: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
-      linkage: How far two clusters are apart; "weighted" is what the authors' code calls average.
-      threshold: β in degrees; merges up to it are made; or "self" or "gap", rules that find it.
-      when: As of all that group by signatures; "before_training" is the authors' code, and the paper's "one-shot",
-        "as_they_join" Alg. 1 lines 7 to 16.
+      metric: The distance of two subspaces: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
+      linkage: The distance between two clusters; "weighted" is what the authors' code calls average.
+      threshold: β in degrees; clusters up to this distance are merged; or "self" or "gap", rules that find it.
+      when: See `WhenParameters`; "before_training" is the authors' code and the paper's "one-shot", "as_they_join" is
+        Alg. 1 lines 7 to 16.
     """
 
     metric: one_of(choices.ANGLES) = "smallest_angle"
@@ -166,9 +166,9 @@ class FLISHCParameters(WhenParameters, CutParameters, InferenceParameters):
     """How FLIS (HC) groups clients.
 
     Attributes:
-      metric: Of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's formula).
-      linkage: How far two clusters are apart, on 1 - similarity.
-      threshold: β, merges down to this similarity are made; or "self" or "gap", rules that find it.
+      metric: Similarity of two clients' answers: "agreement" (authors' code) or "frobenius" (the paper's formula).
+      linkage: The distance between two clusters, computed on 1 - similarity.
+      threshold: β, clusters down to this similarity are merged; or "self" or "gap", rules that find it.
     """
 
     metric: one_of(choices.SIMILARITIES) = "agreement"
@@ -185,8 +185,8 @@ class PCAKMHCParameters(NoisedSignature, WhenParameters, CutParameters, PCACentr
     """How PCA+kM+HC groups clients.
 
     Attributes:
-      metric: How far two clients' centres are apart (authors: "matching").
-      linkage: How far two clusters are apart (paper: "ward").
+      metric: The distance between two clients' centres (authors: "matching").
+      linkage: The distance between two clusters (paper: "ward").
     """
 
     metric: one_of(choices.DISTANCES) = "matching"
@@ -198,9 +198,9 @@ class FedClustParameters(WhenParameters, CutParameters, PartialWeightsParameters
     """How FedClust groups clients.
 
     Attributes:
-      metric: How far two clients' weights are apart (the paper: Euclidean).
-      threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and warm-up;
-        or "self" or "gap", rules that find it.
+      metric: The distance between two clients' weights (the paper: Euclidean).
+      threshold: Clusters up to this distance are merged. It is in the unit of weights, so it depends on the model and
+        the warm-up. Or "self" or "gap", rules that find it.
     """
 
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
@@ -211,11 +211,11 @@ class FLHCParameters(WhenParameters, CutParameters):
     """When and how FL+HC groups clients.
 
     Attributes:
-      metric: How far two clients' updates are apart (paper: also the sum of the absolute differences).
-      linkage: How far two clusters are apart.
-      threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and training;
-        or "self" or "gap", rules that find it.
-      when: As of all that group by signatures; the paper's n rounds of FedAvg before.
+      metric: The distance between two clients' updates (paper: also the sum of the absolute differences).
+      linkage: The distance between two clusters.
+      threshold: Clusters up to this distance are merged. It is in the unit of weights, so it depends on the model and
+        training. Or "self" or "gap", rules that find it.
+      when: See `WhenParameters`; a number is the paper's n rounds of FedAvg before grouping.
     """
 
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
@@ -228,13 +228,13 @@ TRUE = "true"  # the word for the true groups of the clients where a mapping cou
 
 @dataclasses.dataclass(frozen=True)
 class GivenParameters(Parameters):
-    """Which clients are in a group, where that is known.
+    """The groups of clients, where they are known.
 
     Attributes:
-      groups: A mapping of clients, as they are called in files, to groups, text or whole numbers; the path of a CSV
-        file (.csv) with the columns client and group; or "true": the true groups of the partition, the column that
-        `Population.from_frame` was told as `group`, or those of `Population.with_groups`. With those of a partition
-        this is the oracle: no method that has to find them may know them.
+      groups: Maps each client, by its name in files, to its group, text or a whole number; or the path of a CSV file
+        (.csv) with the columns client and group; or "true" for the true groups: those of the partition, of the column
+        `group` of `Population.from_frame`, or of `Population.with_groups`. With the groups of a partition this is the
+        oracle, which knows what other methods have to find.
     """
 
     groups: str | dict[str | int, str | int] = TRUE
@@ -252,7 +252,7 @@ class GivenParameters(Parameters):
                 raise UserError(f"{alike}; they must be all text or all whole numbers, 1 or more", key="groups")
 
     def by_client(self) -> dict[str, str] | None:
-        """Returns the group of each client by what it is called; None for the true groups.
+        """Returns the group of each client by its name; None for the true groups.
 
         Raises:
           UserError: If a file cannot be read, or has a client in two groups or in none.
@@ -279,7 +279,7 @@ class KFedParameters(NoisedSignature, WhenParameters):
 
     Attributes:
       num_clusters: k, the number of clusters.
-      num_centres: k', k-means centres of its examples that a client sends; the paper needs √k at most, 1 is their mean.
+      num_centres: k', k-means centres that a client sends of its examples; √k at most in the paper. 1: their mean.
     """
 
     num_clusters: Count = 2
@@ -291,10 +291,10 @@ class EMDCFLParameters(WhenParameters, CutParameters, OutputsParameters):
     """When and how EMD-CFL groups clients.
 
     Attributes:
-      metric: How far two clients' outputs are apart.
-      threshold: Merges up to this distance are made, in the unit of the outputs; or "self" or "gap", rules that find
-        it. "self" compares clients with themselves, as the paper does.
-      when: As of all that group by signatures; after 1 round, as the paper's clients train for an epoch first.
+      metric: The distance between two clients' outputs.
+      threshold: Clusters up to this distance, in the unit of the outputs, are merged; or "self" or "gap", rules that
+        find it. "self" compares clients with themselves, as the paper does.
+      when: See `WhenParameters`; default after 1 round, as the paper's clients train for an epoch first.
     """
 
     metric: one_of(choices.TRANSPORT) = "wasserstein"
@@ -332,7 +332,7 @@ def metrics_of(signature: str) -> Mapping[str, str]:
 
 
 def why_not(signature: str, metric: str, grouping: str) -> str:
-    """Says why clients with a signature cannot be grouped so by a metric; "" where they can.
+    """Says why a grouping cannot group clients by a signature and a metric; "" where it can.
 
     Args:
       signature: Its name, or that of a builder.
@@ -349,22 +349,23 @@ def why_not(signature: str, metric: str, grouping: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ComposedParameters(WhenParameters):
-    """What a composed method is made of.
+    """The parts of a composed method.
 
     Attributes:
-      signature: A name of `tffcl list signatures`, one that a package has registered, a builder "module:function"
-        `(model, *, ...) -> Signature`, or a table of one of them with its parameters:
-        {name = "subspace", num_vectors = 5}.
-      metric: How far two clients are apart: one of the signature's own, "euclidean", "cosine" or "decomposed_cosine";
-        default the signature's first.
-      grouping: Who is with whom: a name of `tffcl list groupings`; "hierarchical" and "density" take a threshold.
-      temperature: With the grouping "soft", in the unit of the metric: a client's weight in a cluster is the softmax of
-        minus its mean distance to the members, divided by it; default a tenth of the mean distance of two clients.
-      linkage: How far two clusters are apart, in a tree.
-      threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
-      num_clusters: The number of clusters instead. With neither, the threshold is "self"; of "density", where the
-        distances to the nearest neighbour bend upwards.
-      training: A name of `tffcl list trainings`, or a table of one with its parameters: {name = "proximal",
+      signature: A name from `tffcl list signatures`, one that a package has registered, a builder "module:function"
+        `(model, *, ...) -> Signature`, or a table of one with parameters: {name = "subspace", num_vectors = 5}.
+      metric: The distance between two clients: one of the signature's own, "euclidean", "cosine" or
+        "decomposed_cosine"; default the signature's first.
+      grouping: How clients are grouped: a name from `tffcl list groupings`; "hierarchical" and "density" take a
+        threshold.
+      temperature: For the grouping "soft", in the unit of the metric: the weights of a client in the clusters are the
+        softmax of minus its mean distance to their members, divided by this. Default: a tenth of the mean distance of
+        two clients.
+      linkage: The distance between two clusters, in a tree.
+      threshold: Clusters up to this distance are merged; or "self" or "gap", rules that find it.
+      num_clusters: The number of clusters, instead of a threshold. If neither is set, the threshold is "self"; for
+        "density", where the distances to the nearest neighbour bend upwards.
+      training: A name from `tffcl list trainings`, or a table of one with its parameters: {name = "proximal",
         proximal_weight = 0.1}.
     """
 
@@ -381,7 +382,7 @@ class ComposedParameters(WhenParameters):
 
     @property
     def cut(self) -> float | str | None:
-        """The threshold, or the rule that finds it; None where the number of clusters is given."""
+        """The threshold or the rule that finds it; None where the number of clusters is given."""
         if self.grouping == choices.DENSITY and self.threshold is None:
             return choices.KNEE
         return _cut_of(self)
@@ -432,50 +433,49 @@ CASES = ("joint", "disjoint")
 
 @dataclasses.dataclass(frozen=True)
 class FLTParameters(NoisedSignature):
-    """How FLT relates clients and what follows from it.
+    """How FLT relates clients and trains by their relations.
 
     Attributes:
-      encoder: What the server pre-trains the autoencoder on, once: a name of `tffcl list encoders`, a data set, or
+      encoder: What the server pre-trains the autoencoder on, once: a name from `tffcl list encoders`, a data set, or
         several and chosen classes of them, e.g. "cifar10+cifar100:11,20,22"; or a file of a pre-trained one (.npz).
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
-      encoder_examples: Only so many of its images; default all.
+      encoder_examples: How many of its images to use; default all.
       latent: e, size of a code (paper: 128).
-      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes,
+      num_centres: k, the centres that a client sends: 5 in the paper. "classes": as many as the client has classes,
         to which it "can be adjusted" on the client side (section IV-A3) and is in the authors' code. More centres than
         classes cut the codes of one class in pieces, and pieces of two groups may lie near each other. The server sees
-        how many there are.
-      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round;
-        5 in the paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one
-        whose data cover them (Enc1).
+        how many centres there are.
+      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round:
+        5 in the paper if the encoder's data do not cover the clients' (Enc2), 0, the normal mode of Alg. 2, if they do
+        (Enc1).
       refine_epochs: The same each time clients are related anew in the middle of training (Alg. 3 line 25, always the
-        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one
-        that it has, its own if it fine-tuned one before the first round, else the pre-trained one.
+        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with its own
+        encoder if it fine-tuned one before the first round, else with the pre-trained one.
       fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
-      fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the
-        code.
-      metric: Of two clients' centres: "closest_pair" (paper) or "matching" (the authors' code).
+      fine_tune_rate: Its step size; default 0.01 for SGD, as for all training in the paper, and 0.001 for Adam, as in
+        the code.
+      metric: The distance of two clients' centres: "closest_pair" (paper) or "matching" (the authors' code).
       threshold: γ, clients nearer than this in the map are related (paper: 1, "can be tuned"); "gap": where the tree of
-        average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the
-        groups.
+        average linkage of the clients' distances has its largest relative gap, which needs no knowledge of the groups.
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
-      num_clusters: C, for the disjoint clusters; default the best fitting number.
-      mixes: With "joint", who gets a new mix in a round, and of what: "everyone" (of the cohort's models), "cohort"
-        (only who took part) or "stored" (everyone, of all models that the server has, as in Alg. 3 line 17). Where all
-        take part the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth
-        of the clients a round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone"
-        is FedAvg when all are related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it
-        must mean.
-      weighting: Of clients in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a client's share of all
-        examples, and one part by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, whose products do not sum to 1:
-        "examples" takes the first, which is FedAvg and the authors' later code, "uniform" the second, as their earlier
-        code.
-      num_neighbors: Of UMAP.
-      map_dimensions: u, of UMAP's map (paper: "typically 2 or 3").
-      min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.
-      change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
-        send centres again and are related anew; default: flags are not asked for.
-      period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default
-        never.
+      num_clusters: C, for disjoint clusters; default the number that fits best.
+      mixes: With "joint", who gets a new mix in a round, and of which models: "everyone" (of the cohort's models),
+        "cohort" (only clients that took part) or "stored" (everyone, of all models on the server, as in Alg. 3 line
+        17). They are the same where all take part. Otherwise "stored" dilutes each update with the models of absent
+        clients: with a fifth of the clients a round on LEAF FEMNIST it reaches 55 % after 100 rounds, "everyone" 67 %;
+        and only "everyone" is FedAvg when all are related. In the paper FLT converges faster than FedAvg there (Fig.
+        4), so it must mean "everyone".
+      weighting: How clients are weighted in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a
+        client's share of all examples, and a factor by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, and the products
+        do not sum to 1. "examples" takes the first, as FedAvg and the authors' later code do; "uniform" takes the
+        second, as their earlier code does.
+      num_neighbors: The number of neighbours of UMAP.
+      map_dimensions: u, the dimensions of UMAP's map (paper: "typically 2 or 3").
+      min_dist: For UMAP, how near points may lie in the map, from 0 to 1; γ has the same unit.
+      change_flags: λ of Alg. 3 line 23. Clients report when their data have changed; when more than this many have,
+        all send centres again and are related anew. Default: clients do not report.
+      period: τ. Clients are also related anew in every round that is a multiple of this, or in the next round in which
+        someone takes part; default never.
     """
 
     encoder: str = "fashion_mnist"

@@ -1,4 +1,4 @@
-"""The keys of each local training that a task file can name, and of the methods of one model that are made of them.
+"""The parameters of each local training that a task file can name, and of the methods of one model that use them.
 Imports nothing heavy."""
 
 import dataclasses
@@ -35,8 +35,8 @@ class FedNovaParameters(Parameters):
     Attributes:
       proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
       effective_steps: τ_eff, which multiplies the mean direction: the clients' mean "norm" ‖a‖₁ (paper, section 4), or
-        their mean number of "local_steps" τ, as in its authors' code with μ above 0, where ‖a‖₁ can be several times
-        less than τ.
+        their mean number of "local_steps" τ, as in the authors' code for μ above 0, where ‖a‖₁ can be several times
+        smaller than τ.
     """
 
     proximal_weight: NonNegative = 0.0
@@ -48,11 +48,11 @@ class ScaffoldParameters(Parameters):
     """How control variates are made, and how the server steps.
 
     Attributes:
-      counts_members: As of the engine, `clustered_training.ClusteredTraining`.
-      option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take)
-        or "gradient" (Option I: a pass more over the local data).
-      weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged
-        uniformly.
+      counts_members: As in the engine, `clustered_training.ClusteredTraining`.
+      option: How a client updates its control variate c_i: "difference" (Option II, which the paper's experiments use)
+        or "gradient" (Option I, with one more pass over the local data).
+      weighting: The weights of the clients' updates: "uniform" (the paper) or by "examples". Control variates are
+        always averaged uniformly.
       server_learning_rate: η_g (the paper's experiments: 1).
     """
 
@@ -85,12 +85,12 @@ class LGFedAvgParameters(Parameters):
     """What clients keep, and how the rest is averaged.
 
     Attributes:
-      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the
-        first on, or all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the
-        first of two; that is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
-      weighting: Of clients in the mean: by examples as in the paper, or uniform as in its authors' code.
-      fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code
-        starts from a model that was trained so, the paper and PACFL from the initial one.
+      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"); or the number of
+        first layers that it keeps; or all_but_four_tensors, as in the code of PACFL and FLIS. Default: all but the last
+        two, or the first of two: 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
+      weighting: The weights of clients in the mean: by examples as in the paper, or uniform as in its authors' code.
+      fedavg_rounds: The number of first rounds in which all layers are shared, by FedAvg weighted by examples. The
+        authors' code starts from a model that was trained so, the paper and PACFL from the initial one.
     """
 
     local_layers: LocalLayers = None
@@ -100,19 +100,20 @@ class LGFedAvgParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class PerFedAvgParameters(Parameters):
-    """The meta-steps, and what is made of their result.
+    """The meta-steps of Per-FedAvg, and how clients' results are averaged.
 
     Attributes:
-      alpha: α, rate of the step that adapts, in training and before the local test.
-      beta: β, rate of the step that is kept; default the learning rate of training.
-      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes
-        a difference of gradients for it, with a third batch a step.
+      alpha: α, step size of the step that adapts, in training and before the local test.
+      beta: β, step size of the step that is kept; default the learning rate of training.
+      gradient: How the gradient through the adaptation is computed: first_order drops its Hessian, hessian_free
+        replaces it by a difference of gradients, with a third batch in each step.
       delta: δ of that difference.
-      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity,
-        as in the code of PACFL and FLIS. The paper has no momentum.
+      velocity: Which steps the task's momentum is for: outer, the steps that are kept; shared, both steps through one
+        velocity, as in the code of PACFL and FLIS. The paper has no momentum.
       adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the
         paper; 0 in the code of PACFL and FLIS.
-      weighting: Of clients in the mean: uniform as in the paper, or by examples as in the code of PACFL and FLIS.
+      weighting: The weights of clients in the mean: uniform as in the paper, or by examples as in the code of PACFL and
+        FLIS.
     """
 
     alpha: NonNegative = 0.01
@@ -125,7 +126,7 @@ class PerFedAvgParameters(Parameters):
 
 
 def training_of(given: str | Mapping) -> tuple[Row, tuple[Parameters, ...]]:
-    """Returns the row of the registry that is asked for, and its parameters if it has any.
+    """Returns the row of the registry for a local training, and its parameters if it has any.
 
     Args:
       given: A name in `registry.TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight
