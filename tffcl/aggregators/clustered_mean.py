@@ -436,5 +436,5 @@ class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
-        """Creates the process; types and errors as of `tff.aggregators.MeanFactory`."""
+        """Creates the process; types and errors as in `tff.aggregators.MeanFactory`."""
         return counting_alike(tff.aggregators.MeanFactory(no_nan_division=True), value_type, weight_type)

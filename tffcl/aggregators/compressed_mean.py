@@ -33,8 +33,8 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         Args:
           how: How many bits.
           layers: Lengths of the parts of a flat value that have a range each; default each tensor has one.
-          seed: Of the rounding, which follows from it and the value, to the last bit; without, it differs from run to
-            run.
+          seed: Seed of the rounding, which then follows from the seed and the value, to the last bit; without a seed it
+            differs from run to run.
         """
         self._how, self._layers, self._seed = how, None if layers is None else tuple(layers), seed
 

@@ -51,7 +51,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         Args:
           how: Clip, noise and the shares.
           num_clusters: K; without, the method that it is given to says it when it knows it.
-          seed: Of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away:
+          seed: Seed of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away:
             deployments have none, and draw anew in every round.
         """
         super().__init__(num_clusters, how, seed=seed)

@@ -119,7 +119,7 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedA
     is_keyed, hides_uploads, sends_weight = True, True, False
 
     def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int):
-        """Makes the factory; arguments as of `SecureClusteredMeanFactory`."""
+        """Makes the factory; arguments as in `SecureClusteredMeanFactory`."""
         self._weighted = SecureClusteredMeanFactory(how, num_clusters=num_clusters).with_equal_weights()
         self.members_needed, self.clipped = self._weighted.members_needed, self._weighted.clipped
 

@@ -41,7 +41,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
         Args:
           num_models: K.
-          aggregation: Of each mean, as of `keyed_factory`; None for the plain means.
+          aggregation: Of each mean, as in `keyed_factory`; None for the plain means.
           shared: Whether clients upload one value for all K means.
 
         Raises:

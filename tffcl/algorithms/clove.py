@@ -59,7 +59,7 @@ class CLoVE(TryingMethod):
         return dataclasses.replace(state, assignment=assignment)
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
-        """Everyone is clustered by their losses under the models of now."""
+        """Clusters all clients by their losses under the current models."""
         if self._how.num_clusters == 1:
             return state
         few, losses = losses_of_few(self.model, state.models, population, population.train)
@@ -71,7 +71,7 @@ class CLoVE(TryingMethod):
         return self._grouped(state, population, 0, found)
 
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
-        """A newcomer, who has nobody to be clustered with, takes the model of least loss."""
+        """A newcomer has no other clients to be clustered with, and takes the model of least loss."""
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:
@@ -104,13 +104,13 @@ def build_clove(
     """Builds CLoVE: K models, and clients clustered by their losses under all of them in every round.
 
     From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters
-    to models by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; clients are
-    clustered to the end, where the authors' code stops once those of a round kept their models for three rounds; an
-    evaluation clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is
-    FedAvg.
+    to models by least total loss, models averaged by examples. Ours: the K models are drawn as in IFCA; clients are
+    clustered in all rounds, while the authors' code stops once a round's clients have kept their models for three
+    rounds; an evaluation clusters all clients by their current losses; a newcomer takes the model of least loss. With
+    one model it is FedAvg.
 
     Args:
-      parameters: K and how losses are compared.
+      parameters: K, and how losses are compared.
       seed: Decides the initial models, and the starts of k-means.
     """
     return CLoVE(build_clustered_training(model, training, aggregation=aggregation), parameters, seed)

@@ -1,7 +1,7 @@
-"""A method composed of a signature, a metric, a grouping and a local training, also where no paper has it.
+"""A method composed of a signature, a metric, a grouping and a local training, also in combinations without a paper.
 
 Clients send the signature before the first round, the server groups them by the metric, and every cluster trains its
-own model: PACFL and the other methods of `presets` are points of this space.
+own model. PACFL and the other methods of `presets` are such combinations.
 """
 
 import dataclasses
@@ -50,17 +50,15 @@ from tffcl.validation import Parameters, check_options, wrong
 
 @dataclasses.dataclass(frozen=True)
 class SignatureKind:
-    """A signature that has metrics of its own, or that takes more than its keys. Any other needs none of this: what
-    builds it, with its keys as keyword-only parameters, stands in its row of the registry.
+    """A signature that has metrics of its own, or whose builder takes more than its keys. Other signatures do not need
+    this: their row of the registry has their builder, with the keys as keyword-only parameters.
 
     Attributes:
       build: `(model, [parameters,] *, what the run gives) -> Signature`.
       distances: `(metric, first, second or None) -> [N, M]` for the metrics that are made for it.
-      unit: Of these.
-      points: `(metric, first, second or None) -> [N, ...]`, what groupings of points take with them; None: they take
-        none.
-      build_device: As `build`, the same by operations that device runtimes have, where they lack some: what is
-        exported.
+      unit: The unit of these metrics.
+      points: `(metric, first, second or None) -> [N, ...]`, the points for groupings of points; None: there are none.
+      build_device: As `build`, but with operations that device runtimes have, where they lack some; this is exported.
       remark: `(model, parameters) -> OneShotClustering.remark`.
     """
 
@@ -167,11 +165,11 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
     """Builds the grouping by a signature of `SIGNATURES`.
 
     Args:
-      name: Of the signature.
+      name: The name of the signature.
       how: The signature's parameters; None where it has none.
-      cut: Metric, grouping, linkage, threshold and number of clusters, as `ComposedParameters` has them; of
-        `CutParameters`, which have no grouping, the tree.
-      **values: What the run gives, `training` included; the signature takes what it needs of it.
+      cut: Metric, grouping, linkage, threshold and number of clusters, as in `ComposedParameters`; `CutParameters`,
+        which have no grouping, mean the tree.
+      **values: What the run gives, including `training`; the signature takes what it needs.
     """
     kind, own = SIGNATURES[name], () if how is None else (how,)
     signature = kind.build(model, *own, **_taken(kind.build, values))
@@ -236,14 +234,14 @@ def build_composed(
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds a method of a signature, a metric, a grouping and a local training; other arguments as of `build_fedavg`.
+    """Builds a method of a signature, a metric, a grouping and a local training; other arguments as in `build_fedavg`.
 
     Args:
-      parameters: What it is made of.
-      seed: Of the signature and the grouping.
-      server_images: For the signature "inference": what models are compared on.
-      find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
-      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      parameters: The parts of the method.
+      seed: Seed of the signature and the grouping.
+      server_images: For the signature "inference", the images on which models are compared.
+      find_encoder: For the signature "embedding", `(name, epochs=, examples=) -> (autoencoder, vector)`.
+      noise_seed: Seed of the noise of private signatures, to repeat simulations; None draws new noise.
     """
     values = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
     clustering = group_composed(model, training, parameters, **values)

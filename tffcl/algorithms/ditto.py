@@ -30,7 +30,7 @@ from tffcl.trace_cache import built_once
 
 @built_once
 def build_personal_round(model: FlatModel, training: LocalTraining) -> Round:
-    """Builds a round in which every client trains the model that it keeps towards row `key` of the server's `models
+    """Builds a round in which every client trains the model that it keeps, held near row `key` of the server's `models
     float32[?,P]`."""
     work = build_own_work(model, training, towards="model")
     return compose(work, {}, Server({"models": models_type(model.size)}, own_row))
@@ -38,10 +38,10 @@ def build_personal_round(model: FlatModel, training: LocalTraining) -> Round:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PersonalTraining(ClusteredTraining):
-    """Rounds in which every client also trains a model of its own, which it keeps, towards that of its cluster.
+    """Rounds in which every client also trains and keeps a model of its own, held near the model of its cluster.
 
     Attributes:
-      personal: The round of these, which sends nothing.
+      personal: The round of the personal models, which sends nothing.
     """
 
     trained_models: ClassVar[int] = 2
@@ -49,8 +49,8 @@ class PersonalTraining(ClusteredTraining):
     personal: Round | None = None
 
     def next(self, state: ClusteredState, cohort: Cohort):
-        """One round: the personal models first, towards the clusters' as they were, then the clusters' by FedAvg. Who
-        is not asked trains neither."""
+        """Runs one round: first the personal models, held near the clusters' models as they were, then the clusters'
+        models by FedAvg. A client that is not asked trains neither."""
         cohort = of_large_clusters(self.round_for(len(state.models)), state, cohort)
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True)
@@ -93,16 +93,16 @@ def build_personal_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> PersonalTraining:
-    """Builds Ditto, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+    """Builds Ditto, the method of one model or the rounds of any grouping; other arguments are as in `build_fedavg`.
 
     The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
-    model, on the same batches in the same order, from its last state, at first the initial model; it stays on the
-    device. A client that has not trained yet has no personal model and is assigned the global one. As the method of one
-    model the only row of the state's models is the global one. Its mean is by examples; the authors' code averages
-    unweighted, which is the aggregation "uniform_mean".
+    model, on the same batches in the same order. It starts from the initial model, goes on from its last state, and
+    stays on the device. A client that has not trained yet has no personal model and is assigned the global one. As the
+    method of one model, the only row of the state's models is the global one. Its mean is weighted by examples; the
+    authors' code averages unweighted, which is the aggregation "uniform_mean".
 
     Args:
-      training: Local hyper-parameters, of both models.
+      training: Local hyper-parameters of both models.
       parameters: λ.
     """
     proximal = training.with_proximal_weight(parameters.proximal_weight)

@@ -1,4 +1,4 @@
-"""Everyone trains one model: FedAvg, FedProx, and what makes such a method of any local training."""
+"""Methods in which all clients train one model: FedAvg, FedProx, and a builder of such a method for any training."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ Given = ParamSpec("Given")
 def one_model(
     name: str, build: Callable[Given, ClusteredTraining], kind: type[OneModel] = OneModel
 ) -> Callable[Given, Method]:
-    """Returns the builder of the method whose clients all train one model, by the engine that `build` builds."""
+    """Returns a builder of the method whose clients all train one model, by the engine that `build` builds."""
 
     @functools.wraps(build)
     def built(*args: Given.args, **kwargs: Given.kwargs) -> Method:
@@ -58,12 +58,12 @@ def build_fedavg(
     """Builds federated averaging (McMahan et al. 2017, arXiv:1602.05629, Alg. 1): the engine with one cluster.
 
     Args:
-      model: What is trained.
+      model: The model to train.
       training: Local hyper-parameters.
-      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
-        `aggregators.clustered_mean.keyed_factory`.
-      optimizer: Optional optimizer of the server, as in `tff.learning`, but that to it a model is one vector; default
-        adds the mean update.
+      aggregation: Aggregates the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or a factory over
+        keyed updates; see `aggregators.clustered_mean.keyed_factory`.
+      optimizer: Optional optimizer of the server, as in `tff.learning`, except that it sees a model as one vector;
+        default adds the mean update.
 
     Returns:
       The method; its state has one model and every client in cluster 0.
@@ -81,13 +81,14 @@ def build_proximal_training(
     """Builds FedProx (Li et al., MLSys 2020, arXiv:1812.06127, Alg. 2), the method of one model or the rounds of any
     grouping.
 
-    It is FedAvg whose local training is held near the global model; with μ = 0 it is FedAvg itself. It is
-    not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t -
-    w) to the gradient, which drives clients away from the global model. But for the sign the two are the same (tested
-    so). The authors sample clients by size and average them unweighted; this samples uniformly and weighs by examples.
+    It is FedAvg whose local training is held near the global model; with μ = 0 it is FedAvg itself. It differs from
+    `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t -
+    w) to the gradient, which drives clients away from the global model. Except for the sign the two are the same (a
+    test compares them). The authors sample clients by size and average them unweighted; this samples uniformly and
+    weighs by examples.
 
     Args:
-      parameters: μ; the others are as of `build_fedavg`.
+      parameters: μ; other arguments are as in `build_fedavg`.
     """
     proximal = training.with_proximal_weight(parameters.proximal_weight)
     return build_clustered_training(model, proximal, aggregation=aggregation)

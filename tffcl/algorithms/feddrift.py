@@ -1,5 +1,6 @@
-"""FedDrift and FedDrift-Eager: models for the concepts of data that drift (Jothimurugesan et al., AISTATS 2023,
-arXiv:2206.00799): a client whose least loss has risen opens one; those that do as well on each other's data merge."""
+"""FedDrift and FedDrift-Eager: models for the concepts of drifting data (Jothimurugesan et al., AISTATS 2023,
+arXiv:2206.00799). A client whose least loss has risen creates a model; models that do well on each other's data merge.
+"""
 
 import dataclasses
 
@@ -28,7 +29,7 @@ _WHEN = (
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedDriftState(ClusteredState):
     """Adds each client's least loss when it was last asked, infinite before, `float32 [N]`; the round in which it last
-    opened a model, 0 for never, `int32 [N]`; and which models nobody has trained yet, `bool [K]`."""
+    created a model, 0 for never, `int32 [N]`; and which models no client has trained yet, `bool [K]`."""
 
     losses: np.ndarray | None = None
     drifted_in: np.ndarray | None = None
@@ -88,7 +89,7 @@ class FedDrift(TryingMethod):
         return dataclasses.replace(state, assignment=assignment)
 
     def admit(self, state: FedDriftState, newcomers: Population) -> FedDriftState:
-        """A newcomer takes the model of least loss; before any was trained it is as all others."""
+        """A newcomer takes the model of least loss; before any model is trained, it is like all other clients."""
         check_newcomers(state, newcomers)
         if state.untrained.all():
             count, never = len(newcomers), np.zeros(len(newcomers), np.int32)
@@ -101,7 +102,7 @@ class FedDrift(TryingMethod):
         return dataclasses.replace(state, **extended(state, newcomers, best, losses=least, drifted_in=never))
 
     def joined_traffic(self, before: FedDriftState | None, after: FedDriftState) -> Traffic:
-        """Nobody is asked before a model was trained."""
+        """No client is asked before a model is trained."""
         return Traffic() if before is None or before.untrained.all() else super().joined_traffic(before, after)
 
     def exports(self) -> Exports:
@@ -124,17 +125,17 @@ def build_feddrift(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedDrift, or FedDrift-Eager (`parameters.eager`): a client whose loss rises opens a model, and models that
-    do well on each other's data merge; with a threshold that no loss reaches it is FedAvg.
+    """Builds FedDrift, or FedDrift-Eager (`parameters.eager`): a client whose loss rises creates a model, and models
+    that do well on each other's data merge; with a threshold that no loss reaches it is FedAvg.
 
     From the paper: a client whose least loss rises by more than δ leaves for a new model; clusters at most δ apart
     merge by complete linkage to the mean weighted by clients; models without clients stay. From the authors' code: a
-    new model is a copy of the one of least loss, and until it was trained it is for nobody else and does not merge.
-    Ours: every `check_every`-th round begins a time step, for the clients of that round, whether data have changed or
-    not; L_ij is a loss on what these hold then, as that of the model which they have and, unless it drifted away, of
-    the one which they had, in the paper on all that cluster j ever held; models that merge count by the clients of all
-    now and at the last check, in the authors' code by those of every time step so far; who was never asked has the
-    model of least loss.
+    new model is a copy of the one with the least loss, and until it is trained no other client takes it and it does not
+    merge. Ours: every `check_every`-th round begins a time step for its clients, whether data have changed or not; L_ij
+    is a loss on the data that these clients hold then, where a client counts for the model that it has and, unless it
+    drifted away, for the one that it had (in the paper on all data that cluster j ever held); models that merge are
+    weighted by their clients now and at the last check (in the authors' code by those of every time step so far); a
+    client that was never asked has the model of least loss.
 
     Args:
       parameters: Threshold, measure and start.
@@ -144,15 +145,16 @@ def build_feddrift(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concepts:
-    """What the losses of m clients say of K models, which are K' with those that are opened.
+    """What the losses of m clients say of K models, which become K' with new ones.
 
     Attributes:
       chosen: `int32 [m]`, the model of each client, before any merge.
       least: `float [m]`, its least loss under the K models.
-      drifted: `bool [m]`, whose least loss has risen by more than δ; each of them opens a model, or all open one.
-      origins: `int [K']`, the models that these are, or are copies of.
-      untrained: `bool [K']`, which nobody has trained yet.
-      labels: `int32 [K']`, the one that each is merged into, in the order of their first parts.
+      drifted: `bool [m]`, the clients whose least loss has risen by more than δ; each creates a model, or all create
+        one.
+      origins: `int [K']`, for each model which of the K it is, or is a copy of.
+      untrained: `bool [K']`, the models that no client has trained yet.
+      labels: `int32 [K']`, the model that each is merged into, in the order of their first parts.
     """
 
     chosen: np.ndarray
@@ -178,16 +180,16 @@ def find_concepts(
     threshold: float,
     eager: bool,
 ) -> Concepts:
-    """Finds which models clients take and open, and which merge.
+    """Finds which models clients take and create, and which merge.
 
     Args:
       losses: `float [m, K]`; row c has client c's mean losses under the K models.
       owners: `int [m]`, the model of each client.
       before: `float [m]`, the least loss of each when it was last asked.
-      untrained: `bool [K]`, which nobody has trained yet.
-      examples: `int [m]`, how many examples each has its losses on.
+      untrained: `bool [K]`, the models that no client has trained yet.
+      examples: `int [m]`, the number of examples behind each client's losses.
       threshold: δ.
-      eager: Whether all that have drifted open one model, and none merge (FedDrift-Eager).
+      eager: Whether all clients that have drifted create one model, and none merge (FedDrift-Eager).
     """
     count, (best, least) = losses.shape[1], best_models(losses, owners, untrained)
     drifted = (least > before + threshold) & ~untrained[owners]
@@ -202,12 +204,12 @@ def find_concepts(
 
 
 def best_models(losses: np.ndarray, owners: np.ndarray, untrained: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns of each client the model of least loss, `int32 [m]`, and that loss.
+    """Returns the model of least loss of each client, `int32 [m]`, and that loss.
 
     Args:
       losses: `float [m, K]`; row c has client c's mean losses under the K models.
       owners: `int [m]`, the model of each client, or -1.
-      untrained: `bool [K]`, the models that nobody has trained yet: they are only for their owners.
+      untrained: `bool [K]`, the models that no client has trained yet, which only their owners can take.
     """
     closed = untrained & (owners[:, np.newaxis] != np.arange(losses.shape[1]))
     best = np.where(closed, np.inf, losses).argmin(axis=1).astype(np.int32)
@@ -220,12 +222,12 @@ def cross_losses(losses: np.ndarray, clusters: np.ndarray, examples: np.ndarray,
     Args:
       losses: `float [m, K]`; row c has client c's mean losses under the K models that were tried.
       clusters: `int [m]`, the cluster of each client.
-      examples: `int [m]`, how many examples each has its losses on.
-      untrained: `bool [K']`, which models nobody has trained yet; those from K on are among them.
+      examples: `int [m]`, the number of examples behind each client's losses.
+      untrained: `bool [K']`, the models that no client has trained yet; those from K on are among them.
 
     Returns:
       L `float64 [K', K']`: entry (i, j) is the mean loss of model i over the examples of cluster j's clients; NaN in
-      the rows of untrained models and the columns of clusters that none of the clients is in.
+      the rows of untrained models and the columns of clusters without clients.
     """
     found = np.full([len(untrained)] * 2, np.nan)
     for cluster in np.unique(clusters):
@@ -237,10 +239,9 @@ def cross_losses(losses: np.ndarray, clusters: np.ndarray, examples: np.ndarray,
 
 
 def merged_clusters(apart: np.ndarray, threshold: float) -> np.ndarray:
-    """Finds which clusters merge: those of complete linkage up to δ, where i and j are max(L_ij - L_ii, L_ji - L_jj, 0)
-    apart.
+    """Finds which clusters merge, by complete linkage up to δ on the distances max(L_ij - L_ii, L_ji - L_jj, 0).
 
-    A cluster on whose data no loss of its own model is known, or none that is finite, merges with nobody.
+    A cluster merges with no other if the loss of its own model on its data is unknown or not finite.
 
     Args:
       apart: L `float64 [K, K]`, from `cross_losses`.
@@ -263,9 +264,9 @@ def merged_models(models: np.ndarray, origins: np.ndarray, labels: np.ndarray, m
 
     Args:
       models: `float32 [K, P]`, before.
-      origins: `int [K']`, of which of these each is a copy that is there before the merges.
-      labels: `int32 [K']`, the one of the L that each has become a part of.
-      members: `int32 [M]`, which of the K' each client that counts has; of those that merge somebody does.
+      origins: `int [K']`, for each model before the merges which of these it is a copy of.
+      labels: `int32 [K']`, which of the L models each has become a part of.
+      members: `int32 [M]`, which of the K' models each client that counts has; each model that merges has a client.
     """
     found = models[origins[np.unique(labels, return_index=True)[1]]]
     for label in np.flatnonzero(np.bincount(labels) > 1):

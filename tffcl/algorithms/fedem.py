@@ -1,8 +1,8 @@
 """FedEM: every client's data are a mixture of K unknown distributions (Marfoq et al., NeurIPS 2021, arXiv:2108.10252,
 Alg. 1).
 
-Clients receive K models. Each finds how much of every example is of which model (E-step), the weights of its mixture
-(M-step), and trains all models with these as the examples' weights; the server averages each.
+Clients receive K models. Each client computes the share of every model in each example (E-step) and the weights of its
+mixture (M-step), and trains all models with these shares as the examples' weights; the server averages each model.
 """
 
 import collections
@@ -31,8 +31,8 @@ def build_fedem_round(model: FlatModel, training: LocalTraining, num_models: int
     """Builds one round of FedEM.
 
     All models `float32[K,P]` go to every client, which uploads the K differences in one upload. It keeps π, its
-    mixture. As in the paper a model's mean is weighted by the clients' numbers of examples alone: what a client has
-    little of has moved little.
+    mixture. As in the paper, a model's mean is weighted by the clients' numbers of examples alone: a model with a small
+    share at a client has moved little there.
     """
     all_losses, train = em.build_all_losses(model), em.build_train_mixture(model, training, num_models)
 
@@ -69,17 +69,17 @@ def build_fedem(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedEM: every client's data are a mixture of K distributions, and its answers those of K models; with one
-    model it is FedAvg.
+    """Builds FedEM: every client's data are a mixture of K distributions, and its predictions a mixture of those of K
+    models; with one model it is FedAvg.
 
-    From the paper: E-step, M-step and weighted local training (Alg. 1), the mean by examples, the mixture
-    of predictions, newcomers that find their mixture of models that stay as they are. Ours: the K models are
-    drawn as IFCA's; an evaluation lets everybody find its mixture so, too, as clients that were in few rounds keep an
-    old one. Means are of the clients of a round; the authors' code counts all others too, with the models as they were.
-    Traffic is K models each way.
+    From the paper: E-step, M-step and weighted local training (Alg. 1), the mean by examples, the mixture of
+    predictions, newcomers that find their mixture of fixed models. Ours: the K models are drawn as in IFCA; at an
+    evaluation all clients find their mixture in this way, because those that were in few rounds keep an old one. Means
+    are over the clients of a round; the authors' code also counts all others, with the models as they were. Traffic is
+    K models each way.
 
     Args:
-      parameters: K.
+      parameters: K, and the steps to find a mixture.
       seed: Decides the initial models.
     """
     count = parameters.num_clusters

@@ -63,31 +63,31 @@ def build_fedgroup(
 
     Before training every client trains the initial model for some epochs and sends the update; the server takes the
     first singular vectors of all updates, as many as there are groups, and groups clients by k-means on the cosines of
-    their updates with them. From the paper are the pre-training, the decomposition, its measure EDC, the Euclidean
-    distance of these cosines, and from the authors' code that vectors are not centred and that a group starts from the
-    plain mean of its members' pre-trained models. Otherwise:
+    their updates with them. From the paper are the pre-training, the decomposition, and its measure EDC, the Euclidean
+    distance of these cosines. From the authors' code: vectors are not centred, and a group starts from the plain mean
+    of its members' pre-trained models. The differences:
 
-    - All clients are pre-trained; there a sample of twenty a group is, and others join when they first take part, as
-      newcomers do here.
-    - A newcomer joins the group whose members' mean of these cosines is nearest to its own; there the group whose
-      update has the largest cosine with its own.
+    - All clients are pre-trained. In the paper a sample of twenty for each group is, and others join when they first
+      take part, as newcomers do here.
+    - A newcomer joins the group whose members' mean of these cosines is nearest to its own cosines. In the paper it
+      joins the group whose update has the largest cosine with its own.
     - FlexCFL lets single clients migrate when their data have changed. Here all are grouped again by `regroup_every` or
       `regroup_on`; groups then go on with their models.
-    - FedGroup's term that holds groups near each other (η_g) is not there, which is its default of 0.
+    - FedGroup's term that holds groups near each other (η_g) is left out, which equals its default of 0.
 
-    Other arguments are as of `build_fedavg`.
+    Other arguments are as in `build_fedavg`.
 
     Args:
-      training: Local hyper-parameters, of the pre-training too.
+      training: Local hyper-parameters, also for the pre-training.
       parameters: How clients are grouped.
-      seed: Of the pre-training and of k-means.
+      seed: Seed of the pre-training and of k-means.
 
     Raises:
-      UserError: If clients share statistics, as of batch normalization.
+      UserError: If clients share statistics, such as those of batch normalization.
 
     Returns:
-      The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, what a client's update
-      is subtracted by.
+      The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, the clients' updates
+      with the opposite sign.
     """
     if model.has_statistics:
         raise UserError(

@@ -1,7 +1,7 @@
 """FedGWC: interaction-aware Gaussian weighting (Licciardi et al., ICML 2025, arXiv:2502.03340).
 
-The losses of a round's clients, beside those of the others, say which clients see all others alike; once these
-interactions have settled a cluster is split by spectral clustering.
+The losses of a round's clients, compared with each other, show which clients relate to all others alike. Once these
+interactions have settled, a cluster is split by spectral clustering.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ _WHEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedGWCState(ClusteredState):
-    """Adds the interactions P `float64 [N, N]`; of each cluster by how much its ones change `float64 [K]`, and for how
-    many rounds it was less than ε `int32 [K]`; and of each split `(round, cluster, founded cluster)`."""
+    """Adds the interactions P `float64 [N, N]`; for each cluster how much its interactions change `float64 [K]`, and
+    for how many rounds this was less than ε `int32 [K]`; and for each split `(round, cluster, founded cluster)`."""
 
     interactions: np.ndarray | None = None
     changes: np.ndarray | None = None
@@ -105,7 +105,7 @@ class FedGWC(TryingMethod):
         )
 
     def admit(self, state: FedGWCState, newcomers: Population) -> FedGWCState:
-        """A newcomer takes the model of its least loss; nobody has met it yet."""
+        """A newcomer takes the model of least loss; it has met no other client yet."""
         check_newcomers(state, newcomers)
         joined, order = self.tried(state, newcomers).argmin(axis=1), joined_order(state, newcomers)
         seen = np.full([len(order)] * 2, len(order) ** -2.0)
@@ -139,19 +139,19 @@ def build_fedgwc(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedGWC: clusters are split by how clients' losses go beside those of others; as long as none splits it is
+    """Builds FedGWC: clusters are split by how clients' losses compare with each other; as long as none splits it is
     FedAvg.
 
-    From the paper: Gaussian rewards of losses, the interactions P_ij of those who meet in a round, by (1 - α) P_ij + α
-    ω_i with α the share of the cluster that takes part, unbiased perception vectors and their affinity, recursive
-    splits by spectral clustering and the Davies-Bouldin score. From the authors' code: means weighted by examples, when
-    P has settled, no score above 1, parts that start from the split model. Ours: the losses are the mean ones of a
-    client's epochs, not of a fixed number of steps; clusters share the round's cohort. Where all clients take part in
-    every round all see the same, and nothing splits.
+    From the paper: Gaussian rewards of losses, the interactions P_ij of clients that meet in a round, by (1 - α) P_ij +
+    α ω_i with α the share of the cluster that takes part, unbiased perception vectors and their affinity, recursive
+    splits by spectral clustering and the Davies-Bouldin score. From the authors' code: means weighted by examples, the
+    rule when P has settled, no score above 1, parts that start from the split model. Ours: the losses are means over a
+    client's epochs, not over a fixed number of steps; clusters share the round's cohort. If all clients take part in
+    every round, their perceptions are all the same and nothing splits.
 
     Args:
       parameters: When and how clusters split.
-      seed: Of the spectral clustering.
+      seed: Seed of the spectral clustering.
     """
     engine = build_clustered_training(model, training, aggregation=aggregation, trajectories=True)
     return FedGWC(engine, parameters, seed)
@@ -161,12 +161,12 @@ _LEAST_VARIANCE = 1e-16  # the authors' code's
 
 
 def gaussian_weights(losses: np.ndarray, examples: np.ndarray) -> np.ndarray:
-    """Weighs the clients of a round by how near their losses are to the mean: of each local step a reward
-    exp(-(l - μ)² / 2σ²), of these the mean, and of that the share in the sum over the clients.
+    """Weighs the clients of a round by how near their losses are to the mean: each local step has the reward
+    exp(-(l - μ)² / 2σ²), and a client's weight is its mean reward divided by the sum of these means over all clients.
 
     Args:
       losses: `float [m, S]`, each client's losses at S steps of its local training.
-      examples: `int [m]`, how much it counts in μ and σ².
+      examples: `int [m]`, the weight of each client in μ and σ².
 
     Returns:
       `float64 [m]`, which sum to 1.
@@ -178,11 +178,11 @@ def gaussian_weights(losses: np.ndarray, examples: np.ndarray) -> np.ndarray:
 
 
 def affinity_of_perceptions(interactions: np.ndarray, gamma: float) -> np.ndarray:
-    """Compares how clients see all others: exp(-γ ‖v_i - v_j‖²), v_i column i of the interactions, scaled to 0 to 1,
-    without the entries of i and j themselves (unbiased perception vectors).
+    """Compares how clients relate to all others: exp(-γ ‖v_i - v_j‖²), where v_i is column i of the interactions,
+    scaled to 0 to 1, without the entries of i and j themselves (unbiased perception vectors).
 
     Args:
-      interactions: P `float [n, n]`: row i has the weights of client i beside each other client.
+      interactions: P `float [n, n]`: row i has the weights of client i in rounds with each other client.
       gamma: γ.
 
     Returns:
@@ -198,16 +198,16 @@ def affinity_of_perceptions(interactions: np.ndarray, gamma: float) -> np.ndarra
 
 
 def split(affinity: np.ndarray, most: int, seed: int) -> np.ndarray | None:
-    """Splits a cluster by spectral clustering into as many parts as have the least Davies-Bouldin score in the spectral
-    embedding.
+    """Splits a cluster by spectral clustering, into the number of parts with the least Davies-Bouldin score in the
+    spectral embedding.
 
     Args:
       affinity: `float [n, n]` of its clients.
-      most: So many parts at most.
-      seed: Where eigenvectors are searched from.
+      most: The largest number of parts.
+      seed: Decides where the search for eigenvectors starts.
 
     Returns:
-      `int32 [n]`, the part of each client; None where no score is below 1 or all are alike, so that the
+      `int32 [n]`, the part of each client; None where no score is below 1 or all clients are alike, so that the
       cluster stays whole.
     """
     others = affinity[~np.eye(len(affinity), dtype=bool)]

@@ -21,7 +21,7 @@ _MOST_STEPS = 1e4  # a client's in secure sums, in the unit of `build_normalized
 
 
 def move_by_steps(model: FlatModel, state, results, measurements):
-    """Every model moves by its clients' mean steps' worth times the mean of what they moved in one (Eq. 7)."""
+    """Moves every model by its clients' mean effective steps times the mean of their moves in one step (Eq. 7)."""
     del measurements
     moves = model.on_trained(results["steps"] * results["update"], results["update"])
     return {**state, "models": state["models"] + pad_rows(moves, tf.shape(state["models"])[0])}
@@ -39,9 +39,9 @@ def build_normalized_round(
 
     Args:
       effective_steps: A name in `EFFECTIVE_STEPS`.
-      aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it
-        (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by
-        examples.
+      aggregation: Aggregates the directions, see `keyed_factory`. The numbers of steps take the aggregation beside it
+        (`aggregated_beside`): secure sums, a robust rule or equal weights where the directions do, else the mean
+        weighted by examples.
     """
     training.require_sgd("FedNova", *TRAININGS["fednova"].sgd)
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
@@ -59,14 +59,14 @@ def build_normalized_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds FedNova, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+    """Builds FedNova, the method of one model or the rounds of any grouping; other arguments are as in `build_fedavg`.
 
-    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4),
-    pᵢ the share of a client's examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take
-    as many steps it is FedAvg.
+    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), where pᵢ is the
+    share of a client's examples among the cohort's; `effective_steps` can select another τ_eff. Where all clients take
+    the same number of steps it is FedAvg.
 
     Args:
-      training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.
+      training: Local hyper-parameters; ‖a‖₁ accounts for momentum and the proximal term as in the paper.
       parameters: μ and τ_eff.
     """
     proximal = training.with_proximal_weight(parameters.proximal_weight)

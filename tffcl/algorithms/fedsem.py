@@ -24,7 +24,7 @@ from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedSEMState(ClusteredState):
-    """Beside `ClusteredState`, whom the server has met.
+    """Besides `ClusteredState`, whom the server has met.
 
     Attributes:
       known: `bool [N]`, who has a cluster.
@@ -150,6 +150,6 @@ def build_fedsem(
 
     Args:
       parameters: Number of centres.
-      seed: Of k-means, and of newcomers' shuffling.
+      seed: Seed of k-means, and of newcomers' shuffling.
     """
     return FedSEM(model, training, parameters, seed)

@@ -113,7 +113,7 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLISDCState(ClusteredState):
-    """Beside `ClusteredState`, of whom it is known which of the newest models is theirs.
+    """Besides `ClusteredState`, of whom it is known which of the newest models is theirs.
 
     Attributes:
       placed: `bool [N]`: who has founded a cluster in the last round, or has chosen since then.

@@ -1,7 +1,7 @@
 """FLT: federated learning with taskonomy (Jamali-Rad et al., TNNLS 2022, arXiv:2103.15947, Alg. 2 and 3).
 
-Before training every client encodes its images, sends the centres of their embeddings, and the server lays these out by
-UMAP: clients with near centres are related. Case I: every client trains a mix of its relatives' models; case II: the
+Before training every client encodes its images and sends the centres of their embeddings, and the server maps these by
+UMAP. Clients with near centres are related. Case I: every client trains a mix of its relatives' models. Case II: the
 relatedness is cut into disjoint clusters, which train one model each.
 """
 
@@ -52,12 +52,12 @@ def build_refining_round(
     Args:
       autoencoder: The architecture; a client keeps its parameters, `float32[P]`.
       example_spec: Structure of one example.
-      centres: How many a client makes.
-      fine_tuning: How; 0 epochs leave the kept encoder as it is.
-      noise: Of private centres.
+      centres: How many centres a client makes.
+      fine_tuning: The training of the encoder; 0 epochs leave the kept encoder as it is.
+      noise: The noise of private centres.
 
     Returns:
-      A round without server values, that collects `centres=<centres=float32[k,e],mask=bool[k]>`.
+      A round without server values, which collects `centres=<centres=float32[k,e],mask=bool[k]>`.
     """
     embed = build_embed(autoencoder, centres, fine_tuning, noise)
 
@@ -80,15 +80,15 @@ def build_refining_round(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RefinedEncoders:
-    """Signs with encoders that clients keep.
+    """Asks clients for signatures by encoders that they keep.
 
     Attributes:
       autoencoder: The architecture.
       example_spec: Structure of one example.
-      centres: How many a client makes.
-      fine_tuning: How; its epochs are replaced.
-      seed: Decides the order of examples and where k-means starts, with the round and the client.
-      noise: Of private centres.
+      centres: How many centres a client makes.
+      fine_tuning: The training of the encoder; its epochs are replaced.
+      seed: Decides the order of examples and where k-means starts, together with the round and the client.
+      noise: The noise of private centres.
     """
 
     autoencoder: FlatAutoencoder
@@ -102,10 +102,10 @@ class RefinedEncoders:
         """Lets clients fine-tune and encode.
 
         Args:
-          population: Who.
-          encoders: What they have kept.
-          epochs: Of fine-tuning.
-          round_number: After which round; 0 before the first.
+          population: The clients.
+          encoders: The encoders that they have kept.
+          epochs: Epochs of fine-tuning.
+          round_number: The round after which they sign; 0 before the first.
 
         Returns:
           `centres float32 [N, k, e]` and `mask bool [N, k]` by name, and the encoders that the clients have now.
@@ -152,7 +152,7 @@ _RELATED = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskonomyGrouping(OneShotClustering):
-    """FLT's grouping as the parts that other methods that cluster before training have, for a look without training.
+    """FLT's grouping, in the form of other methods that cluster before training, to look at it without training.
 
     Attributes:
       relations: What relates the clients.
@@ -190,8 +190,8 @@ class TaskonomyGrouping(OneShotClustering):
 
 
 def check_centres(signed, population: Population):
-    """Raises Diverged, with the client's name, if one has sent no centre, as with an encoder that diverged, or one not
-    finite."""
+    """Raises Diverged, with the client's name, if a client has sent no centre, as after an encoder diverged, or one
+    that is not finite."""
     bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)) | ~signed["mask"].any(axis=1))
     if len(bad):
         raise Diverged(
@@ -242,22 +242,22 @@ def _build_signature(model, parameters: FLTParameters, encoder, seed: int, noise
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLTState(ClusteredState):
-    """Beside `ClusteredState`, what `ClientRelatedness.form` says of the clients.
+    """Adds to `ClusteredState` what `ClientRelatedness.form` finds about the clients.
 
     Attributes:
       centres: `float32 [N, k, e]`.
-      mask: `bool [N, k]`, which centres there are.
+      mask: `bool [N, k]`, True for the centres that exist.
       points: `float [N, k, u]`, the map.
-      mapped: `bool [N]`, whose centres it was made of.
-      proximity: `float [N, N]`, distances in it.
+      mapped: `bool [N]`, the clients whose centres the map was made of.
+      proximity: `float [N, N]`, distances in the map.
       relatedness: `[N, N]` of 0 and 1.
       merges: Ward's tree of its rows, a SciPy linkage matrix.
       threshold: Where the tree is cut.
-      gamma: γ, below which clients are related.
+      gamma: γ, the distance below which clients are related.
       encoder: `uint8 [32]`, the SHA-256 of the encoder.
-      rows: `int32 [N]`, whose model is which row, with joint clusters; else None.
-      flags: Who told that its data have changed, where clusters are formed anew; else None.
-      encoders: What clients have made of the encoder, where clusters are formed anew; they keep it.
+      rows: `int32 [N]`, each client's row of the models, with joint clusters; else None.
+      flags: The clients' reports that their data have changed, where clusters are formed anew; else None.
+      encoders: The encoders that clients have fine-tuned and keep, where clusters are formed anew.
     """
 
     centres: np.ndarray | None = None
@@ -447,23 +447,23 @@ def build_flt(
     seed: int = 0,
     noise_seed: int | None = None,
 ) -> Method:
-    """Builds FLT: clients are related by what an encoder makes of their data, in joint or disjoint clusters.
+    """Builds FLT: clients are related by an encoder's codes of their data, in joint or disjoint clusters.
 
     All clients send their centres before the first round. Newcomers join the cluster whose members' embeddings are
-    nearest to theirs (section III-B4), are placed in the map of the others, and with joint clusters start from the mean
-    of their relatives' models, or from the nearest client's where they have none.
+    nearest to theirs (section III-B4) and are placed in the map of the others. With joint clusters they start from the
+    mean of their relatives' models, or without relatives from the nearest client's model.
 
-    With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all,
-    newcomers included, send centres again, in FCR's fine-tune mode: each goes on from the encoder that it made the last
-    time, and keeps it. (Exports have the centres before the first round only.) Who moves to another cluster finds that
-    cluster's model: with disjoint clusters a new cluster starts from the mean of its members' models, with joint ones
-    every client keeps its own until its next mix.
+    With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28). All,
+    including newcomers, then send centres again, in FCR's fine-tune mode: each goes on from its last encoder, and keeps
+    the new one. (Exports only have the centres from before the first round.) A client that moves to another cluster
+    takes that cluster's model: with disjoint clusters a new cluster starts from the mean of its members' models; with
+    joint clusters every client keeps its own model until its next mix.
 
     Args:
-      parameters: How clients are related, and whether they train mixes or disjoint clusters' models.
+      parameters: How clients are related, and whether they train mixes or the models of disjoint clusters.
       encoder: A pre-trained autoencoder and its parameters.
-      seed: Of the clients' k-means and of the map.
-      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      seed: Seed of the clients' k-means and of the map.
+      noise_seed: Seed of the noise of private signatures, to repeat simulations; None draws new noise.
     """
     if not (isinstance(encoder, tuple) and len(encoder) == 2):
         raise UserError(

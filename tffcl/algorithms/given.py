@@ -106,7 +106,7 @@ def build_given(
 
     Papers have it as "oracle" or "ground truth" (FedDrift, FLUX, PRFL). A newcomer joins its group's model, and founds
     its group where nobody is in it yet. With the true groups clients move where these change in a later round. Other
-    arguments are as of `build_fedavg`.
+    arguments are as in `build_fedavg`.
 
     Args:
       parameters: Who is in which group.

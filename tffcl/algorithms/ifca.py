@@ -1,7 +1,7 @@
 """IFCA: the iterative federated clustering algorithm (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model
 averaging).
 
-The server keeps K models; every client of a cohort takes the one of least loss on its training data and trains it.
+The server keeps K models; every client of a cohort trains the one with the least loss on its training data.
 """
 
 import dataclasses
@@ -66,16 +66,16 @@ def build_ifca_round(
 ) -> Round:
     """Builds one round of IFCA (Alg. 1 lines 3 to 11).
 
-    All models `float32[K,P]` go to every client; it uploads the difference to the one that it chose, keyed by its row.
-    A model that nobody chose stays as it is. The client's field `forced` is the row that it must take, or `CHOOSE`; its
-    report has the `choice`.
+    All models `float32[K,P]` go to every client, which uploads the difference to the model it chose, keyed by its row.
+    A model that no client chose stays as it is. The client's field `forced` is the row that it must take, or `CHOOSE`;
+    its report has the `choice`.
 
     Args:
-      parameters: Choice and what is shared.
+      parameters: How clients choose, and what is shared.
       moves: Whether clients have the field `moves`, see `client_work.training.build_choose_and_train`.
 
     Raises:
-      UserError: If a representation is to be shared with an aggregation of one's own, whose weights are not known.
+      UserError: If a representation is to be shared with a custom aggregation, whose weights are not known.
     """
     if parameters.share_representation and aggregation is not None:
         raise UserError(
@@ -133,8 +133,8 @@ def _shared_size(model: FlatModel) -> int:
 def draw_models(model: FlatModel, how: IFCAParameters, seed: int) -> np.ndarray:
     """Draws K initial models, `float32 [K, P]`, by `FlatModel.draw`.
 
-    One model is the common initial model, so that IFCA with K = 1 is FedAvg. With a shared representation all have the
-    first one's.
+    For K = 1 this is the common initial model, so that IFCA is FedAvg then. A shared representation is that of the
+    first model.
     """
     models = clustered_training.draw_models(model, how.num_clusters, seed, how.initialization)
     if how.share_representation:
@@ -151,14 +151,14 @@ def find_attracting(
       how: K and the least share.
       seed: Decides the draws.
       choose_rows: `(models, population) -> int32 [N]`, the rows that clients choose.
-      population: Its first 100 clients, in an order that the seed decides, are asked.
+      population: The clients; at most 100 of them, which the seed decides, are asked.
 
     Returns:
-      The models `float32 [K, P]`, and how often a client was sent K models and told its choice, all clients and draws
-      together.
+      The models `float32 [K, P]`, and how often a client received K models and reported its choice, over all clients
+      and draws.
 
     Raises:
-      UserError: If no draw of 200 will do.
+      UserError: If none of 200 draws attracts enough clients.
     """
     least = how.least_share if how.least_share is not None else 0.4 / how.num_clusters
     rng = np.random.default_rng(seed)
@@ -180,11 +180,11 @@ def find_attracting(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IFCAState(ClusteredState):
-    """Beside `ClusteredState`, how the start gets on.
+    """Adds to `ClusteredState` the progress of the start.
 
     Attributes:
-      tries: `int64`, how often a client was sent K models and told its choice, until the first round counts it.
-      averaging: `int64`, first rounds that are left, of FedAvg or of a warm-up; -1 when clients choose.
+      tries: `int64`, how often a client received K models and reported its choice, until the first round counts it.
+      averaging: `int64`, first rounds of FedAvg or of a warm-up that are left; -1 when clients choose.
     """
 
     tries: np.ndarray | None = None
@@ -333,14 +333,14 @@ def build_ifca(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds IFCA: K models, of which every client takes the one of least loss.
+    """Builds IFCA: K models, of which every client takes the one with the least loss.
 
     Models are averaged with the clients' numbers of examples as weights, as in the authors' code for FEMNIST; in Alg. 1
     and their code for CIFAR-10 all clients count the same, which is the aggregation "uniform_mean" here. A client's
-    assignment is what it chose when last asked; `choose` asks everyone. Newcomers choose as all others do.
+    assignment is its last choice; `choose` asks all clients. Newcomers choose as all others do.
 
     Args:
-      parameters: K, start and choice.
+      parameters: K, how the models start, and how clients choose.
       seed: Decides the initial models, and the groups of the warm-up.
     """
     return IFCA(model, training, parameters, seed, aggregation)

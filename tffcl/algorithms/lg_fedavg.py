@@ -101,7 +101,7 @@ def build_partly_shared_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds LG-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of
+    """Builds LG-FedAvg, the method of one model or the rounds of any grouping; other arguments are as in
     `build_fedavg`.
 
     A client's model is its own local layers with the global part as the server has it now; who has not trained yet has

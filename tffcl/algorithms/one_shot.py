@@ -57,7 +57,7 @@ class OneShotClustering:
       grouping: What groups clients into `num_clusters` in the place of a tree; None: the tree.
       points: `(first, second or None) -> [N, ...]`, what a grouping of points takes of the second's clients, or of the
         first's, in the terms of the first's.
-      seed: Of the grouping.
+      seed: Seed of the grouping.
     """
 
     signature: Signature
@@ -262,7 +262,7 @@ def _notes(*notes: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneShotState(ClusteredState):
-    """Beside `ClusteredState`, what the clients were clustered by. N are those with whom newcomers are compared.
+    """Besides `ClusteredState`, what the clients were clustered by. N are those with whom newcomers are compared.
 
     Attributes:
       signatures: The signatures' arrays by name, rows are clients.
@@ -310,7 +310,7 @@ class OneShot(EngineMethod):
         return OneShotState(**self.engine.start(population, labels), **formed)
 
     def formed(self, population: Population, again: int = 0, model: np.ndarray | None = None) -> tuple:
-        """Returns the clusters `int32 [N]` of clients that sign now, and what a state has beside `ClusteredState`;
+        """Returns the clusters `int32 [N]` of clients that sign now, and what a state has besides `ClusteredState`;
         arguments as in `client_queries.build_signing`."""
         self.clustering.check(len(population))
         signed = self.sign(population, again, model)
@@ -348,7 +348,7 @@ class OneShot(EngineMethod):
         self, state: OneShotState, newcomers, signed: Signed, most: int | None = None
     ) -> tuple[np.ndarray, dict]:
         """Returns the clusters `int32 [B]` of clients, of which `client_ids` count, by what they have sent, and what a
-        state in which they are known has beside `ClusteredState`; of `most` clients with whom others are compared."""
+        state in which they are known has besides `ClusteredState`; of `most` clients with whom others are compared."""
         how, known, whole, old = self.clustering, state.signatures, signed.whole, state.compared
         old, assignment = (state.client_ids, state.assignment) if old is None else (old, state.clusters(old))
         proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))

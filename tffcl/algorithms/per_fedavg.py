@@ -182,7 +182,7 @@ def build_meta_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds Per-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of
+    """Builds Per-FedAvg, the method of one model or the rounds of any grouping; other arguments are as in
     `build_fedavg`.
 
     The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them,

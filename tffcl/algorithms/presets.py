@@ -1,7 +1,7 @@
-"""Methods that are a choice of parts: a signature, a metric and a cut of the one-shot composition.
+"""Methods that are choices of parts: a signature, a metric and a cut in the one-shot composition.
 
 Before training every client sends its signature, the server clusters clients hierarchically (k-FED: by k-means), and
-every cluster trains its own model; all cluster models start from the same initial one. Newcomers are placed as by
+every cluster trains its own model; all cluster models start from the same initial one. Newcomers are placed as in
 PACFL's Alg. 2 and 3.
 """
 
@@ -55,11 +55,11 @@ def build_pacfl(
     Before training every client sends the first singular vectors of its data; the server measures the principal angles
     between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster trains its own model (Alg. 1). All
     clients are clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start
-    from the same initial model (Alg. 1 line 12). Other arguments are as of `build_fedavg`.
+    from the same initial model (Alg. 1 line 12). Other arguments are as in `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
-      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      noise_seed: Seed of the noise of private signatures, to repeat simulations; None draws new noise.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N,
@@ -72,7 +72,7 @@ def build_pacfl(
 def group_flis_hc(
     model: FlatModel, training: LocalTraining, how: FLISHCParameters, *, server_images, seed: int = 0
 ) -> OneShotClustering:
-    """Builds FLIS's grouping (Alg. 3 lines 4 to 6); arguments as of `build_flis_hc`.
+    """Builds FLIS's grouping (Alg. 3 lines 4 to 6); arguments as in `build_flis_hc`.
 
     Raises:
       UserError: If there are no images, they do not fit the model, or no similarity can reach β.
@@ -101,16 +101,17 @@ def build_flis_hc(
 
     Before the first round every client trains the initial model on its own data and answers the server's images;
     clients whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from
-    the initial one. That is Alg. 3. The authors' released code clusters nothing hierarchically: it relates clients by a
-    fixed threshold, and each averages the last models of those that it is related to. Newcomers do the warm-up too and
-    join the cluster whose members' models answer like theirs, see `newcomers.assign_newcomers`. Other arguments are as
-    of `build_fedavg`.
+    the initial one. That is Alg. 3. The authors' released code does not cluster hierarchically: it relates clients by a
+    fixed threshold, and each averages the last models of its relatives. Newcomers do the warm-up too and join the
+    cluster whose members' models answer like theirs, see `newcomers.assign_newcomers`. Other arguments are as in
+    `build_fedavg`.
 
     Args:
-      training: Local hyper-parameters, of the warm-up too.
+      training: Local hyper-parameters, also for the warm-up.
       parameters: How clients are grouped.
-      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500), or by input of a model of several.
-      seed: Of the warm-up: it decides in which order clients visit their examples.
+      server_images: The images on which models are compared, `uint8 [n, ...]` (paper: 2,500); by input for a model of
+        several inputs.
+      seed: Seed of the warm-up; it decides in which order clients visit their examples.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are the answers, `value`: `int32 [N, n]` or
@@ -137,22 +138,22 @@ def build_pca_km_hc(
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds PCA+kM+HC, the clustering baseline of FLT (section IV-C, after Dennis et al. 2021): no encoder and no
+    """Builds PCA+kM+HC, the clustering baseline of FLT (section IV-C, after Dennis et al. 2021), without encoder and
     manifold.
 
     Every client projects its images on its own principal components and sends the k-means centres of the projections;
-    the server measures the distances between clients' centres and clusters hierarchically, once. Each client's
-    components are its own, as in the authors' code, so centres of different clients have no common basis: that is a
-    weakness of the baseline.
+    the server measures the distances between clients' centres and clusters hierarchically, once. Each client has its
+    own components, as in the authors' code, so centres of different clients have no common basis, which is a weakness
+    of the baseline.
 
     FLT's code relates clients nearer than 1.2 and clusters the rows of that matrix of 0 and 1 by Ward's method, as FLT
-    itself does with its map. Here the distances are clustered by Ward's method (section IV-A3): in the projections' own
-    unit one threshold holds for one data set only. Other arguments are as of `build_fedavg`.
+    itself does with its map. Here the distances are clustered by Ward's method (section IV-A3), because a threshold in
+    the projections' own unit suits one data set only. Other arguments are as in `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
-      seed: Of the clients' k-means.
-      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      seed: Seed of the clients' k-means.
+      noise_seed: Seed of the noise of private signatures, to repeat simulations; None draws new noise.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N,
@@ -184,13 +185,13 @@ def build_fedclust(
 
     Before the first round every client trains the common initial model for some epochs and sends the weights of its
     last layer; the server clusters clients hierarchically by the Euclidean distance of these, once, and every cluster
-    trains its own model. From the paper are the signature, the Euclidean distance, hierarchical clustering with a
-    threshold and newcomers that are placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the
-    rule that decides without a threshold are ours. Other arguments are as of `build_fedavg`.
+    trains its own model. The signature, the Euclidean distance, hierarchical clustering with a threshold, and newcomers
+    that are placed by their own warm-up (here as in PACFL's Alg. 2 and 3) are from the paper. The linkage and the rule
+    that decides without a threshold are ours. Other arguments are as in `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
-      seed: Of the warm-up: it decides in which order clients visit their examples.
+      seed: Seed of the warm-up; it decides in which order clients visit their examples.
     """
     clustering = group_fedclust(model, training, parameters, seed=seed)
     return build_one_shot("fedclust", model, training, clustering, when=parameters, aggregation=aggregation)
@@ -215,18 +216,18 @@ def build_flhc(
     arXiv:2004.11791).
 
     All clients train the model of the first rounds once more and send their updates; the server clusters these
-    hierarchically, once, and every cluster trains its own model from that one. That is from the paper, which sets a
-    threshold by hand; the rule that decides without one, the default linkage and newcomers, who are placed by their own
-    updates as by PACFL's Alg. 2 and 3, are ours. Other arguments are as of `build_fedavg`.
+    hierarchically, once, and every cluster trains its own model from that one. This is from the paper, which sets a
+    threshold by hand. The rule that decides without a threshold, the default linkage, and placing newcomers by their
+    own updates as in PACFL's Alg. 2 and 3 are ours. Other arguments are as in `build_fedavg`.
 
     Args:
-      training: Local hyper-parameters, of the updates too.
+      training: Local hyper-parameters, also for the updates.
       parameters: When and how clients are grouped.
-      seed: It decides in which order clients visit their examples for the updates.
+      seed: Decides in which order clients visit their examples for the updates.
 
     Returns:
-      The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, what a client's update
-      is subtracted by.
+      The method, see `one_shot.OneShot`. The signatures of its state are `value float32 [N, P]`, the clients' updates
+      with the opposite sign.
     """
     grouping = group_flhc(model, training, parameters, seed=seed)
     return build_one_shot("flhc", model, training, grouping, when=parameters, aggregation=aggregation)
@@ -258,22 +259,21 @@ def build_kfed(
     """Builds k-FED: k-means on the k-means centres of the clients' data, in one exchange (Dennis, Li and Smith, ICML
     2021, arXiv:2103.00697).
 
-    Before training every client runs Lloyd's method on its own examples and sends its centres (Alg. 1); the server
-    starts Lloyd's method at those of one client and at the farthest others, one after another, and groups all centres
-    (Alg. 2), until nothing changes, as in its authors' code. Both are from the paper, which clusters the examples of
-    all clients so. That a client as a whole is in the cluster of most of its centres, and trains the model of that
-    cluster, is the paper's use for personalised learning; which cluster it is among equals, and newcomers, who are
-    placed by their own centres, are ours. See `signatures.centres` for the start on the clients. Other arguments are as
-    of `build_fedavg`.
+    Before training every client runs Lloyd's method on its own examples and sends its centres (Alg. 1). The server
+    starts Lloyd's method at the centres of one client and at the farthest others, one after another, and groups all
+    centres (Alg. 2), until nothing changes, as in the authors' code. Both are from the paper, which thus clusters the
+    examples of all clients. As the paper does for personalised learning, a client is in the cluster of most of its
+    centres and trains the model of that cluster. The choice among equals, and placing newcomers by their own centres,
+    are ours. See `signatures.centres` for the start on the clients. Other arguments are as in `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
-      seed: Of the clients' k-means.
-      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      seed: Seed of the clients' k-means.
+      noise_seed: Seed of the noise of private signatures, to repeat simulations; None draws new noise.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k', d]` and `mask bool
-      [N, k']`; the proximity, which groups nobody, is the matched distance of centres.
+      [N, k']`; the proximity, which the grouping does not use, is the matched distance of centres.
     """
     grouping = group_kfed(model, training, parameters, seed=seed, noise_seed=noise_seed)
     return build_one_shot("kfed", model, training, grouping, when=parameters, aggregation=aggregation)
@@ -301,23 +301,25 @@ def build_emd_cfl(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds EMD-CFL: clusters by how far clients' data must be moved to be those of another, in what a model makes of
-    them (Zhang, Williams and Toni 2025, arXiv:2506.07769).
+    """Builds EMD-CFL: clusters by the earth mover's distance between clients' data, in a model's outputs (Zhang,
+    Williams and Toni 2025, arXiv:2506.07769).
 
-    After a warm-up every client sends what the model makes of some of its examples; the server computes the earth
-    mover's distance of each pair of clients, exactly, and groups them, once. From the paper are the distance, that the
-    model is trained for a while first, and that a distance counts beside that of a client's data from themselves (Alg.
-    1: τ, between its training and validation examples; two clients are alike where both distances less τ are below ε).
-    Here that is the rule `threshold = "self"`, which compares halves of each client's examples. Otherwise:
+    After a warm-up every client sends the model's outputs of some of its examples; the server computes the earth
+    mover's distance of each pair of clients, exactly, and groups the clients, once. From the paper are the distance,
+    the warm-up, and that distances are compared with that of a client's data from themselves (Alg. 1: τ, between its
+    training and validation examples; two clients are alike where both distances less τ are below ε). Here this is the
+    rule `threshold = "self"`, which compares halves of each client's examples. The differences:
 
-    - In the paper clients send each pair's embeddings under each other's encoders, of up to 512 of their examples and a
-      tenth of them at most, after a random projection that the server does not know. Here all send outputs under one
-      model, that of the warm-up, without the exchange of C² encoders; see `signatures.predictions`. Nothing hides them.
-    - Clients with the same neighbours are a cluster there; here it is a tree, which gives disjoint clusters always.
-    - What it costs to move a point is its Euclidean distance here, and in the authors' code 1 minus the cosine, so that
-      their tolerance of 0.1 is no `threshold` of ours.
+    - In the paper each pair of clients sends embeddings under each other's encoders, of at most 512 of their examples
+      and at most a tenth of them, after a random projection that the server does not know. Here all clients send
+      outputs under one model, that of the warm-up, without the exchange of C² encoders; see `signatures.predictions`.
+      The server sees the outputs as they are.
+    - In the paper clients with the same neighbours are a cluster; here a tree is cut, which always gives disjoint
+      clusters.
+    - The cost of moving a point is its Euclidean distance here and 1 minus the cosine in the authors' code, so their
+      tolerance of 0.1 cannot be used as a `threshold` here.
 
-    Other arguments are as of `build_fedavg`.
+    Other arguments are as in `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.

@@ -138,7 +138,7 @@ def build_r_dpcfl(
 
     Args:
       parameters: How many clusters, for how long they are drawn, and what clients send.
-      seed: Of the order of examples, the mixture, and who is drawn.
-      noise_seed: Of private updates, for simulations that are to be repeated; None draws anew.
+      seed: Seed of the order of examples, the mixture, and who is drawn.
+      noise_seed: Seed of the noise of private updates, to repeat simulations; None draws new noise.
     """
     return RDPCFL(model, training, parameters, seed, noise_seed, aggregation)

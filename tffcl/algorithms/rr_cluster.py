@@ -150,7 +150,7 @@ def moving_shares(sizes: np.ndarray, least: int) -> np.ndarray:
 
     Args:
       sizes: `float [K]`, how many clients are expected to choose each.
-      least: B, as of `rebalanced`.
+      least: B, as in `rebalanced`.
 
     Returns:
       `float64 [K, K]`, rows sum to 1: large clusters give in proportion to what they have above the least size.

@@ -122,7 +122,7 @@ def build_controlled_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds SCAFFOLD, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+    """Builds SCAFFOLD, the method of one model or the rounds of any grouping; other arguments are as in `build_fedavg`.
 
     A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The
     code of PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large;

@@ -68,7 +68,7 @@ def build_soft_round(model: FlatModel, training: LocalTraining, num_models: int,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftGroupedState(OneShotState):
-    """Beside `OneShotState`, the weights of each client in the clusters' models, `mixture float32 [N, K]`."""
+    """Besides `OneShotState`, the weights of each client in the clusters' models, `mixture float32 [N, K]`."""
 
     mixture: np.ndarray | None = None
 

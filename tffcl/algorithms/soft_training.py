@@ -27,7 +27,7 @@ from tffcl.runtime import memory
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftState(ClusteredState):
-    """Beside `ClusteredState`, whose assignment is the model that weighs most, the mixtures.
+    """Besides `ClusteredState`, whose assignment is the model that weighs most, the mixtures.
 
     A client's own mixture stays with the client (`kept`); these are of the last round or evaluation, which a simulation
     knows of them, and no round goes on from them.

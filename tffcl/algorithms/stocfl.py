@@ -41,7 +41,7 @@ from tffcl.validation import check_kind
 
 
 def both_models(values, client) -> collections.OrderedDict:
-    """A client receives the model of its cluster and the global one."""
+    """Returns what a client receives: the model of its cluster and the global one."""
     return collections.OrderedDict(
         model=row_of(values["models"], client["key"]), global_model=tf.identity(values["global_model"])
     )
@@ -56,21 +56,21 @@ def build_bilevel_round(
     aggregation: tff.aggregators.AggregationFactory | None = None,
     global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Round:
-    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, of which the cluster's
-    is pulled towards the global one.
+    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25), in which the cluster's model is
+    pulled towards the global one.
 
     The server has `models float32[?,P]` and `global_model float32[P]`; a client receives row `key` of the models and
     the global model. Row k moves by the weighted mean of the differences of the clients with key k, the global model by
-    that of all clients.
+    the weighted mean over all clients.
 
     Args:
-      training: Of the cluster models; its `proximal_weight` is λ.
-      global_training: Of the global model; None: it stays as it is.
-      aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default
+      training: Local training of the cluster models; its `proximal_weight` is λ.
+      global_training: Local training of the global model; None: it stays as it is.
+      aggregation: Aggregates the cluster models' updates, over `<key=int32,value=float32[P]>`; default
         `ClusteredMeanFactory()`.
-      global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by
-        examples, zero where nobody has any weight, or that in which all count the same where they do in the clusters'
-        means.
+      global_aggregation: Aggregates the updates of the global model, over `float32[P]`, the other half of the global
+        objective. Default: the mean weighted by examples, zero where no client has any weight, or the unweighted mean
+        where the clusters' means are unweighted.
     """
 
     def step(state, results, measurements):
@@ -212,8 +212,8 @@ def group_stocfl(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoCFLState(ClusteredState):
-    """Beside `ClusteredState`, the clients that the server has met. Row 0 of the models is the global model; the others
-    are the different models of clusters: a cluster that nobody of a cohort belongs to costs nothing."""
+    """Adds to `ClusteredState` the clients that the server has met. Row 0 of the models is the global model; the other
+    rows are the different models of clusters: a cluster without clients in a cohort costs nothing."""
 
     known: KnownClients | None = None
 
@@ -349,8 +349,8 @@ class StoCFL(Method):
         return np.where(new[:, np.newaxis], unlike, state.models[np.maximum(rows, 0)])
 
     def admit(self, state: StoCFLState, newcomers: Population) -> StoCFLState:
-        """Section 3.3; before the first round there are no clusters to compare with, and newcomers are as all
-        others."""
+        """Section 3.3; before the first round there are no clusters to compare with, and newcomers are like all other
+        clients."""
         check_newcomers(state, newcomers)
         order, arriving, count = joined_order(state, newcomers), newcomers.client_ids, len(newcomers)
         known = state.known.with_strangers(count, order)
@@ -447,25 +447,26 @@ def build_stocfl(
     near a global one.
 
     Every client is a cluster of its own at first. Clusters merge before the cohort trains (Alg. 1). A cluster's model
-    is the mean of its members', weighted by examples. Where the paper is silent:
+    is the mean of its members' models, weighted by examples. Where the paper is silent:
 
-    * Clusters that merge have their models averaged, weighted by members; members that come in this round have trained
-      nothing and count nothing, so that τ = -1 and λ = 0 is FedAvg whoever takes part.
-    * A client that has not taken part yet is assigned the global model: nothing is known of it.
-    * In a round that merges clusters, representations are as before it; the merged ones are compared in the next.
+    * The models of clusters that merge are averaged, weighted by members. Members that are new in this round have not
+      trained and do not count, so that τ = -1 and λ = 0 is FedAvg whoever takes part.
+    * A client that has not taken part yet is assigned the global model, since nothing is known of it.
+    * In a round that merges clusters, representations are those from before it; the next round compares the merged
+      ones.
 
-    What it becomes at its limits: τ = -1, λ = 0 is FedAvg. τ = -1 with G = "fedprox" is FedProx. With the paper's G,
-    which is FedAvg, the one cluster's model is held near FedAvg's instead of its own last state; that is FedProx in the
-    first round only. τ = 1 is Ditto.
+    The limits: τ = -1, λ = 0 is FedAvg. τ = -1 with G = "fedprox" is FedProx. With the paper's G, which is FedAvg, the
+    one cluster's model is held near FedAvg's model instead of its own last state, which is FedProx in the first round
+    only. τ = 1 is Ditto.
 
     Args:
-      model: What is trained; its initial vector is the anchor too (section 3.1).
-      training: Local hyper-parameters, of both models.
-      parameters: The method's own.
+      model: The model to train; its initial vector is the anchor too (section 3.1).
+      training: Local hyper-parameters of both models.
+      parameters: The method's own parameters.
       seed: Decides the signature's projection.
-      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
-      aggregation: Of the cluster models' updates, over keyed updates.
-      global_aggregation: Of the global model's updates, e.g. `tff.learning.robust_aggregator()`; with
+      noise_seed: Seed of the noise of private signatures, to repeat simulations; None draws new noise.
+      aggregation: Aggregates the updates of the cluster models, over keyed updates.
+      global_aggregation: Aggregates the updates of the global model, e.g. `tff.learning.robust_aggregator()`; with
         `parameters.global_objective` it is G of Eq. 3.
     """
     seeds = (seed, noise_seed)

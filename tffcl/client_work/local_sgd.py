@@ -312,7 +312,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
 
     Returns:
       A tf.function `(vector float32[P], x [n, ...], y [n, ...], state) -> float32[P]`; zero with n = 0. It goes through
-      the examples in batches of `training.batch_size`. The state, as of `kept_state`, has the client's own part of the
+      the examples in batches of `training.batch_size`. The state, as in `kept_state`, has the client's own part of the
       model.
     """
     if model.own is not None:

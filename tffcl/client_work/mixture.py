@@ -146,7 +146,7 @@ def mean_model(models, weights):
 
 def fitted_mixture(losses, steps: int, counts, prior=None):
     """Returns the mixture `float32 [K]` of a client's examples, from equal weights, by so many steps of EM on it alone;
-    arguments as of `responsibilities`."""
+    arguments as in `responsibilities`."""
     models = losses.shape[0]
     mixture = tf.fill([models], 1.0 / models)
     for _ in range(steps):

@@ -160,7 +160,7 @@ def build_trajectory_work(model: FlatModel, training: LocalTraining) -> ClientWo
     """Builds clustered training whose clients upload how their loss went, too.
 
     Returns:
-      Work as of `build_update_work`, with the upload `losses=float32[E]` beside, the mean training loss of each epoch.
+      Work as in `build_update_work`, with the upload `losses=float32[E]` beside, the mean training loss of each epoch.
     """
     train_and_report = build_train_and_report(
         model, training, local_sgd=build_local_sgd(model, training, by_epoch=True)

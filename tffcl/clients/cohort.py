@@ -31,7 +31,7 @@ def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.nd
     Args:
       num_clients: There are the clients 0 to num_clients - 1.
       count: How many join afterwards.
-      seed: Of the run.
+      seed: Seed of the run.
 
     Returns:
       `(participants, newcomers)`, both ascending client IDs.
@@ -52,7 +52,7 @@ def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: in
     Args:
       client_ids: Who can be drawn.
       size: How many; with Poisson sampling, how many are expected.
-      seed: Of the run.
+      seed: Seed of the run.
       round_number: From 1.
       how: "fixed" or "poisson".
 
@@ -87,7 +87,7 @@ def needs_local_test(
     Args:
       clients: Round to the IDs of the population in it.
       size: Cohort size.
-      seed: Of the run.
+      seed: Seed of the run.
       round_number: The round.
       rounds: Number of rounds of the run.
       every: Rounds between evaluations.

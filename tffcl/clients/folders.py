@@ -30,7 +30,7 @@ def read_folders(
     """Makes examples of folders of pictures; `Population.from_folders` says what it is given.
 
     Raises:
-      UserError: As of `Population.from_folders`.
+      UserError: As in `Population.from_folders`.
     """
     check_kind("root", root, (str, os.PathLike), "the path of a folder with ROOT/CLIENT/LABEL/NAME.png")
     root = pathlib.Path(root).expanduser()

@@ -102,7 +102,7 @@ def fields(
       train: Number of a client to its training examples, as `checked` returns them.
       test: The same for test examples, perhaps not of all clients.
       validation: The same for validation examples; None for none.
-      known: As of `Population.from_arrays`.
+      known: As in `Population.from_arrays`.
       label_names: As there.
 
     Raises:

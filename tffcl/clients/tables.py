@@ -59,7 +59,7 @@ class TableRules:
       columns: How each becomes features.
       missing: What happens to missing values, see `Population.from_frame`.
       groups: What each true group is called, by its number.
-      measured_noise: As of `clients.population.Population`.
+      measured_noise: As in `clients.population.Population`.
     """
 
     inputs: Mapping[str, tuple[str, ...]]

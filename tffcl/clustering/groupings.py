@@ -283,7 +283,7 @@ def fit_mixture(points: np.ndarray, num_components: int, seed: int = 0) -> Mixtu
     Args:
       points: Numbers `[N, d]`.
       num_components: K; where fewer points differ there are as many components as these.
-      seed: Of the starts.
+      seed: Seed of the starts.
     """
     number = min(num_components, len(np.unique(points, axis=0)))
     if number == 1:
@@ -329,7 +329,7 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
     Args:
       trained: `float32 [m, P]`.
       num_clusters: K, at most m.
-      seed: Of the starts.
+      seed: Seed of the starts.
 
     Returns:
       `int32 [m]`.
@@ -406,7 +406,7 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     Args:
       losses: `float [m, K]`; row i has client i's mean losses under the K models.
       square_root: Whether the roots of the losses are clustered and matched.
-      seed: Of k-means' starts.
+      seed: Seed of k-means' starts.
 
     Returns:
       `int32 [m]`, each client's model.

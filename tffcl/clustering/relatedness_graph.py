@@ -34,7 +34,7 @@ class ClientRelatedness:
       threshold: γ, clients nearer than this in the map are related; `GAP` for `suggested_gamma`.
       num_clusters: C, for the disjoint clusters; None for the best fitting number.
       layout: Options of `taskonomy.fit_map`.
-      seed: Of the map.
+      seed: Seed of the map.
     """
 
     metric: str
@@ -85,7 +85,7 @@ class ClientRelatedness:
         """Why the clusters of a state are fewer than asked for, and of what the rule for γ is not sure.
 
         Args:
-          state: As of `place`, with the clusters as `assignment`.
+          state: As in `place`, with the clusters as `assignment`.
           unit: Of the distances.
         """
         found, wanted = int(state.assignment.max()) + 1, self.num_clusters or 0

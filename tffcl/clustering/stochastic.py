@@ -172,7 +172,7 @@ def _mutual(units: np.ndarray, touched: np.ndarray, threshold: float) -> tuple[n
       threshold: τ.
 
     Returns:
-      `(labels, near)`: component numbers int64 [K] as of `connected`, and the touched clusters with a pair above τ.
+      `(labels, near)`: component numbers int64 [K] as in `connected`, and the touched clusters with a pair above τ.
     """
     count = len(units)
     best, other = np.full(count, -2, np.float32), np.arange(count)

@@ -220,7 +220,7 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
 
 def centre_points(metric: str, first: Arrays, second: Arrays | None = None) -> np.ndarray:
     """Returns the centres of the second's clients, or of the first's, `float64 [N, k, u]`; NaN for one that is not
-    there. Arguments are as of `centre_distances`."""
+    there. Arguments are as in `centre_distances`."""
     del metric
     whose = first if second is None else second
     return np.where(np.asarray(whose["mask"], bool)[..., np.newaxis], np.asarray(whose["centres"], np.float64), np.nan)

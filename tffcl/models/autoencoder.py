@@ -155,7 +155,7 @@ def build_conv_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> FlatA
     Args:
       input_shape: Of one raw uint8 image; height and width are multiples of 4.
       latent: Size of a code (e in the paper).
-      seed: Of the initial weights.
+      seed: Seed of the initial weights.
 
     Raises:
       UserError: If the image or `latent` does not fit.

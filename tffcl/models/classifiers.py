@@ -306,7 +306,7 @@ def build_char_lstm(
       units: Of each LSTM layer.
       layers: How many LSTM layers.
       normalization: None: characters are no images.
-      seed: Of the initial weights.
+      seed: Seed of the initial weights.
 
     Raises:
       UserError: If examples are images or no sequences, or labels no classes.

@@ -107,7 +107,7 @@ def from_keras(
     statistics: str = GLOBAL,
 ) -> tuple[dict, dict | None]:
     """Returns the fields of a `FlatModel` of a Keras model, and where clients keep something of it those of the whole;
-    arguments and errors as of `FlatModel.from_keras`."""
+    arguments and errors as in `FlatModel.from_keras`."""
     check_process()
     if statistics not in STATISTICS:
         raise unknown("statistics", statistics, STATISTICS)

@@ -92,7 +92,7 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
     Args:
       function: `(*structures of tensors or Python values) -> structure of tensors`. It captures no tensors, and has no
         Python `if` or `for` on them.
-      input_signature: As of `tf.function`.
+      input_signature: As in `tf.function`.
     """
     traced = tf.function(function, autograph=False, input_signature=input_signature)
     graph, signature, known = tf.Graph(), inspect.signature(function), {}

@@ -71,7 +71,7 @@ def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
 
 
 def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, **fields) -> Release:
-    """Returns the release of what every client of a population tells; fields as of `Release`."""
+    """Returns the release of what every client of a population tells; fields as in `Release`."""
     clients = len(population.client_ids)
     return Release(what, noise_multiplier, clients, clients, **fields)
 

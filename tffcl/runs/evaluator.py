@@ -229,7 +229,7 @@ class Evaluator:
         return result
 
     def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Returns for each row of `wanted`, as of `answers`, `float [n]`: how many labels are right of each of its
+        """Returns for each row of `wanted`, as in `answers`, `float [n]`: how many labels are right of each of its
         images, of those that count."""
         found = {}
         for row, answers in self.answers(models, wanted).items():
@@ -333,7 +333,7 @@ class Evaluator:
             yield _build_meaning(self.model)(answers)[0] if self._whole else answers
 
     def cluster_answers(self, models: np.ndarray, keys: np.ndarray) -> list[Answers]:
-        """Returns what each client's assigned model, or mixture, answers on its own test images; arguments as of
+        """Returns what each client's assigned model, or mixture, answers on its own test images; arguments as in
         `cluster_accuracy`."""
         outputs = zip(self._tests.indices, self._own_answers(models, keys, whole=True), strict=True)
         return [answers_of(self.model, self._tests.y[own], answers) for own, answers in outputs]
@@ -342,7 +342,7 @@ class Evaluator:
         """Returns the further metrics of the assigned models.
 
         Args:
-          models: As of `cluster_accuracy`.
+          models: As in `cluster_accuracy`.
           keys: As there.
           clusters: `int [N]`, the cluster of each client.
 
@@ -367,7 +367,7 @@ class Evaluator:
         }
 
     def confusion(self, models: np.ndarray, keys: np.ndarray, clusters: np.ndarray) -> dict[int, np.ndarray]:
-        """Returns which labels are taken for which; arguments as of `cluster_metrics`.
+        """Returns which labels are taken for which; arguments as in `cluster_metrics`.
 
         Returns:
           Of the clusters with most clients that have test examples, `int64 [C, C]`: how many labels (row) of these

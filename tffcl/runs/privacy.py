@@ -185,7 +185,7 @@ class BudgetSpent(UserError):
 
 
 class _Kind(NamedTuple):
-    """Releases that cost the same: fields as of `Release`, and `hidden` of what has no noise. What each client tells
+    """Releases that cost the same: fields as in `Release`, and `hidden` of what has no noise. What each client tells
     once has no population, and a number of what it is in place of the clients."""
 
     noise: float

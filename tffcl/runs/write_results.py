@@ -34,7 +34,7 @@ def finish(run: Run, settings: Mapping, further: Callable | None = None) -> Resu
     Args:
       run: The run after its last round, which has been evaluated.
       settings: Have `task` and `algorithm`, what was run.
-      further: As of `train.train_by`.
+      further: As in `train.train_by`.
     """
     population, views, out, seed = run.population, run.views, run.directory.path, run.protocol.seed
     if views.metric is not None:
