@@ -469,12 +469,12 @@ def aggregation(name: str, **options):
 
     Args:
       name: "mean", "uniform_mean", "secure_sum", "dp", "compression" or "robust".
-      **options: The keys of its table in a task file, see `tffcl list aggregations NAME`. With "dp" and "compression"
-        also `seed`: then their randomness repeats, as simulations need it and deployments must not have it. With
-        "compression" also `layers`, the number of parameters in each part that has a range of its own.
+      **options: The keys of its table in a task file, see `tffcl list aggregations NAME`. "dp" and "compression" also
+        take `seed`, which makes their randomness repeatable; simulations may need it, deployments must not have it.
+        "compression" also takes `layers`, the numbers of parameters of the parts that have a range each.
 
     Returns:
-      A weighted aggregation factory over keyed uploads; None for the mean, which methods take by themselves.
+      A weighted aggregation factory over keyed uploads; None for the mean, which is the default of methods.
 
     Raises:
       UserError: For an unknown name or key, or a wrong value.

@@ -22,29 +22,29 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         `next`: `(<state=S@SERVER, value={<key=int32,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=S@SERVER, result=T[?,...]@SERVER, measurements=<weight=float32[?],clients=int32[?]>@SERVER>)`
     where row k of every tensor of the result is `sum(weight * value) / sum(weight)` over the clients whose key is k.
-    The row of a cluster that nobody of the cohort belongs to (or whose weights sum to 0) is zero: aggregate *updates*
-    and an empty cluster keeps its model.
+    The row of a cluster without clients in the cohort (or whose weights sum to 0) is zero. So aggregate *updates*, and
+    an empty cluster keeps its model.
 
     Without an inner factory a client uploads its value once and the server learns its key. The result has
     `num_clusters` rows, or, if that is None, as many as the largest key asks for, so that K may change between rounds.
-    A key outside its range is an error of the round.
+    A key outside its range makes the round fail.
 
     With `inner_factory` (secure sums, differential privacy, compression, robust means: any weighted or unweighted
-    factory over T) one inner process runs per cluster and each client takes part in all of them, with zero value and
-    zero weight where it is not a member. That hides the key from the server if the inner process hides the summands,
+    factory over T) one inner process runs per cluster, and each client takes part in all of them, with zero value and
+    zero weight where it is not a member. This hides the key from the server if the inner process hides the summands,
     and it costs `num_clusters` uploads instead of one. Differential privacy: an inner DP factory's `clients_per_round`
-    is the expected number of clients **per cluster**; adaptive clipping and zeroing see the zeros of non-members and
-    drift to 0, which is told once, so give a fixed clip. An unweighted inner factory ignores the weights; with more
-    than one cluster it may not count the clients, as `tff.aggregators.UnweightedMeanFactory` does, since those of the
-    other clusters are among them.
+    is the expected number of clients **per cluster**. Adaptive clipping and zeroing see the zeros of non-members and
+    drift to 0, of which a message warns once, so give a fixed clip. An unweighted inner factory ignores the weights.
+    With more than one cluster it may not count the clients, as `tff.aggregators.UnweightedMeanFactory` does, since it
+    would count those of the other clusters, too.
 
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
-    and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
-    others would reveal what the inner process hides.
+    and the number of clients per cluster; with an inner factory it is the tuple of the inner measurements instead, as
+    the others would reveal what the inner process hides.
 
     Attributes:
       num_clusters: K, or None where the keys of a round decide it.
-      inner_factory: What aggregates inside one cluster, or None for a plain mean.
+      inner_factory: The factory that aggregates inside one cluster, or None for a plain mean.
     """
 
     is_keyed = True
@@ -74,20 +74,20 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
 
     @property
     def members_needed(self) -> int | None:
-        """What the inner factory says, see `FactoryTraits`."""
+        """The value of the inner factory, see `FactoryTraits`."""
         return None if self.inner_factory is None else traits(self.inner_factory).members_needed
 
     @property
     def waits_for_clusters(self) -> bool:
-        """Whether it must be told the number of clusters before it can be created."""
+        """Whether it needs the number of clusters before it can be created."""
         return self.inner_factory is not None and self.num_clusters is None
 
     def with_clusters(self, num_clusters: int) -> "ClusteredMeanFactory":
-        """Returns the factory for so many clusters."""
+        """Returns the factory for this number of clusters."""
         return type(self)(num_clusters, self.inner_factory)
 
     def deployed(self) -> "ClusteredMeanFactory":
-        """Returns the factory with its inner one as that is deployed."""
+        """Returns the factory with the deployed form of its inner factory."""
         inner = None if self.inner_factory is None else traits(self.inner_factory).deployed()
         return self if inner is self.inner_factory else type(self)(self.num_clusters, inner)
 
@@ -95,9 +95,10 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         """Creates the process for values of type `<key=int32, value=T>`.
 
         Raises:
-          TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is no scalar.
-          UserError: If there is an inner factory, which runs once per cluster, and no number of clusters; or if it is
-            unweighted, there are more clusters than one, and it may count the clients of all.
+          TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is not a
+            scalar.
+          UserError: If there is an inner factory, which runs once per cluster, but no number of clusters; or if the
+            inner factory is unweighted, there is more than one cluster, and it may count the clients of all.
         """
         check_types(value_type, weight_type)
         if self.waits_for_clusters:
@@ -108,10 +109,10 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
 
 
 class UniformClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
-    """The plain mean per cluster in which every client with a weight above 0 counts the same, whatever its weight.
+    """The unweighted mean per cluster: every client with a weight above 0 counts the same.
 
     The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1.
-    Those with a weight of 0, as where training was not finite, count nowhere.
+    Clients with a weight of 0, such as those whose training was not finite, do not count at all.
     """
 
     is_keyed = is_uniform = True
@@ -123,7 +124,7 @@ class UniformClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggrega
         return segment_process(value_type, weight_type, None, uniform=True)
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns this factory: the same clients count the same in the other upload, too."""
+        """Returns this factory, so that the same clients count the same in the other upload, too."""
         del plain, bound
         return self
 
@@ -137,7 +138,7 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
       num_clusters: K, where the method knows it beforehand.
 
     Raises:
-      UserError: If it is no aggregation factory, or has another number of clusters.
+      UserError: If it is not an aggregation factory, or has another number of clusters.
     """
     if aggregation is None:
         return ClusteredMeanFactory(num_clusters)
@@ -166,19 +167,19 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
 
 
 def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-    """Returns the factory for a second keyed upload of the clients, which protects it as their updates are: by secure
-    sums, a robust rule or equal weights; else the plain one.
+    """Returns the factory for a second keyed upload of the clients, which protects it as their updates are protected:
+    by secure sums, a robust rule or equal weights; otherwise the plain factory.
 
     Args:
-      aggregation: That of the updates, see `keyed_factory`.
-      plain: The factory of that upload where nothing protects the updates.
-      bound: The largest coordinate of that upload, for secure sums; None: as of the updates.
+      aggregation: The aggregation of the updates, see `keyed_factory`.
+      plain: The factory of the second upload where nothing protects the updates.
+      bound: The largest coordinate of the second upload, for secure sums; None: the bound of the updates.
     """
     return traits(keyed_factory(aggregation)).beside(plain, bound)
 
 
 def check_types(value_type: tff.Type, weight_type: tff.Type):
-    """Raises TypeError if values are not `<key=int32, value=T>` of floating tensors, or weights no scalars."""
+    """Raises TypeError if values are not `<key=int32, value=T>` of floating tensors, or weights are not scalars."""
     keyed = isinstance(value_type, tff.StructType) and tff.structure.name_list(value_type) == ["key", "value"]
     if not keyed or value_type["key"] != tff.TensorType(np.int32):
         raise TypeError(f"expected a value of type <key=int32,value=T>, found {value_type}")
@@ -186,7 +187,7 @@ def check_types(value_type: tff.Type, weight_type: tff.Type):
 
 
 def check_mean(member_type: tff.Type, weight_type: tff.Type):
-    """Raises TypeError if there is no mean of values of a type: they are no floating tensors, or weights no scalars."""
+    """Raises TypeError if values have no mean: if they are not floating tensors, or weights are not scalars."""
     if not tff.types.is_structure_of_floats(member_type):
         raise TypeError(f"a mean needs floating tensors, found {member_type}; cast them at the clients")
     if not (isinstance(weight_type, tff.TensorType) and not weight_type.shape):
@@ -204,8 +205,8 @@ def segment_process(
 ):
     """Builds the process of plain means: each client's upload is added to the row of its cluster.
 
-    Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is
-    uniform, every client with a weight above 0 counts 1, and the others do not count.
+    Cluster k has row k // slots of slot k % slots. Without a type of weights every client has weight 1. If the mean is
+    uniform, every client with a weight above 0 has weight 1, and the others have none.
     """
     zero, accumulate, merge, report, divide, measure = _segment_computations(
         value_type, weight_type, num_clusters, uniform
@@ -419,7 +420,7 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
 
 
 def build_pick(states_type: tff.Type, place: int) -> tff.Computation:
-    """Builds `(states) -> state`, the one at a place of a tuple."""
+    """Builds `(states) -> state`, which returns the entry at one place of a tuple."""
 
     @tff.federated_computation(states_type)
     def pick(states):
@@ -431,8 +432,8 @@ def build_pick(states_type: tff.Type, place: int) -> tff.Computation:
 class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """TFF's mean with a weight of 1 for every client whose weight is above 0, and of 0 for the others.
 
-    `tff.aggregators.UnweightedMeanFactory` counts also those whose training was not finite, which clients tell by a
-    weight of 0. Where nobody has any weight the mean is zero.
+    `tff.aggregators.UnweightedMeanFactory` also counts clients whose training was not finite, which they report by a
+    weight of 0. Where no client has any weight the mean is zero.
     """
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:

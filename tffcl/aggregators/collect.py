@@ -22,7 +22,7 @@ def stacked(value_type: tff.Type, rows: int | None = None) -> tff.Type:
 
 
 def leaves_of(value_type: tff.Type) -> list[tff.TensorType]:
-    """Returns the types of the tensors in it."""
+    """Returns the types of the tensors in a type."""
     return tf.nest.flatten(tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, value_type))
 
 
@@ -32,7 +32,7 @@ def specs_of(value_type: tff.Type):
 
 
 def fields_of(value_type: tff.Type) -> list[tuple[str, tff.Type]]:
-    """Returns the names and types of a structure's fields; none of what is no structure."""
+    """Returns the names and types of a structure's fields; none for a type that is not a structure."""
     return list(tff.structure.iter_elements(value_type)) if isinstance(value_type, tff.StructType) else []
 
 
@@ -58,7 +58,7 @@ def plain_containers(value):
 def empty(value_type: tff.Type):
     """Returns zero rows of `value_type`, as the structure of tensors that a TFF TensorFlow computation returns.
 
-    Their number is unknown to the type, so that a state that starts with none may have some later.
+    The type does not fix the number of rows, so that a state that starts without rows may have some later.
     """
 
     def none(leaf):
@@ -70,15 +70,15 @@ def empty(value_type: tff.Type):
 def collect(client_id, value):
     """Collects `(client_id, value)` of all clients; to be called in a `tff.federated_computation`.
 
-    Clients' rows stand in the order in which the runtime adds them, which differs between runtimes: read them by ID.
-    Nothing is hidden from the server: this is no secure aggregation.
+    Clients' rows are in the order in which the runtime adds them, which differs between runtimes, so read them by ID.
+    Nothing is hidden from the server: this is not a secure aggregation.
 
     Args:
       client_id: `{int32}@CLIENTS`.
       value: `{T}@CLIENTS` of fixed shapes.
 
     Returns:
-      `<client_id=int32[?], value=T[?,...]>@SERVER`, one row a client.
+      `<client_id=int32[?], value=T[?,...]>@SERVER`, one row for each client.
     """
     return collect_rows(tff.federated_zip(collections.OrderedDict(client_id=client_id, value=value)))
 
@@ -92,16 +92,16 @@ _FEW = 256
 def collect_rows(row):
     """Collects a value of every client in rows, in no promised order; to be called in a `tff.federated_computation`.
 
-    The runtime keeps every state of an accumulator until the aggregation ends. One that grew by a row at a time would
-    take memory by the square of the number of clients; here rows are held in blocks that double, as the digits of a
-    binary number, and the blocks that a client does not touch are shared with the state before: m log(m) / 2 rows in
-    all.
+    The runtime keeps every state of an accumulator until the aggregation ends. An accumulator that grew by a row at a
+    time would take memory in proportion to the square of the number of clients. Here rows are held in blocks that
+    double in size, like the digits of a binary number, and states share the blocks that a client does not touch, which
+    makes m log(m) / 2 rows in all.
 
     Args:
       row: `{T}@CLIENTS` of fixed shapes.
 
     Returns:
-      `T[?,...]@SERVER`, one row a client.
+      `T[?,...]@SERVER`, one row for each client.
     """
     zero, accumulate, merge, report = _row_aggregation(row.type_signature.member)
     return tff.federated_aggregate(row, zero(), accumulate, merge, report)
@@ -217,14 +217,13 @@ class CollectFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory
     The created `tff.templates.AggregationProcess` has
         `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER,
         measurements=<>@SERVER>)`,
-    one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In
-    a round that is composed by `rounds.composer.compose` the rows stand beside the clients' reports, whose IDs order
+    one row for each client, in no promised order. Nothing is hidden from the server: this is not a secure aggregation.
+    In a round that is composed by `rounds.composer.compose` the rows come with the clients' reports, whose IDs order
     them.
 
     Attributes:
-      noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it
-        is as it is.
-      noise_seed: What that noise follows from; None where they draw it anew.
+      noise_multiplier: z of the Gaussian mechanism of a client's value, where clients noise it themselves; 0: no noise.
+      noise_seed: The seed of that noise; None where clients draw it anew.
     """
 
     def __init__(self, noise_multiplier: float = 0.0, noise_seed: int | None = None):
@@ -245,8 +244,8 @@ def by_client(collected, client_ids):
     """Puts collected rows into the order of the given client IDs.
 
     Args:
-      collected: What a computation that ends in `collect` returned.
-      client_ids: `[n]`, the clients that took part, in the wished order.
+      collected: The result of a computation that ends in `collect`.
+      client_ids: `[n]`, the clients that took part, in the wanted order.
 
     Returns:
       The `value` structure with NumPy rows in the order of `client_ids`.

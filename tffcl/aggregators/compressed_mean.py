@@ -1,4 +1,4 @@
-"""The weighted mean per cluster of updates that travel in few bits a coordinate, with a range of values for each
+"""The weighted mean per cluster of updates that are sent in few bits per coordinate, with a range of values for each
 layer."""
 
 import collections
@@ -43,12 +43,12 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         return self if self._seed is None else type(self)(self._how, layers=self._layers)
 
     def with_layers(self, layers) -> "CompressedClusteredMeanFactory":
-        """Returns the factory for flat values whose parts, of these lengths, have a range each."""
+        """Returns the factory for flat values in which each part, of these lengths, has its own range."""
         return CompressedClusteredMeanFactory(self._how, layers=layers, seed=self._seed)
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers
-        a range."""
+        for each range."""
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves_of(value_type["value"])]
         packed = [-(-size * self._how.bits // 8) for size in sizes]
         ranges = sum(len(self._parts(size)) for size in sizes)

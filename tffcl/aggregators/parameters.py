@@ -1,4 +1,4 @@
-"""The keys of each aggregation that a task file can name; imports nothing heavy."""
+"""The parameters of each aggregation that a task file can name; imports nothing heavy."""
 
 import dataclasses
 from typing import Annotated
@@ -14,16 +14,16 @@ _Minority = Annotated[float, msgspec.Meta(ge=0, lt=0.5)]
 
 @dataclasses.dataclass(frozen=True)
 class SecureSumParameters(Parameters):
-    """Of means whose sums are secure: the server learns the sums of each cluster, and of no client's update alone.
+    """Parameters of means with secure sums: the server learns the sum of each cluster, but no single client's update.
 
     The server still sees the signatures that it asks for.
 
     Attributes:
       bound: Every coordinate of an update is clipped to this absolute value before it becomes a whole number.
-      largest_weight: A client with more training examples counts as one with so many; where all clients count the same
-        it is 1.
-      min_cluster_size: A cluster with fewer members in a round waits: they are not asked, and it keeps its model. With
-        1 the sum of a cluster's only member is its update.
+      largest_weight: A client with more training examples than this counts as if it had this many; where all clients
+        count the same it is 1.
+      min_cluster_size: A cluster with fewer members in a round waits: its members are not asked, and it keeps its
+        model. With 1, the sum of a cluster with a single member is this member's update.
     """
 
     bound: Positive = 4.0
@@ -33,19 +33,20 @@ class SecureSumParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class DPParameters(Parameters):
-    """Of differentially private means: updates are clipped, sums and counts are noised, at the server.
+    """Parameters of differentially private means: updates are clipped, and the server noises sums and counts.
 
     Attributes:
       noise_multiplier: z, standard deviation of the noise in units of what one client can change; 0 is no noise.
-      clip: The largest L2 norm of an update; longer ones are scaled down to it. With an adaptive clip the first one.
+      clip: The largest L2 norm of an update; longer updates are scaled down to it. With adaptive clipping the initial
+        clip.
       clipping: "fixed", or "adaptive": the clip follows a quantile of the updates' norms (Andrew et al. 2021).
-      quantile: Of an adaptive clip, the share of updates that are not clipped.
-      clip_learning_rate: Of an adaptive clip.
+      quantile: With adaptive clipping, the share of updates that are not clipped.
+      clip_learning_rate: With adaptive clipping, how fast the clip follows the quantile.
       count_share: The share of the privacy loss that pays for the noisy number of members of each cluster.
-      quantile_share: With an adaptive clip, the share that pays for the noisy number of updates that are not clipped.
-      min_cluster_size: A cluster whose noisy number of members in a round is less keeps its model in that round. The
-        noise of that number has the standard deviation noise_multiplier / √count_share, 2.2 by default: only a size of
-        several of these keeps clusters of few members, or none, from moving by noise.
+      quantile_share: With adaptive clipping, the share that pays for the noisy number of updates that are not clipped.
+      min_cluster_size: A cluster keeps its model in a round in which its noisy number of members is less than this. The
+        noise of that number has the standard deviation noise_multiplier / √count_share, 2.2 by default. Only a size of
+        several of these standard deviations keeps clusters of few members, or none, from moving by noise.
       secure: Whether the sums are secure, too, so that the aggregator sees no client's upload.
     """
 
@@ -71,10 +72,10 @@ class DPParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class CompressionParameters(Parameters):
-    """Of means of updates in few bits, with a range of values for each layer.
+    """Parameters of means of updates in few bits, with a range of values for each layer.
 
     Attributes:
-      bits: Of each coordinate.
+      bits: The number of bits of each coordinate.
     """
 
     bits: Annotated[int, msgspec.Meta(ge=1, le=8)] = 8
@@ -82,18 +83,18 @@ class CompressionParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class RobustParameters(Parameters):
-    """Of means that bound what malicious clients can do. None of them is private; the server sees uploads or their
-    norms.
+    """Parameters of means that bound what malicious clients can do. None of them is private: the server sees uploads or
+    their norms.
 
     Attributes:
       rule: "clipping" to a quantile of the members' norms; "median" or "trimmed_mean" of each coordinate; or
         "multi_krum", the mean of the updates that are nearest to others (Blanchard et al. 2017).
-      attackers: The share of a cluster's members that "trimmed_mean" and "multi_krum" guard against: so much is left
-        out, of each coordinate at both ends, or of the members.
-      quantile: Of "clipping", the share of updates that are not clipped.
-      initial_clip: Of "clipping", the first clip of every cluster.
-      clip_learning_rate: Of "clipping", how fast the clip follows the quantile.
-      zeroing: Of "clipping": updates that are so many times longer than the clip count as zero; 0: none do.
+      attackers: The share of a cluster's members that "trimmed_mean" and "multi_krum" guard against. They leave out
+        this share of each coordinate's values at both ends, or of the members.
+      quantile: For "clipping", the share of updates that are not clipped.
+      initial_clip: For "clipping", the first clip of every cluster.
+      clip_learning_rate: For "clipping", how fast the clip follows the quantile.
+      zeroing: For "clipping", updates more than this many times as long as the clip count as zero; 0: none do.
     """
 
     rule: one_of(ROBUST_RULES) = "median"

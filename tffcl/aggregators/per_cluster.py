@@ -14,10 +14,11 @@ SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
 
 
 class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
-    """Base of factories that must know the number of clusters before they are created.
+    """Base of factories that need the number of clusters before they are created.
 
-    Where clusters come, merge or get other numbers, those that stay keep their part of the process' state: tensors with
-    a row for each cluster, or lists with a state for each, also by name; of other numbers all go on as they are.
+    Where clusters are founded, merged or renumbered, those that stay keep their part of the state of the process:
+    tensors with a row for each cluster, or lists with a state for each, also by name. All other numbers stay as they
+    are.
     """
 
     is_keyed = True
@@ -30,11 +31,11 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
 
     @property
     def waits_for_clusters(self) -> bool:
-        """Whether it must be told the number of clusters before it can be created."""
+        """Whether it needs the number of clusters before it can be created."""
         return self.num_clusters is None
 
     def with_clusters(self, num_clusters: int) -> "PerClusterFactory":
-        """Returns the factory for so many clusters."""
+        """Returns the factory for this number of clusters."""
         return type(self)(*self._rule, num_clusters=num_clusters, **self._options)
 
     def deployed(self) -> "PerClusterFactory":
@@ -44,7 +45,7 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
         return type(self)(*self._rule, num_clusters=self.num_clusters, **{**self._options, "seed": None})
 
     def numbered(self, number: int) -> "PerClusterFactory":
-        """Returns the factory for one of several uploads, with noise of its own where it is drawn by a seed."""
+        """Returns the factory for one of several uploads, with its own noise where a seed decides the noise."""
         seed = self._options.get("seed")
         if seed is None or not number:
             return self
@@ -58,19 +59,18 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Returns a seed of its own for what is drawn beside what another seed draws."""
+    """Returns a separate seed for further draws beside those of another seed."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)
 
 
 def rearranged_state(old, fresh, rows: np.ndarray):
-    """Returns the state of an aggregation process that has other clusters than before: those that there were keep
-    theirs.
+    """Returns the state of an aggregation process after clusters are rearranged; old clusters keep their state.
 
     Args:
-      old: The state with the clusters of before.
-      fresh: The first state with those of now: a list of a state for each cluster; or numbers, by name or not, of
+      old: The state with the old clusters.
+      fresh: The first state with the new clusters: a list of a state for each cluster; or values, by name or not, of
         which those with a row for each cluster are rearranged.
-      rows: `int [K]`, the row that each cluster of now had before, -1 for a new one.
+      rows: `int [K]`, the old row of each cluster, -1 for a new cluster.
     """
     if isinstance(fresh, Mapping):
         return collections.OrderedDict((name, rearranged_state(old[name], new, rows)) for name, new in fresh.items())
@@ -83,7 +83,7 @@ def rearranged_state(old, fresh, rows: np.ndarray):
 
 
 def rearranged_rows(old, fresh, rows: np.ndarray) -> np.ndarray:
-    """Returns the rows of `old [K, ...]` that `rows int [K']` names, where it is -1 that of `fresh [K', ...]`."""
+    """Returns the rows of `old [K, ...]` that `rows int [K']` names; where it is -1, the row of `fresh [K', ...]`."""
     found = np.array(fresh)
     found[rows >= 0] = np.asarray(old)[rows[rows >= 0]]
     return found
@@ -103,8 +103,7 @@ def by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 def counting_alike(
     factory: tff.aggregators.WeightedAggregationFactory, value_type: tff.Type, weight_type: tff.Type
 ) -> tff.templates.AggregationProcess:
-    """Creates the process of a factory with a weight of 1 for every client whose weight is above 0, and of 0 for the
-    others."""
+    """Creates the process of a factory in which every client with a weight above 0 has weight 1, and the others 0."""
     inner = factory.create(value_type, tff.TensorType(np.float32))
 
     @tff.tensorflow.computation(weight_type)
@@ -122,15 +121,15 @@ def secure_sums(
 ) -> tff.templates.AggregationProcess:
     """Builds the process that sums the values of each cluster's members securely.
 
-    Every client uploads a row for each cluster, zero but for its own, in whole numbers of which the server gets the sum
-    only.
+    Every client uploads a row for each cluster, all zero except its own, in whole numbers; the server receives only
+    their sum.
 
     Args:
-      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are rounded to 30
-        binary places: a sum is off by at most 2⁻³¹ for each client.
-      weight_type: Of weights from 0 to 1.
+      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1; others are clipped. They are rounded to 30
+        binary places, so a sum is off by at most 2⁻³¹ for each client.
+      weight_type: The type of weights from 0 to 1.
       clusters: K.
-      uniform: Whether all weights are 1 or 0; their sums are left out then, being the numbers of clients.
+      uniform: Whether all weights are 1 or 0; then their sums, which are the numbers of clients, are left out.
 
     Returns:
       A process over values and weights with the result `<value=T[K,...],[weight=float32[K],]clients=float32[K]>`: the
@@ -174,10 +173,10 @@ def aggregation_process(
     """Builds the process of an aggregation.
 
     Args:
-      first: Gives the first state, at the server or without a placement; None for processes that have no state.
+      first: Returns the first state, at the server or without a placement; None for processes that have no state.
       step: `(state, value[, weight]) -> tff.templates.MeasuredProcessOutput`, of federated values.
-      value_type: Of a client's value.
-      weight_type: Of its weight; None where clients have none.
+      value_type: The type of a client's value.
+      weight_type: The type of its weight; None where clients have none.
     """
 
     @tff.federated_computation

@@ -1,4 +1,4 @@
-"""The differentially private mean per cluster: clipped updates, noised sums and counts, one Gaussian mechanism a
+"""The differentially private mean per cluster: clipped updates, noised sums and counts, one Gaussian mechanism in each
 round."""
 
 import collections
@@ -26,20 +26,21 @@ from tffcl.aggregators.secure_mean import integer_rows
 class PrivateClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for private means keyed by cluster ID.
 
-    A member's update x is scaled to at most the clip C. For cluster k the server releases the noisy number of members
-    n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the
-    result is their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard
-    deviation `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same,
-    whatever its weight, which would be private, too; one of weight 0, as where training was not finite, counts nowhere.
+    A member's update x is scaled to a norm of at most the clip C. For cluster k the server releases the noisy number
+    of members n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), where s is `count_share`. The
+    row of the result is their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the
+    standard deviation `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts
+    the same, whatever its weight, which would be private, too; a member of weight 0, such as one whose training was not
+    finite, does not count at all.
 
     Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most
-    1. Scaled by their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian
-    mechanism of noise multiplier z. Replacing one client by another, as fixed-size cohorts have it, changes at most
-    twice as much: its multiplier is z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of
-    updates that are not clipped, which pays with `quantile_share` of 1 / z²; sum and count share the rest. The clip is
-    one for all clusters, and only members vote on it.
+    1. Scaled by their noises this is √((1 - s) / z² + s / z²) = 1 / z, so all clusters together are **one** Gaussian
+    mechanism of noise multiplier z. Replacing one client by another, as with fixed-size cohorts, changes at most twice
+    as much: the multiplier is then z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of
+    updates that are not clipped, which costs `quantile_share` of 1 / z²; sum and count share the rest. All clusters
+    have the same clip, and only members vote on it.
 
-    The aggregator sees uploads, unless the sums are `secure`; the server is told results and noisy counts. State: the
+    The aggregator sees uploads, unless the sums are `secure`; the server learns results and noisy counts. State: the
     clip and the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
@@ -64,12 +65,12 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
     @property
     def noise_multiplier(self) -> float:
-        """z of the Gaussian mechanism that one aggregation is, a client being added or removed."""
+        """z of the Gaussian mechanism of one aggregation, where a client is added or removed."""
         return self._how.noise_multiplier
 
     @property
     def sends_weight(self) -> bool:
-        """Whether a client sends that its weight is above 0: in secure sums it is in the rows."""
+        """Whether a client sends separately that its weight is above 0; in secure sums the rows contain it."""
         return not self._how.secure
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
@@ -78,16 +79,16 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         return integer_rows(extended["value"], self._clusters(), weighted=False) if self._how.secure else extended
 
     def clipped(self, value):
-        """Returns a client's value as short as a fixed clip makes it."""
+        """Returns a client's value, shortened by a fixed clip."""
         return value * (self._how.clip / tf.maximum(global_norm(value), self._how.clip))
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns the private mean of another upload in which all clients count the same, with clip and noise as of the
-        updates.
+        """Returns the private mean of another upload in which all clients count the same, with the clip and noise of
+        the updates.
 
-        It is another release: its noise multiplier composes with that of the updates. An adaptive clip stays at its
-        first value here, so that clients know what of their upload counts. Numbers of another size than the clip's, of
-        which `bound` tells, stay as `plain` has them.
+        It is another release, whose noise multiplier composes with that of the updates. An adaptive clip stays at its
+        first value here, so that clients know how much of their upload counts. Where not all clients count the
+        same, or with a `bound`, which tells that the numbers are not in the unit of the clip, this is `plain`.
         """
         if bound is not None or not traits(plain).is_uniform:
             return plain

@@ -17,7 +17,8 @@ RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
 
 
 def by_matrix(matrix, uploads):
-    """The relation by a matrix that the server holds (FLT): one mix a row, client j's share of it in column `key_j`."""
+    """The relation by a matrix that the server holds (FLT): a row for each mix, with client j's share in column
+    `key_j`."""
     return tf.gather(matrix, uploads["key"], axis=1)
 
 
@@ -30,17 +31,17 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
                   <state=C@SERVER, result=T[?,...]@SERVER,
                    measurements=<key=int32[?],relatedness=float32[?,?],weight=float32[?]>@SERVER>)`.
     With m clients in ascending order of their keys, whatever order they came in, and relatedness R `[r, m]`, row i of
-    the result is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, all from the values as uploaded (none from a row that was mixed
-    before it). A row whose weights sum to 0 is zero. Most often r = m, one mix for each client; clients with the same
-    relations can share one.
+    the result is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, always of the uploaded values (never of a row mixed earlier). A
+    row whose weights sum to 0 is zero. Most often r = m, with one mix for each client; clients with the same relations
+    can share one.
 
-    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key;
-    FLIS (DC) Alg. 1 lines 11 and 12 relate the clients by what they upload beside their models. All-ones R gives
-    everyone the mean of all.
+    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key.
+    FLIS (DC) Alg. 1 lines 11 and 12 relate the clients by descriptors that they upload beside their models. If R is all
+    ones, all clients receive the mean of all.
 
-    The sum cannot be taken before all clients of the cohort have answered, since R may depend on all of them: the
-    aggregator holds the cohort's values, m times the size of T, and sees each of them. There is no inner factory
-    therefore. It is one `federated_aggregate`, which TFF's MapReduceForm accepts.
+    The sum cannot be taken before all clients of the cohort have answered, since R may depend on all of them. So the
+    aggregator holds the cohort's values, m times the size of T, and sees each of them; therefore there is no inner
+    factory. It is one `federated_aggregate`, which TFF's MapReduceForm accepts.
     """
 
     def __init__(self, relate: Callable = by_matrix, *, context_type: tff.Type = RELATEDNESS_TYPE, context=None):
@@ -61,7 +62,7 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 
         Raises:
           TypeError: If `value_type` is not `<key=int32,[descriptor=S,]value=T>`, T has tensors that are not floating,
-            or the weight is no scalar.
+            or the weight is not a scalar.
         """
         _check_types(value_type, weight_type)
         upload_type = tff.to_type(collections.OrderedDict([*fields_of(value_type), ("weight", np.float32)]))
@@ -99,7 +100,7 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
         return aggregation_process(initial_context, step, value_type, weight_type)
 
     def by_parts(self, state) -> "Mixing":
-        """Returns what takes the cohort's uploads part by part, see `FactoryTraits`."""
+        """Returns an object that takes the cohort's uploads part by part, see `FactoryTraits`."""
         specs = specs_of(self._context_type)
         held = tf.nest.map_structure(lambda value, spec: tf.convert_to_tensor(value, spec.dtype), state, specs)
         return Mixing(self._relate, held)
@@ -108,9 +109,9 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 class Mixing:
     """The mixes of a cohort whose uploads come in parts, in NumPy.
 
-    Where the server's matrix says who is related, and has no more rows than columns, the mixes are summed up as the
-    uploads come, and no upload is held. Otherwise the uploads are held until all are there, and the mixes are made a
-    few at a time.
+    If the server's matrix relates the clients and has no more rows than columns, the mixes are summed up as uploads
+    arrive, and no upload is held. Otherwise uploads are held until all have arrived, and a few mixes are made at a
+    time.
     """
 
     def __init__(self, relate: Callable, state):

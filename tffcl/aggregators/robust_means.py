@@ -18,10 +18,10 @@ _VOTE = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))  # 
 class ClippedClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates that are clipped.
 
-    Every cluster has a clip C of its own, which follows a quantile of the L2 norms of *its members'* updates (the
-    geometric rule of Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer
-    updates are scaled down to C; with `zeroing` those that are so many times longer count as zero. Without attackers a
-    result is within `Σ w max(0, ‖x‖ - C) / Σ w` of the plain mean in L2 norm.
+    Every cluster has its own clip C, which follows a quantile of the L2 norms of *its members'* updates (the geometric
+    rule of Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer updates are
+    scaled down to C; updates more than `zeroing` times as long as C count as zero. Without attackers a result is within
+    `Σ w max(0, ‖x‖ - C) / Σ w` of the plain mean in L2 norm.
 
     State: `<clip=float32[K]>`; results and measurements as in `ClusteredMeanFactory`.
     """
@@ -34,7 +34,7 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
         self._how = how
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value `<key=int32,value=T>`: it, and its vote with a weight."""
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`: it, and a vote with a weight."""
         return tff.to_type([value_type, _VOTE, np.float32])
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -90,19 +90,19 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
     """`tff.aggregators.WeightedAggregationFactory` for robust means keyed by cluster ID, of uploads that the server
     sees.
 
-    For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another
-    way to attack), and one whose value is not finite not at all:
+    The rules are for the n members of a cluster. Every member of positive weight counts the same (a weight would be
+    another way to attack); a member whose value is not finite does not count.
 
-    * "median": the median of each coordinate. Within σ of the mean, σ² being the coordinate's variance among the
+    * "median": the median of each coordinate. Within σ of the mean, where σ² is the coordinate's variance among the
       members.
-    * "trimmed_mean": of each coordinate, without the b = ⌊attackers · n⌉ largest and smallest, where that leaves one or
-      more (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
+    * "trimmed_mean": the mean of each coordinate without its b = ⌊attackers · n⌉ largest and smallest values, where
+      that leaves at least one (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
     * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at
       least one) is least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f))
       times the L2 deviation √(Σ σ²) of the mean.
 
-    The server collects every upload: this hides nothing from it, and a round has no DistributeAggregateForm. Results as
-    in `ClusteredMeanFactory` without a fixed number of clusters; `measurements=<clients=int32[?]>`.
+    The server collects every upload, so nothing is hidden from it, and a round has no DistributeAggregateForm. Results
+    are as in `ClusteredMeanFactory` without a fixed number of clusters; `measurements=<clients=int32[?]>`.
     """
 
     is_keyed, is_mean = True, False
@@ -117,8 +117,7 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
         self._how, self.by_length = how, how.rule == "multi_krum"
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns this rule: what it guards against can be told in the other upload, too, and its members count the
-        same in both."""
+        """Returns this rule, since attackers can misuse the other upload, too, and members count the same in both."""
         del plain, bound
         return self
 

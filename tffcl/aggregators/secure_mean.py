@@ -14,22 +14,22 @@ from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process
 
 
 class SecureClusteredMeanFactory(PerClusterFactory):
-    """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of which the server sees sums only.
+    """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID, of which the server sees only sums.
 
-    The created process takes and gives what that of `ClusteredMeanFactory` does. Every client uploads a row for each
-    cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean. A mean is off by
-    less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, beside the rounding of
-    float32, and clipped to `bound`; where all clients count the same both weights are 1.
+    The created process has the same arguments and results as that of `ClusteredMeanFactory`. Every client uploads a row
+    for each cluster, in whole numbers, so that its cluster is hidden, too, at K times the bytes of a plain mean. A mean
+    is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, besides the
+    rounding of float32 and the clipping to `bound`; where all clients count the same both weights are 1.
 
-    The sum of a cluster with one member is that member's update. So the row of a cluster of which fewer than
-    `min_cluster_size` clients with a weight above 0 take part is exactly zero, as are its measurements: it waits. This
-    is applied to the sums, which the server's software has then; a single secure sum cannot do better, as a server
-    could always add a client of its own. The engine of clustered training, which knows who is where, therefore does not
-    ask the clients of a cluster that waits, and whoever deploys an exported round has to leave them out as well.
+    The sum of a cluster with one member is that member's update. So a cluster in which fewer than `min_cluster_size`
+    clients with a weight above 0 take part waits: its row is exactly zero, and so are its measurements. This is applied
+    to the sums, after the server's software has received them; a single secure sum cannot do better, as a server could
+    always add a client of its own. Therefore the engine of clustered training, which knows the clusters, does not ask
+    the clients of a cluster that waits, and whoever deploys an exported round has to leave them out as well.
 
-    The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients'
-    reports (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's
-    control variates, FedNova's steps) is summed securely, too, see `beside`.
+    The only aggregation is `tff.federated_secure_sum_bitwidth`, so a round has a MapReduceForm, and without clients'
+    reports (`rounds.composer.compose`) a DistributeAggregateForm. Further uploads of a method (SCAFFOLD's control
+    variates, FedNova's steps) are summed securely, too, see `beside`.
     """
 
     hides_uploads, sends_weight = True, False
@@ -45,7 +45,7 @@ class SecureClusteredMeanFactory(PerClusterFactory):
         self._how = how
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value `<key=int32,value=T>` and its weight, masks apart."""
+        """Returns the type of what a client sends for a value `<key=int32,value=T>` and its weight, without masks."""
         return integer_rows(value_type["value"], self._clusters())
 
     @property
@@ -54,7 +54,7 @@ class SecureClusteredMeanFactory(PerClusterFactory):
         return self._how.min_cluster_size
 
     def with_equal_weights(self) -> "SecureClusteredMeanFactory":
-        """Returns the factory that does not divide the range of whole numbers by `largest_weight`, which nobody has."""
+        """Returns the factory for equal weights, without dividing the range of whole numbers by `largest_weight`."""
         return SecureClusteredMeanFactory(
             dataclasses.replace(self._how, largest_weight=1.0), num_clusters=self.num_clusters
         )
@@ -113,8 +113,8 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
 
 class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
-    """`SecureClusteredMeanFactory` in which every client with a weight above 0 counts the same, and the others nowhere:
-    they hide nobody."""
+    """`SecureClusteredMeanFactory` in which every client with a weight above 0 counts the same. The others do not
+    count, not even towards `min_cluster_size`."""
 
     is_keyed, hides_uploads, sends_weight = True, True, False
 
@@ -124,7 +124,7 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedA
         self.members_needed, self.clipped = self._weighted.members_needed, self._weighted.clipped
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value `<key=int32,value=T>`, masks apart."""
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`, without masks."""
         return self._weighted.uploaded_type(value_type)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -146,7 +146,7 @@ def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True)
 def simulated(computation: tff.Computation) -> tff.Computation:
     """Returns a computation that this machine's runtime can run: secure sums become plain ones of the same values.
 
-    A simulation holds every client's value anyway. What is exported keeps the secure sums.
+    A simulation holds every client's value anyway. Exports keep the secure sums.
     """
     if b"federated_secure" not in tff.framework.serialize_computation(computation).SerializeToString():
         return computation

@@ -1,4 +1,4 @@
-"""K weighted means of one upload: a client's updates of K models count by K weights (soft clusters)."""
+"""K weighted means of one upload, in which a client's updates of K models have K weights (soft clusters)."""
 
 import collections
 import math
@@ -22,16 +22,17 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         `next`: `(<state=S@SERVER, value={<weights=float32[K],value=T[K,...]>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=S@SERVER, result=T[K,...]@SERVER, measurements=M@SERVER>)`
     where row k of the result is `sum_c w_ck v_ck / sum_c w_ck` over the clients c, with `w_ck` the client's k-th weight
-    times its scalar weight. A row whose weights sum to 0 is zero: aggregate *updates*, and a model that nobody takes
-    part in stays. With `shared` clients upload one value `T` that is each of their K values.
+    times its scalar weight. A row whose weights sum to 0 is zero. So aggregate *updates*, and a model in which no
+    client takes part stays as it is. With `shared`, clients upload one value `T` that stands for each of their K
+    values.
 
     The plain means are one `tff.federated_aggregate`, which TFF's MapReduceForm accepts. Their measurements are
-    `<weight=float32[K], clients=int32[K]>`, the sums of weights and the numbers of clients with one above 0.
+    `<weight=float32[K], clients=int32[K]>`, the sums of weights and the numbers of clients with a weight above 0.
 
     Any other aggregation runs once for each of the K means, with a client's k-th value and weight. Secure sums hide
-    weights and values. Each of the K noised means is a Gaussian mechanism of noise multiplier z of which a client
-    changes all: together they are one of z / √K. Where all clients of a mean count the same (noise, robust rules,
-    uniform means), weights above 0 count 1.
+    weights and values. Each of the K noised means is a Gaussian mechanism of noise multiplier z, and a client changes
+    all of them: together they are one mechanism of z / √K. Where all clients of a mean count the same (noise, robust
+    rules, uniform means), weights above 0 count as 1.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         return self if self.is_plain else self._of(self._inner.with_equal_weights())
 
     def clipped(self, value):
-        """Returns what a client's values (a tensor) count as, by bounds that the client knows."""
+        """Returns a client's values (a tensor) as they count, within the bounds that the client knows."""
         return self._inner.clipped(value)
 
     def deployed(self) -> "SoftMeanFactory":
-        """Returns the factory with its aggregation as that is deployed."""
+        """Returns the factory with the deployed form of its aggregation."""
         inner = self._inner.deployed()
         return self if self.is_plain or inner is self._inner else self._of(inner)
 
@@ -88,11 +89,11 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
     @property
     def sends_weight(self) -> bool:
-        """Whether a client sends its scalar weight: in other aggregations it sends that of each mean instead."""
+        """Whether a client sends its scalar weight; in other aggregations it sends a weight for each mean instead."""
         return self.is_plain
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value of a type; of other aggregations all of theirs."""
+        """Returns the type of what a client sends for a value; for other aggregations, the types of all K."""
         if self.is_plain:
             return value_type
         own = self._inner.uploaded_type(self._keyed_type(value_type))
@@ -118,7 +119,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
         Raises:
           TypeError: If `value_type` is not `<weights=float32[K],value=T[K,...]>` of floating tensors, or the weight is
-            no scalar.
+            not a scalar.
         """
         self._check_types(self._own(value_type), weight_type)
         return self._create_plain(value_type, weight_type) if self.is_plain else self._create(value_type, weight_type)

@@ -25,13 +25,13 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
     * "sign_flip": -s u;
     * "gaussian": noise of s times the root mean square of u in every coordinate;
-    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members, a little is enough (Baruch et
-      al. 2019, Alg. 3, by attackers who know everybody's upload);
-    * "label_flip": u, of a client that trains on wrong labels;
-    * "model_replacement": s u of such a client (Bagdasaryan et al. 2020, Eq. 3).
+    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members; a small s is enough (Baruch
+      et al. 2019, Alg. 3, by attackers who know all uploads);
+    * "label_flip": u, from a client that trains on wrong labels;
+    * "model_replacement": s u, from such a client (Bagdasaryan et al. 2020, Eq. 3).
 
-    For simulations only: the round tells it the clients' IDs. "lie" must know all honest uploads before it changes one:
-    of a cohort that computes in parts they are collected, and aggregated together (`by_parts`).
+    This is for simulations only, as the factory receives the clients' IDs. "lie" must know all honest uploads before it
+    changes one; if a cohort computes in parts, they are collected and aggregated together (`by_parts`).
     """
 
     is_keyed = True
@@ -59,15 +59,15 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self.by_parts = (lambda state: _Collected(self._process.next, state)) if kind == "lie" else None
 
     def beside(self, plain, bound: float | None = None):
-        """Returns what aggregates another upload, which nobody attacks."""
+        """Returns the factory for another upload, which is not attacked."""
         return traits(self._inner).beside(plain, bound)
 
     def deployed(self) -> tff.aggregators.AggregationFactory:
-        """Returns what is attacked, as it is deployed."""
+        """Returns the deployed form of the attacked factory."""
         return traits(self._inner).deployed()
 
     def with_clusters(self, num_clusters: int) -> "AttackedFactory":
-        """Returns the factory for so many clusters."""
+        """Returns the factory for this number of clusters."""
         inner = traits(self._inner).with_clusters(num_clusters) if self.waits_for_clusters else self._inner
         return self._of(inner)
 
@@ -87,7 +87,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         return type(self)(inner, self._kind, self._malicious, self._strength)
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type that the attacked factory sends of the upload."""
+        """Returns the type that a client sends to the attacked factory for the upload."""
         return traits(self._inner).uploaded_type(value_type["upload"])
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:

@@ -1,7 +1,7 @@
 """CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek, TNNLS 2021, arXiv:1910.01991,
 Alg. 1).
 
-A cluster that stands still while single members want to move is split by the cosines of its members' updates.
+A cluster whose model stands still while single members still move is split by the cosines of its members' updates.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from tffcl.rounds.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CFLState(ClusteredState):
-    """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; of each in `tree` the model
-    before it `float32 [P]` and its halves' updates, of trained weights, `float32 [m, T]` each; and the unit of norms,
-    where they are relative."""
+    """Adds the clients' last updates; for each split `(round, cluster, founded cluster)`; for each split in `tree` the
+    model before it `float32 [P]` and the updates of its halves, of trained weights, `float32 [m, T]` each; and the unit
+    of norms, where they are relative."""
 
     updates: KeptStates | None = None
     splits: np.ndarray | None = None
@@ -73,7 +73,7 @@ class CFL(CollectedTraining):
     def _split(
         self, state: CFLState, cluster: int, ids: np.ndarray, updates: np.ndarray, model: np.ndarray, number: int
     ):
-        """Members that are absent go with the half that has the update most like their last one; without one they
+        """Absent members go with the half that has the update most like their last one; without a last update they
         stay."""
         second = bipartition(updates, self.parameters.linkage, self.parameters.gate)
         if second is None:
@@ -92,9 +92,8 @@ class CFL(CollectedTraining):
         return dataclasses.replace(state, assignment=assignment, models=models, splits=splits, tree=tree)
 
     def admit(self, state: CFLState, newcomers) -> CFLState:
-        """A newcomer goes down the tree of splits, at each by its update from the model that was split (section V).
-
-        This is counted as signature traffic.
+        """A newcomer goes down the tree of splits, and takes each branch by its update from the model that was split
+        (section V). This is counted as signature traffic.
         """
         check_newcomers(state, newcomers)
         joined = np.zeros(len(newcomers), np.int32)
@@ -143,11 +142,11 @@ def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParamete
     """Builds CFL: a cluster whose model stands still while its members move is split by the cosines of their updates;
     as long as none splits it is FedAvg.
 
-    From the paper: means by examples, the two norms that say when a cluster is split, the bipartition, its gate, and
+    From the paper: means by examples, the two norms that decide when a cluster is split, the bipartition, its gate, and
     newcomers that go down the tree of splits. From the authors' notebook: the values of the norms, no split in the
-    first 20 rounds nor of two clients. Its means are plain ones, its bipartition is complete linkage, and halves take
-    the means of their own updates at once; here both start from the model that their cluster has after the round.
-    Ours: absent members go by their last update, and norms may be relative.
+    first 20 rounds, and none of two clients. In the notebook means are unweighted, the bipartition is complete linkage,
+    and halves take the means of their own updates at once; here both start from their cluster's model after the round.
+    Ours: absent members count by their last update, and norms may be relative.
 
     Args:
       parameters: When clusters split, and how.

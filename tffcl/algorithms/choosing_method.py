@@ -1,5 +1,5 @@
-"""Methods whose clients try all the server's models: to choose one, as in IFCA and FLIS (DC), or to tell their losses,
-as in CLoVE and FedDrift."""
+"""Methods whose clients try all the server's models, to choose one, as in IFCA and FLIS (DC), or to report their
+losses, as in CLoVE and FedDrift."""
 
 import dataclasses
 from collections.abc import Callable
@@ -36,8 +36,8 @@ _CRITERIA = {"train_loss": "loss", "validation_loss": "loss", "test_accuracy": "
 
 
 def has_too_few(composed: Round, cohort: Cohort, hides: bool) -> bool:
-    """Whether a round has fewer clients than its uploads need, whatever models they train, and so is left out; not if
-    the method `hides` who takes part by letting it run (`Method.hides_empty_rounds`)."""
+    """Whether a round is left out because it has fewer clients than its uploads need, whatever models they train; False
+    if the method `hides` who takes part by letting the round run (`Method.hides_empty_rounds`)."""
     needed = composed.members_needed
     if hides or len(cohort.client_ids) >= needed:
         return False
@@ -49,7 +49,7 @@ def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
     """Builds choice and training of a client, see `client_work.training.build_choose_and_train`.
 
     Returns:
-      `(choose_and_train, fields)`: the fields are what the client work needs for it, beside those of the training.
+      `(choose_and_train, fields)`: the fields that the client work needs for it, besides those of the training.
     """
     fields = {"forced": np.int32}
     tried = "examples" if choose_by == "train_loss" else _TRIED
@@ -79,7 +79,7 @@ def build_trying(
 
     Args:
       num_clusters: K.
-      criterion: "loss", or "accuracy" for the shares of wrong answers in the place of losses.
+      criterion: "loss", or "accuracy" for the shares of wrong predictions instead of losses.
       stacked: Whether clients bring their examples as tensors, as in simulations.
     """
     sequence = sequence_type(model.example_spec)
@@ -110,16 +110,16 @@ def _build_losses_here(model: FlatModel):
 def losses_of_few(
     model: FlatModel, models: np.ndarray, population: Population, examples: Callable[[int], object]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mean losses of clients with few examples under all models, many clients at once in this process.
+    """Returns the mean losses of clients with few examples under all models, many clients at once in this process.
 
-    For evaluations: to ask each of them through the runtime takes a millisecond or two, minutes for 200,000.
+    This is for evaluations: asking each client through the runtime takes a millisecond or two, minutes for 200,000.
 
     Args:
       models: `float32 [K, P]`.
-      examples: Client ID to the examples that it tries the models on.
+      examples: Maps a client ID to the examples on which it tries the models.
 
     Returns:
-      `(bool [N], float32 [n, K])`: which clients these are, and their losses, infinite where they are not finite.
+      `(bool [N], float32 [n, K])`: which clients have few examples, and their losses, infinite where not finite.
     """
     run, few, found, block = _build_losses_here(model), np.zeros(len(population), bool), [], []
 
@@ -147,10 +147,11 @@ def losses_of_few(
 
 
 def notes_of_models(model: FlatModel, used: np.ndarray, num_clusters: int) -> tuple[str, ...]:
-    """What a reader should know of K models that start apart: what became of given weights, and which have no client.
+    """Returns what a reader should know of K different initial models: how given weights were used, and which models
+    have no client.
 
     Args:
-      used: `int [n]`, the models of the clients, all that have a weight in their mixtures.
+      used: `int [n]`, the models of the clients; with mixtures all that have a weight.
       num_clusters: K.
     """
     empty, found = num_clusters - len(np.unique(used)), []
@@ -167,11 +168,11 @@ def notes_of_models(model: FlatModel, used: np.ndarray, num_clusters: int) -> tu
 
 
 class Choosing(Method):
-    """A method whose clients choose among the state's models; a client's assignment is what it chose when last asked.
+    """A method whose clients choose among the state's models; a client's assignment is its last choice.
 
     Attributes:
       choose_by: A name in `CHOOSE_BY`.
-      criterion: What the best model has the least loss, or the best accuracy, of: "loss" or "accuracy".
+      criterion: "loss" or "accuracy": whether the best model is the one with the least loss or the best accuracy.
     """
 
     state_class = ClusteredState
@@ -181,8 +182,8 @@ class Choosing(Method):
         self.model, self.choose_by, self.criterion = model, choose_by, _CRITERIA[choose_by]
 
     def chosen_rows(self, models: np.ndarray, population: Population, state=None) -> np.ndarray:
-        """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`; with what it
-        keeps of its model, where a state is given."""
+        """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`; where a state
+        is given, with the part of the model that the client keeps."""
         own, states = self.model.own, None if state is None else self.own_states(state)
         if own is None or states is None:
             return self._chosen_rows(self.model, models, population)
@@ -211,7 +212,7 @@ class Choosing(Method):
     def queried_rows(
         self, models: np.ndarray, population: Population, model: FlatModel | None = None, **release
     ) -> np.ndarray:
-        """As `chosen_rows`, of devices in a round and not for an evaluation; `release` as in `ask_all`."""
+        """Does the same as `chosen_rows`, for devices in a round, not in an evaluation; `release` as in `ask_all`."""
         choice = build_choice(model or self.model, self.criterion)
         return ask_all(choice, models, population, self._examples_of(population), **release)
 
@@ -250,10 +251,10 @@ class Choosing(Method):
         return Views(state.client_ids, state.assignment, notes=(leak,) if self.choose_by == "test_accuracy" else ())
 
     def start(self, population: Population, models: np.ndarray, aggregators) -> ClusteredState:
-        """Returns the state before anyone has chosen: everyone in cluster 0.
+        """Returns the state before any client has chosen, with all clients in cluster 0.
 
         Raises:
-          UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
+          UserError: If a client lacks the test examples for "test_accuracy", or the validation examples.
         """
         examples = self._examples_of(population)
         with on_devices():  # which know what they have
@@ -262,7 +263,7 @@ class Choosing(Method):
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
 
     def tried(self, cohort: Cohort) -> dict[str, list]:
-        """Returns the field of examples that the clients of a round choose on, if it is not their training examples."""
+        """Returns the field of the examples on which the clients of a round choose, if not their training examples."""
         if self.choose_by == "train_loss":
             return {}
         examples = self._examples_of(cohort.population)
@@ -271,10 +272,10 @@ class Choosing(Method):
 
 
 class TryingMethod(EngineMethod):
-    """A method whose clients tell the server their losses under all models, and train those that it gives them.
+    """A method whose clients report their losses under all models to the server, and train the models it gives them.
 
     The losses of a round count as signature traffic: each client receives all models and sends K numbers. Then it
-    receives the model of its cluster, which a device that kept all of them would not need again.
+    receives the model of its cluster, which a device that keeps all models would not need again.
     """
 
     def __init__(self, name: str, engine: ClusteredTraining, *, when: str, criterion: str = "loss"):
@@ -285,18 +286,18 @@ class TryingMethod(EngineMethod):
         self._when, self._criterion = when, criterion
 
     def tried(self, state: ClusteredState, population: Population, *, released: bool = True) -> np.ndarray:
-        """Asks every client for its losses `float32 [N, K]` under all models; they are released unless an evaluation
-        asks."""
+        """Asks every client for its losses `float32 [N, K]` under all models; this is a release unless it is for an
+        evaluation."""
         trying = build_trying(self.model, len(state.models), criterion=self._criterion, stacked=True)
         release = privacy_releases.of_all("the losses", population) if released else None
         return ask_all(trying, state.models, population, release=release)
 
     def tried_traffic(self, state: ClusteredState) -> Traffic:
-        """Returns what a client exchanges that is asked."""
+        """Returns what a client exchanges when it is asked."""
         return Traffic(state.models.nbytes, 4 * len(state.models))
 
     def joined_traffic(self, before: ClusteredState | None, after: ClusteredState) -> Traffic:
-        """Nobody is asked before the first round, and newcomers are when they join."""
+        """No client is asked before the first round; newcomers are asked when they join."""
         if before is None:
             return Traffic()
         return self.tried_traffic(before) * (len(after.client_ids) - len(before.client_ids))

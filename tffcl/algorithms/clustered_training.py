@@ -1,5 +1,5 @@
-"""The engine of every method with hard clusters: clients train their cluster's model, one mean per cluster. And rounds
-whose server sees each client's update, which FedSEM and CFL share."""
+"""The engine of every method with hard clusters: clients train their cluster's model, with one mean per cluster. Also
+the rounds of FedSEM and CFL, whose server sees each client's update."""
 
 import collections
 import dataclasses
@@ -49,15 +49,15 @@ def build_clustered_round(
 ) -> Round:
     """Builds one round of clustered training (PACFL Alg. 1 lines 17 to 25).
 
-    Row `key` of the server's `models float32[?,P]` is what a client receives and what its upload moves: `models[k]`
-    becomes `models[k]` plus the weighted mean of the differences of the clients with key k. A deployed client gets its
-    own row only; in simulation every client computation gathers its own, and traffic is counted for one row.
+    A client receives row `key` of the server's `models float32[?,P]`, and its upload moves this row: `models[k]`
+    becomes `models[k]` plus the weighted mean of the differences of the clients with key k. A deployed client receives
+    its own row only; in simulation every client computation gathers its own, and traffic is counted for one row.
 
     Args:
-      optimizer: Of the server, see `keyed_server`.
-      flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
-      weighting: Of clients in the mean, a name in `WEIGHTINGS`.
-      trajectories: Whether clients upload their mean loss in each epoch, too, `losses=float32[E]`, which is collected.
+      optimizer: The optimizer of the server, see `keyed_server`.
+      flags: Whether clients report that their data have changed (`changed=int32` in their input and their report).
+      weighting: The weights of clients in the mean, a name in `WEIGHTINGS`.
+      trajectories: Whether clients also upload their mean loss in each epoch, `losses=float32[E]`, which is collected.
     """
     work = build_trajectory_work(model, training) if trajectories else build_update_work(model, training, flags=flags)
     uploads = {"update": keyed_factory(aggregation), **({"losses": CollectFactory()} if trajectories else {})}
@@ -70,12 +70,12 @@ class ClusteredTraining:
     """Rounds on a `ClusteredState` whose `assignment` says which row of `models` a client trains.
 
     Attributes:
-      model: What is trained; every cluster starts from its initial weights.
-      round: The composed round; its server has `models`, and what else it has stands in rows by model. None where an
-        aggregation runs once per cluster, so that the number of clusters decides the round.
-      compact: Whether only the rows that the cohort trains are sent to the runtime; not with aggregations that have a
+      model: The model to train; every cluster starts from its initial weights.
+      round: The composed round; its server has `models`, and everything else that it has is in rows by model. None
+        where an aggregation runs once per cluster, so that the round depends on the number of clusters.
+      compact: Whether only the rows that the cohort trains are sent to the runtime; False with aggregations that have a
         fixed number of clusters.
-      rows: `(count) -> {name: rows}`, what else the server has for so many new models.
+      rows: `(count) -> {name: rows}`, what else the server has for `count` new models.
       kept: What a client keeps before its first round; None where clients keep nothing.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       round_of: `(number of clusters) -> Round`, where there is no `round`.
@@ -83,7 +83,7 @@ class ClusteredTraining:
       draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the
         initial one; exports begin with these, and not with models that a method changes after `start`.
       trained_models: How many models a client trains in a round.
-      training: That of the clients, where it is known.
+      training: The local training of the clients, where it is known.
     """
 
     trained_models: ClassVar[int] = 1
@@ -100,7 +100,7 @@ class ClusteredTraining:
     training: LocalTraining | None = None
 
     def round_for(self, clusters: int) -> Round:
-        """Returns the round of so many clusters."""
+        """Returns the round for this number of clusters."""
         return self.round or self.round_of(clusters)
 
     @functools.cached_property
@@ -114,10 +114,11 @@ class ClusteredTraining:
         Args:
           population: The clients.
           assignment: `int [N]`, the cluster of each, from 0.
-          clusters: How many there are at least; by default those in which somebody is.
+          clusters: The least number of clusters; by default those that have clients.
 
         Raises:
-          UserError: If it is something else, the models do not fit into memory, or the aggregation has another number.
+          UserError: If the assignment is something else, the models do not fit into memory, or the aggregation is for
+            another number of clusters.
         """
         assignment, clients = np.asarray(assignment), len(population)
         if assignment.shape != (clients,) or not np.issubdtype(assignment.dtype, np.integer):
@@ -142,7 +143,7 @@ class ClusteredTraining:
         memory.check_room(count * self.initial.nbytes, f"{counted(count, 'model')} × {self.initial.size:,} parameters")
 
     def grown(self, state: ClusteredState, count: int) -> dict:
-        """Returns the fields `models`, `server` and `aggregators` with so many more clusters, at their start.
+        """Returns the fields `models`, `server` and `aggregators` with new clusters added, at their start.
 
         Raises:
           UserError: If their models do not fit into memory.
@@ -150,11 +151,11 @@ class ClusteredTraining:
         return self.rearranged(state, np.append(np.arange(len(state.models)), np.full(count, -1)))
 
     def rearranged(self, state: ClusteredState, rows: np.ndarray) -> dict:
-        """Returns the fields `models`, `server` and `aggregators` with other clusters than before.
+        """Returns the fields `models`, `server` and `aggregators` after clusters are rearranged.
 
         Args:
-          state: With the clusters of before.
-          rows: `int [K]`, the row that each cluster of now had before, -1 for a new one, which is at its start.
+          state: The state with the old clusters.
+          rows: `int [K]`, the old row of each cluster, -1 for a new cluster, which is at its start.
 
         Raises:
           UserError: If the models do not fit into memory.
@@ -177,10 +178,10 @@ class ClusteredTraining:
         """Returns the same fields where clusters are formed anew.
 
         Args:
-          state: With the clusters of before.
+          state: The state with the old clusters.
           labels: `int [N]`, the new clusters, from 0.
-          origins: `int [K]`, as `rows` of `rearranged`: a cluster that goes on from none starts with the mean of what
-            its members started from.
+          origins: `int [K]`, as `rows` of `rearranged`, but a new cluster starts with the mean of what its members
+            started from.
         """
         carried, own = self.rearranged(state, origins), mean_of_members(state.models, state.assignment, labels)
         carried["models"][origins < 0] = own[origins < 0]
@@ -199,9 +200,8 @@ class ClusteredTraining:
         return self.run(state, cohort)[:2]
 
     def run(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics, RoundResult | None]:
-        """Runs one round; returns the next state, the round's metrics, and all that it gave, None if nobody was asked.
-
-        Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, and do not stand in the metrics.
+        """Runs one round; returns the next state, the round's metrics, and its whole result, None if no client was
+        asked. Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, nor in the metrics.
         """
         composed = self.round_for(len(state.models))
         cohort = of_large_clusters(composed, state, cohort)
@@ -240,13 +240,13 @@ class ClusteredTraining:
         return values
 
     def brought_by(self, state: ClusteredState, client_ids) -> Sequence:
-        """Returns what each of the clients brings to a round of what it keeps."""
+        """Returns the part of what each client keeps that it brings to a round."""
         return state.kept.of(client_ids)
 
     def exports(self, **more) -> Exports:
-        """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations.
+        """Returns what can be deployed; `more` are further fields of `Exports`, and `build` adds computations.
 
-        The first values are those that a run starts from with the clusters and the clients of the given values, or of
+        The first values are those that a run starts from, with the clusters and clients of the given values, or with
         one client.
         """
         build, alone = more.pop("build", dict), {"models": self.initial[np.newaxis], "members": np.ones(1, np.float32)}
@@ -265,7 +265,7 @@ class ClusteredTraining:
         )  # fmt: skip
 
     def first_models(self, count: int) -> np.ndarray:
-        """Returns the models `float32 [count, P]` that so many clusters start from, the initial one or those drawn."""
+        """Returns the models `float32 [count, P]` that `count` clusters start from, the initial one or those drawn."""
         return np.repeat(self.initial[np.newaxis], count, axis=0) if self.draw is None else self.draw(count)
 
     def own_states(self, state: ClusteredState) -> KeptStates | None:
@@ -273,13 +273,13 @@ class ClusteredTraining:
         return state.optimizers
 
     def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
-        """See `Method.models_for`; an engine whose clients have more than their row of `models` says so here."""
+        """See `Method.models_for`; an engine whose clients have more than their row of `models` overrides this."""
         return state.models, state.clusters(client_ids)
 
 
 class EngineMethod(Method):
-    """A method whose rounds are those of an engine, of `build_clustered_training` or `build_engine`: what is left to
-    write is `initialize`, by `engine.start(population, assignment)`, and `admit`."""
+    """A method whose rounds are those of an engine, from `build_clustered_training` or `build_engine`. A subclass only
+    writes `initialize`, by `engine.start(population, assignment)`, and `admit`."""
 
     state_class = ClusteredState
 
@@ -316,10 +316,10 @@ class EngineMethod(Method):
 def round_computations(
     composed: Round, first: Mapping, aggregators: Mapping | None = None
 ) -> dict[str, tff.Computation]:
-    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with
-    what clients keep.
+    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and what
+    clients keep.
 
-    Where uploads are hidden, by secure sums or noise, no client's report comes to the server beside them.
+    Where secure sums or noise hide the uploads, the server does not receive the clients' reports either.
     """
     composed = composed.as_promised
     found = {"initialize": composed.build_initialize(first, aggregators), "training": composed.deployed}
@@ -359,7 +359,7 @@ def _with_rows(old, rows, new):
 def build_engine(
     model: FlatModel, build_round: Callable[..., Round], aggregation=None, rows=None, *, kind=ClusteredTraining, **more
 ) -> ClusteredTraining:
-    """Builds an engine of rounds of one's own, whatever the aggregation needs to know before it can be created.
+    """Builds an engine from rounds of your own, for any aggregation, whatever it must know before it can be created.
 
     Args:
       build_round: `(aggregation) -> Round`, whose keyed uploads go through `keyed_factory(aggregation)`.
@@ -368,7 +368,7 @@ def build_engine(
       **more: Further fields of that class.
 
     Raises:
-      UserError: If `aggregation` is no aggregation factory.
+      UserError: If `aggregation` is not an aggregation factory.
     """
     factory = keyed_factory(aggregation)
     more["rows"] = rows or (lambda count: {})
@@ -398,14 +398,14 @@ def build_clustered_training(
     its members' updates (PACFL Alg. 1 lines 17 to 25).
 
     Args:
-      model: What is trained; every cluster starts from its initial weights.
+      model: The model to train; every cluster starts from its initial weights.
       training: Local hyper-parameters.
-      aggregation: Of updates inside each cluster, see `tffcl.aggregation`; None for their mean.
+      aggregation: Aggregates the updates inside each cluster, see `tffcl.aggregation`; None for their mean.
       optimizer: `tff.learning.optimizers.Optimizer` of the server, see `keyed_server`; None adds the mean.
-      flags: `(state, Cohort) -> int32 [m]`, whether the data of each client have changed, which it tells then; None
-        asks for none.
-      weighting: Of clients in the mean: "examples" or "uniform".
-      trajectories: Whether clients upload their mean loss in each epoch, too.
+      flags: `(state, Cohort) -> int32 [m]`, whether the data of each client have changed, which it then reports; None:
+        clients do not report.
+      weighting: The weights of clients in the mean: "examples" or "uniform".
+      trajectories: Whether clients also upload their mean loss in each epoch.
     """
 
     check_optimizer("optimizer", optimizer)
@@ -437,18 +437,18 @@ BYTES_AT_A_TIME = 2**29  # of clients' updates that are compared at a time
 def build_collected_round(model: FlatModel, training: LocalTraining) -> Round:
     """Builds a round in which every client trains row `key` of `models float32[?,P]`.
 
-    All differences come to the server, beside the reports; the models come back unchanged: the coordinator decides.
+    The server receives all differences and the reports, and returns the models unchanged; the coordinator decides.
     """
     server = Server({"models": models_type(model.size)}, own_row)
     return compose(build_difference_work(model, training), {"difference": CollectFactory()}, server)
 
 
 class CollectedTraining(Method):
-    """A method on a `ClusteredState` whose server sees each client's update, so that it can decide by them.
+    """A method on a `ClusteredState` whose server sees each client's update, to decide by the updates.
 
     Attributes:
-      round: From `build_collected_round`.
-      parameters: The method's own.
+      round: The round, from `build_collected_round`.
+      parameters: The method's own parameters.
     """
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters):
@@ -465,14 +465,14 @@ class CollectedTraining(Method):
           models: `float32 [K, P]`.
           keys: `int [m]`, each client's row.
           cohort: The clients.
-          optimizers: Those of the state, see `ClusteredState`; the result has them after the round.
+          optimizers: The optimizers of the state, see `ClusteredState`; the result has them as they are afterwards.
         """
         key = np.asarray(keys, np.int32)
         result = run_round(self.round, cohort, {"models": models}, optimizers=optimizers, key=key)
         return result.collected["difference"], result
 
     def updates_in_parts(self, model: np.ndarray, cohort: Cohort) -> Iterator[tuple[slice, np.ndarray]]:
-        """Lets all clients of a cohort train one model `[P]`, as many at a time as memory holds the updates of.
+        """Lets all clients of a cohort train one model `[P]`, as many at a time as memory can hold updates.
 
         Args:
           model: `float32 [P]`.

@@ -1,8 +1,8 @@
 """FedRC: a mixture of K models that parts clients by P(y|x) alone, not by labels or features (Guo et al., ICML 2024,
 arXiv:2301.12379).
 
-As FedEM, but for the E-step: a model's likelihood of a label is divided by the share of this label among all examples
-that the model is responsible for, so that a model which knows few labels gains nothing by them.
+It is FedEM with another E-step: a model's likelihood of a label is divided by the share of this label among all
+examples that the model is responsible for, so that a model with few labels gains nothing from having few.
 """
 
 import collections
@@ -34,7 +34,7 @@ def _values_type(model: FlatModel, count: int) -> dict[str, tff.Type]:
 
 
 def move(state, results, measurements):
-    """Models move as in FedEM, and what clients have changed of their numbers of labels is added to the sums."""
+    """Moves the models as in FedEM, and adds the changes of the clients' numbers of labels to the sums."""
     changed = results["labels"] * measurements["labels"]["weight"][:, tf.newaxis]
     return {**move_rows(state, results, measurements), "labels": tf.maximum(state["labels"] + changed, 0.0)}
 
@@ -43,9 +43,9 @@ def move(state, results, measurements):
 def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
     """Builds one round of FedRC.
 
-    The server has `models float32[K,P]` and `labels float32[K,C]`, the sums over all clients of what each last told. A
-    client keeps π, its mixture, and what it told: the examples of each label that each model is responsible for. It
-    uploads the K differences, and what has changed of these numbers, for each of its examples.
+    The server has `models float32[K,P]` and `labels float32[K,C]`, the sums over all clients of what each last
+    reported. A client keeps π, its mixture, and its report: the examples of each label that each model is responsible
+    for. It uploads the K differences and the changes of these numbers, divided by its number of examples.
     """
     all_losses, train = em.build_all_losses(model), em.build_train_mixture(model, training, num_models)
 
@@ -75,7 +75,7 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
 
 
 def first_kept(model: FlatModel, count: int) -> collections.OrderedDict:
-    """Returns what a client has before its first round."""
+    """Returns what a client keeps before its first round."""
     equal = np.full([count], 1 / count, np.float32)
     return collections.OrderedDict(mixture=equal, labels=np.zeros([count, model.num_classes], np.float32))
 
@@ -100,20 +100,21 @@ def build_fedrc(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedRC: a mixture of K models that parts clients by what labels mean, not by which they have; with one
-    model it is FedAvg.
+    """Builds FedRC: a mixture of K models that separates clients by what labels mean, not by which labels they have;
+    with one model it is FedAvg.
 
     From the paper: γ ∝ ω_k exp(-loss) / C_{y;k}, ω the means of γ, C_{y;k} the share of the label y among all that
-    model k is responsible for, and steps on losses times γ, averaged by examples. Ours: the K models are drawn as
-    IFCA's; where not all take part C is of what each client last told; an evaluation and newcomers find their
-    mixtures as FedEM's do. With the plain mean, robust rules and compression the numbers of labels travel beside.
+    model k is responsible for, and steps on losses times γ, averaged by examples. Ours: the K models are drawn as in
+    IFCA; where not all clients take part, C uses the last report of each; at an evaluation all clients, and newcomers
+    when they join, find their mixtures as in FedEM. With the plain mean, robust rules and compression, the numbers of
+    labels are sent separately.
 
     Args:
-      parameters: K.
+      parameters: K, and the steps to find a mixture.
       seed: Decides the initial models.
 
     Raises:
-      UserError: If labels are no classes.
+      UserError: If labels are not classes.
     """
     model.objective.classes_for("FedRC, which divides by the shares of labels,")
     em.check_likelihood(model, "FedRC")

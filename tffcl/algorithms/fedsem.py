@@ -1,8 +1,8 @@
 """FedSEM: multi-centre federated learning (Xie et al. 2021, arXiv:2005.01026): k-means on the clients' models over the
 rounds.
 
-A client trains the centre that it belongs to; then it belongs to the centre nearest to its trained model (the E-step),
-and a centre is the mean of the models that belong to it (the M-step). A round is one step of each.
+A client trains the centre that it belongs to. Then it is assigned to the centre nearest to its trained model (the
+E-step), and each centre becomes the mean of the models assigned to it (the M-step). A round is one step of each.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedSEMState(ClusteredState):
-    """Besides `ClusteredState`, whom the server has met.
+    """Adds to `ClusteredState` which clients the server has met.
 
     Attributes:
-      known: `bool [N]`, who has a cluster.
-      first_centres: `float32 [K, P]` of the first round; `[0, P]` before it.
+      known: `bool [N]`, the clients that have a cluster.
+      first_centres: `float32 [K, P]`, the centres of the first round; `[0, P]` before it.
     """
 
     known: np.ndarray | None = None
@@ -117,7 +117,7 @@ class FedSEM(CollectedTraining):
         return trained, result.metrics(cohort, keys), result.optimizers
 
     def admit(self, state: FedSEMState, newcomers: Population) -> FedSEMState:
-        """Newcomers train the initial model, as all clients do first; before the first round they are as all others."""
+        """Newcomers first train the initial model, as all clients do; before the first round they join like others."""
         check_newcomers(state, newcomers)
         begun, found = len(state.first_centres) > 0, np.zeros(len(newcomers), np.int32)
         if begun:
@@ -135,18 +135,18 @@ def build_fedsem(
 ) -> Method:
     """Builds FedSEM: k-means on the clients' models in every round.
 
-    The clients of a round are clustered by their trained models, weighted means of which are the next centres; a centre
-    that nobody is near to stays, and so does the cluster of a client that does not take part. Weights are numbers of
-    examples, as in FLT's code, which instead clusters the stored models of all clients in every round, of which most
-    are old.
+    The clients of a round are clustered by their trained models, whose weighted means are the next centres. A centre
+    without clients near it stays as it is, and a client that does not take part stays in its cluster. Weights are
+    numbers of examples, as in FLT's code, which however clusters the stored models of all clients in every round, most
+    of them old.
 
-    The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes
-    part for the first time after the first round trains the initial model first, at the first round's learning rate,
-    and belongs to the centre of the first round that this is nearest to; then it trains that cluster's present model,
-    as the others do. Where Poisson sampling draws fewer clients than centres for the first round, the centres that are
-    left over start from the initial model. (A model that was trained from anybody's centre is near to that one: clients
-    without a model, all in one cluster, would stay there.) That training is counted as signature traffic, and newcomers
-    are placed in the same way.
+    In the paper all clients take part, so that all models have trained for the same number of rounds. Here a client
+    that takes part for the first time after the first round first trains the initial model, at the first round's
+    learning rate, and is assigned to the nearest centre of the first round; then it trains that cluster's present
+    model, as the others do. (A model trained from some centre is near that centre, so clients without a model, all in
+    one cluster, would stay there.) This first training is counted as signature traffic, and newcomers are placed in the
+    same way. Where Poisson sampling draws fewer clients than centres for the first round, the remaining centres start
+    from the initial model.
 
     Args:
       parameters: Number of centres.

@@ -1,8 +1,9 @@
-"""FedSoft: soft clusters by which cluster's model is best for how many examples, and one training a client (Ruan and
-Joe-Wong, AAAI 2022, arXiv:2112.06053, Alg. 1).
+"""FedSoft: soft clusters by the number of examples that each cluster's model fits best, with one training per client
+(Ruan and Joe-Wong, AAAI 2022, arXiv:2112.06053, Alg. 1).
 
 Every τ rounds a client counts for how many of its examples each cluster's model has the least loss: its importance
-weights. It trains one model, held near all clusters' models by these; each cluster's becomes the mean of the clients'.
+weights. It trains one model, held near all clusters' models by these weights. Each cluster's model becomes the weighted
+mean of the clients' models.
 """
 
 import collections
@@ -31,8 +32,8 @@ from tffcl.trace_cache import built_once
 
 
 def move_clusters(state, results, measurements):
-    """Every model becomes the mean of the clients' by their weights; it is told from the mean of all models, which the
-    server knows. A model that nobody has a weight for stays."""
+    """Sets every model to the weighted mean of the clients' models. Uploads are differences from the mean of all
+    models, which the server knows. A model for which no client has a weight stays as it is."""
     del measurements
     models, update = state["models"], results["update"]
     took_part = tf.reduce_any(tf.not_equal(update, 0), axis=1, keepdims=True)
@@ -44,8 +45,8 @@ def build_fedsoft_round(model: FlatModel, training: LocalTraining, how: FedSoftP
     """Builds one round of FedSoft.
 
     A client receives the models `float32[S,P]` and uploads one model with S weights; it keeps its importance weights
-    and when they were estimated, and with the start "own" its model. The proximal weight of its training is λ: since
-    its importance weights sum to one, the paper's terms are one towards the mean of the models by these.
+    and the round of their estimate, and with the start "own" its model. The proximal weight of its training is λ: since
+    its importance weights sum to one, the paper's terms are one term towards the models' mean by these weights.
     """
     all_losses, train = build_all_losses(model), build_train_and_report(model, training)
 
@@ -75,7 +76,7 @@ def build_fedsoft_round(model: FlatModel, training: LocalTraining, how: FedSoftP
 
 
 def first_kept(model: FlatModel, how: FedSoftParameters) -> collections.OrderedDict:
-    """Returns what a client has before its first round."""
+    """Returns what a client keeps before its first round."""
     equal = np.full([how.num_clusters], 1 / how.num_clusters, np.float32)
     own = {"model": np.zeros([model.size], np.float32)} if how.start == "own" else {}
     return collections.OrderedDict(importance=equal, estimated=np.int32(0), **own)
@@ -100,16 +101,17 @@ def build_fedsoft(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedSoft: clients near several clusters train one model that is held near theirs; with one cluster it is
+    """Builds FedSoft: each client trains one model that is held near the models of its clusters; with one cluster it is
     FedProx, with λ = 0 FedAvg.
 
-    From the paper: importance weights u_ks, the proximal objective, means by u_ks n_k. Ours: the run draws the cohort,
-    for all clusters alike, and means take the weights that the paper draws clients by (as the authors' code without
-    selection); a client estimates its weights when τ rounds have begun anew since it last did; they sum to one, also
-    where σ was put in. `cluster` accuracies are of the mixture of the clusters' models, `local` ones of the own model.
+    From the paper: importance weights u_ks, the proximal objective, means by u_ks n_k. Ours: the run draws one cohort
+    for all clusters, and means use the weights by which the paper draws clients (as in the authors' code without
+    selection); a client estimates its weights again in its first round of each new period of τ rounds; they sum to one,
+    also where σ was put in. `cluster` accuracies are those of the mixture of the clusters' models, `local` ones those
+    of the client's own model.
 
     Args:
-      parameters: Clusters, λ, τ and σ.
+      parameters: The number of clusters, λ, τ and σ.
       seed: Decides the initial models.
     """
     given = traits(keyed_factory(aggregation, 1))

@@ -2,8 +2,8 @@
 2).
 
 Every client of a cohort takes the best of the last round's models, trains it, and answers the server's images. Each
-client founds the cluster of those whose models answer like its own; the mean of a cluster's models is one of the next
-round's.
+client founds a cluster of the clients whose models answer like its own; the mean of a cluster's models is one of the
+next round's models.
 """
 
 import collections
@@ -37,7 +37,7 @@ from tffcl.trace_cache import built_once
 
 
 def aggregation_context(parameters: FLISDCParameters, images):
-    """What the aggregator holds to relate clients: β, and the images if it answers them itself."""
+    """Returns what the aggregator needs to relate clients: β, and the images if it answers them itself."""
     threshold = np.float64(parameters.threshold)
     if parameters.answered_by == "clients":
         return threshold
@@ -50,7 +50,7 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images) ->
 
     Returns:
       A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its
-      state is `aggregation_context`: β is no part of the computation.
+      state is `aggregation_context`, so that β is not a part of the computation.
     """
     form, classes = parameters.metric, model.objective.classes_for("FLIS (DC)")
     context, context_type = aggregation_context(parameters, images), tff.TensorType(np.float64)
@@ -81,13 +81,13 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images) ->
 def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images) -> Round:
     """Builds one round of FLIS (DC).
 
-    The server's values are `models float32[?,P]` and `images uint8[n,...]`, which never change: a device keeps them
-    after it got them once. A client's field `forced` is the row that it must take, or `CHOOSE`; its `key` is its row in
-    the next models and must differ within the cohort. Its report has the `choice` among the models that it received.
+    The server's values are `models float32[?,P]` and `images uint8[n,...]`; the images never change, and a device keeps
+    them once it has received them. A client's field `forced` is the row that it must take, or `CHOOSE`; its `key` is
+    its row in the next models and must differ within the cohort. Its report has the `choice` among the received models.
 
     Args:
-      parameters: Clusters and choice.
-      images: The server's, as `check_images` gives them.
+      parameters: How clients are grouped, and how they choose.
+      images: The server's images, as `check_images` gives them.
     """
     soft = parameters.soft
     choose_and_train, fields = build_chooser(model, training, parameters.choose_by)
@@ -113,10 +113,10 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLISDCState(ClusteredState):
-    """Besides `ClusteredState`, of whom it is known which of the newest models is theirs.
+    """Adds to `ClusteredState` for which clients it is known which of the newest models is theirs.
 
     Attributes:
-      placed: `bool [N]`: who has founded a cluster in the last round, or has chosen since then.
+      placed: `bool [N]`, the clients that have founded a cluster in the last round, or have chosen since then.
     """
 
     placed: np.ndarray | None = None
@@ -194,13 +194,14 @@ def build_flis_dc(
 ) -> Method:
     """Builds FLIS (DC): joint clusters by inference similarity on the server's data, anew in every round.
 
-    The models of a round replace all before them. Clients with the same cluster have the same mean: it is kept, and
+    The models of a round replace all earlier ones. Clients with the same cluster have the same mean, which is kept, and
     sent to the next round's clients, once. A client's assignment is the cluster that it founded in the last round, or
-    what it chose since then; `choose` asks everyone. Newcomers choose as all others do.
+    its choice since then; `choose` asks all clients. Newcomers choose as all others do.
 
     Args:
-      parameters: Clusters and choice.
-      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500), or by input of a model of several.
+      parameters: How clients are grouped, and how they choose.
+      server_images: The images on which models are compared, `uint8 [n, ...]` (paper: 2,500); by input for a model of
+        several inputs.
 
     Returns:
       The method; a round's metrics have the cohort's `relatedness`.

@@ -1,8 +1,8 @@
 """FLUX: clusters by descriptors of the data under a warmed-up model (Fenoglio et al., NeurIPS 2025, arXiv:2511.22305).
 
-After some rounds of FedAvg all clients describe their data with its model; the server groups them by density, which
-finds the number of clusters; every cluster trains on. A newcomer without labels is placed by the descriptors that need
-none.
+After some rounds of FedAvg all clients describe their data with its model. The server groups them by density, which
+finds the number of clusters, and every cluster trains on. A newcomer without labels is placed by the descriptors that
+need no labels.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ _ALONE = "one model is trained (warm_up_rounds)"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLUXState(ClusteredState):
-    """Adds, once clients are grouped: descriptors by name, rows are clients (of P(X) only, when newcomers have joined);
-    what each block of them was divided by; eps of the grouping; and the model `float32 [P]` that clients describe their
-    data with."""
+    """Adds, once clients are grouped: descriptors by name, rows are clients (only those of P(X), when newcomers have
+    joined); the divisor of each block of them; eps of the grouping; and the model `float32 [P]` that clients describe
+    their data with."""
 
     descriptors: Mapping[str, np.ndarray] | None = None
     spans: Mapping[str, np.ndarray] | None = None
@@ -98,7 +98,7 @@ class FLUX(EngineMethod):
         return ask_all(query, model, population, release=_release_of(population))
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
-        """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: it sends that one only."""
+        """A newcomer sends its descriptor of P(X) only, and joins the cluster with the nearest mean of these."""
         check_newcomers(state, newcomers)
         if state.descriptors is None:
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
@@ -111,7 +111,7 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
 
     def joined_traffic(self, before: FLUXState | None, after: FLUXState) -> Traffic:
-        """Nobody describes its data before clients are grouped; the round that groups them counts what all of them
+        """No client describes its data before clients are grouped; the round that groups them counts what all of them
         send."""
         described = before is not None and before.descriptors is not None
         return super().joined_traffic(before, after) if described else Traffic()
@@ -170,14 +170,15 @@ def build_flux(
 ) -> Method:
     """Builds FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels.
 
-    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its
-    own finding, points near to nobody as clusters of their own, cluster models that start from the global one,
-    label-free newcomers. From the authors' code: Kneedle's first knee, min-max scaling of means and deviations, each
-    class's apart, and what stands for a class that a client lacks. Ours: the model's outputs in the place of its latent
-    layer (there projected to as many dimensions as there are classes), a fixed number of warm-up rounds, the largest
-    distance where there is no knee (there an error), and no noise on the descriptors.
+    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance that is
+    found from the data, points without neighbours as clusters of their own, cluster models that start from the global
+    one, label-free newcomers. From the authors' code: Kneedle's first knee, min-max scaling of means and deviations,
+    separately for each class, and the stand-in for a class that a client lacks. Ours: the model's outputs in place of
+    its latent layer (in the paper projected to as many dimensions as there are classes), a fixed number of warm-up
+    rounds, the largest distance where there is no knee (in the authors' code an error), and no noise on the
+    descriptors.
 
-    The exported signature is that of newcomers: what is exported has its groups.
+    The exported signature is that of newcomers, since an export already has its groups.
 
     Args:
       parameters: When and how clients are grouped.

@@ -1,8 +1,8 @@
-"""Groups that are known already: FedAvg inside each, and the oracle that other methods are held against.
+"""FedAvg inside groups that are already known, and the oracle that other methods are compared with.
 
-Nobody is asked for anything before training. Who is in which group is said by a mapping or a file, as hospitals and
-regions are known; or it is the true groups of the population, which a method that has to find them cannot know, so that
-its accuracy is what grouping could give at best.
+Clients send nothing before training. A mapping or a file says which client is in which group, such as hospitals or
+regions. With the true groups of the population, which other methods have to find, the accuracy is the best that
+grouping could give.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Given(EngineMethod):
         return GivenState(**self.engine.start(population, assignment.astype(np.int32)), groups=groups)
 
     def next(self, state: GivenState, cohort: Cohort):
-        """Runs a round; where clients have moved to another true group since the last, they train its model."""
+        """Runs a round; clients that have moved to another true group since the last round train its model."""
         there = cohort.population
         if self._groups is None and there.groups is not None:
             moves = np.isin(state.client_ids, there.client_ids)
@@ -104,11 +104,11 @@ def build_given(
 ) -> Method:
     """Builds FedAvg inside groups that are known, e.g. hospitals; with the true groups, the oracle.
 
-    Papers have it as "oracle" or "ground truth" (FedDrift, FLUX, PRFL). A newcomer joins its group's model, and founds
-    its group where nobody is in it yet. With the true groups clients move where these change in a later round. Other
+    Papers call it "oracle" or "ground truth" (FedDrift, FLUX, PRFL). A newcomer joins its group's model, and founds its
+    group if no client is in it yet. With the true groups, clients move if these change in a later round. Other
     arguments are as in `build_fedavg`.
 
     Args:
-      parameters: Who is in which group.
+      parameters: The groups of the clients.
     """
     return Given(build_clustered_training(model, training, aggregation=aggregation), parameters.by_client())

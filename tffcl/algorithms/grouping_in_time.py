@@ -1,14 +1,14 @@
-"""One-shot methods in time: clients are grouped before training, as they join or after some rounds, and again later.
+"""When one-shot methods group clients: before training, as clients join, or after some rounds; and again later.
 
-Before training; as they take part (PACFL Alg. 1 lines 7 to 20): the cohort of the first round is clustered, and whoever
-takes part for the first time later is placed among those who are known, as newcomers are (Alg. 2 and 3); or after some
-rounds of FedAvg, whose model those signatures are then taken with that depend on one, and from which every cluster
-starts, as in FL+HC (Briggs et al., IJCNN 2020, arXiv:2004.11791) and FLUX.
+As clients join (PACFL Alg. 1 lines 7 to 20), the cohort of the first round is clustered, and a client that takes part
+for the first time later is placed among the known clients, as newcomers are (Alg. 2 and 3). After some rounds of
+FedAvg, as in FL+HC (Briggs et al., IJCNN 2020, arXiv:2004.11791) and FLUX, every cluster starts from FedAvg's model,
+and signatures that depend on a model use it.
 
-Again every T rounds, or when enough clients tell that their data have changed. Signatures are taken with the model of
-the first time, so that those of different times can be compared: clients whose data are as they were are grouped as
-they were. A cluster that is formed anew goes on with the model of the one that most of its members were in (the
-matching with the most members in all), one that goes on from none starts from the mean of its members' models. That is
+Clients are grouped again every T rounds, or when enough of them report that their data have changed. Signatures always
+use the model of the first time, so that those of different times can be compared, and clients with unchanged data are
+grouped as before. A new cluster goes on with the model of the old cluster that most of its members were in (the
+matching with the most members in all); without such a cluster it starts from the mean of its members' models. This is
 ours; FLT's Alg. 3, which asks for flags of change too, leaves it open.
 """
 
@@ -63,12 +63,13 @@ class GroupedState:
 
     Attributes:
       client_ids: `int32 [N]`, ascending.
-      met: Of the clients that are grouped; None before that.
-      warm: Of all clients in the rounds of FedAvg before they are grouped; else None.
-      flags: Who told that its data have changed and who moved, rows as in `met`; None where nobody is grouped again.
-      start: `float32 [P]`, the model of the rounds of FedAvg, from which clusters start that are found after them, and
-        which who is not grouped has; None: the initial one.
-      losses: `float32 [n]`, the least loss that each has told since it was grouped, NaN for none; rows as in `met`.
+      met: The state of the clients that are grouped; None before that.
+      warm: The state of all clients in the rounds of FedAvg before they are grouped; else None.
+      flags: Which clients reported a change of their data and which moved, rows as in `met`; None where clients are not
+        grouped again.
+      start: `float32 [P]`, the model of the rounds of FedAvg, which clients have until they are grouped, and from which
+        clusters start that are found later; None: the initial one.
+      losses: `float32 [n]`, the least loss that each has reported since it was grouped, NaN for none; rows as in `met`.
     """
 
     client_ids: np.ndarray
@@ -82,12 +83,13 @@ class GroupedState:
 class GroupedInTime(Method):
     """A one-shot method whose clients are grouped at another time than before training, or more than once.
 
-    A client that has not taken part where they are grouped as they join is in a cluster of its own and has the initial
-    model; so has a cluster that newcomers found. After rounds of FedAvg it is their model. Where Poisson sampling draws
-    fewer clients than the first clusters need, nobody is asked for anything: the next round is the first.
+    If clients are grouped as they join, a client that has not taken part yet is in a cluster of its own and has the
+    initial model; so does a cluster that newcomers found. After rounds of FedAvg both have FedAvg's model instead.
+    Where Poisson sampling draws fewer clients than the first clusters need, no client is asked for anything, and the
+    next round is the first.
 
-    Who has left is grouped with the others by the signature that it sent when it was there, and counts nowhere for the
-    signal on which they are.
+    A client that has left is grouped with the others by the signature that it sent before, but does not count for the
+    signal to group again.
     """
 
     state_class = GroupedState
@@ -301,7 +303,7 @@ class GroupedInTime(Method):
         return np.isin(client_ids, [] if inside is None else inside.client_ids)
 
     def admit(self, state: GroupedState, newcomers: Population) -> GroupedState:
-        """Newcomers send their signatures at once; before the first clusters they are as all others."""
+        """Newcomers send their signatures at once; before the first clusters they are like all other clients."""
         check_newcomers(state, newcomers)
         together = np.sort(np.concatenate([state.client_ids, newcomers.client_ids])).astype(np.int32)
         state = dataclasses.replace(state, client_ids=together)
@@ -311,7 +313,7 @@ class GroupedInTime(Method):
         return state if state.met is None else self._met(state, newcomers, newcomers.client_ids)[0]
 
     def joined_traffic(self, before: GroupedState | None, after: GroupedState) -> Traffic:
-        """Nobody signs before clients are grouped; the round that groups them counts what they send."""
+        """No client signs before clients are grouped; the round that groups them counts what they send."""
         return Traffic() if after.met is None else super().joined_traffic(before, after)
 
     def views(self, state: GroupedState) -> Views:
@@ -399,12 +401,12 @@ def build_one_shot(
     when: WhenParameters = WhenParameters(),
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds a method that groups clients by what they tell of their data.
+    """Builds a method that groups clients by signatures of their data.
 
     Args:
-      name: Of the method.
+      name: The name of the method.
       clustering: How clients are grouped.
-      when: When they are, and when again; default once, before the first round.
+      when: When they are grouped, and when again; default once, before the first round.
     """
     engine = build_clustered_training(model, training, aggregation=aggregation)
     return in_time(OneShot(name, engine, clustering), when)

@@ -54,13 +54,13 @@ def local_names(model: FlatModel, local_layers: int | list[str] | str | None) ->
 
 @built_once
 def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: LayerParts) -> ClientWork:
-    """Builds clustered training of which only the global part travels (Liang et al. 2020, Alg. 1).
+    """Builds clustered training in which only the global part of the model is sent (Liang et al. 2020, Alg. 1).
 
-    The client puts its own local layers to the global part that it receives, trains both together, keeps the one and
-    uploads the difference of the other under its key. Of a training that is not finite it keeps nothing.
+    The client joins its own local layers to the global part that it receives, trains both together, keeps the local
+    layers and uploads the difference of the global part under its key. If training is not finite, it keeps nothing.
 
     Args:
-      parts: What is kept and what is shared.
+      parts: The parts that are kept and shared.
 
     Returns:
       Work that receives `<model=float32[G]>` and keeps `float32[L]`, with the field `key` and the upload
@@ -82,9 +82,9 @@ def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: L
 def build_partly_shared_round(
     model: FlatModel, training: LocalTraining, parts: LayerParts, weighting: str, aggregation
 ) -> Round:
-    """Builds a round of clustered training of the global part alone; the server's `models float32[?,G]` are of it.
+    """Builds a round of clustered training of the global part alone, `models float32[?,G]` on the server.
 
-    With nothing global nothing is sent, as in SOLO.
+    If nothing is global, nothing is sent, as in SOLO.
     """
     work, size = build_partly_shared_work(model, training, parts), parts.global_size
     if not size:
@@ -104,13 +104,14 @@ def build_partly_shared_training(
     """Builds LG-FedAvg, the method of one model or the rounds of any grouping; other arguments are as in
     `build_fedavg`.
 
-    A client's model is its own local layers with the global part as the server has it now; who has not trained yet has
-    the local layers that all start from. Local layers stay with the client and are no traffic; after `fedavg_rounds` a
-    client receives those to start from once. With every layer global it is FedAvg, with every layer local SOLO.
+    A client's model consists of its own local layers and the server's current global part; a client that has not
+    trained yet has the local layers that all start from. Local layers stay with the client and cost no traffic; after
+    `fedavg_rounds` a client receives those to start from once. With every layer global it is FedAvg, with every layer
+    local SOLO.
 
     Args:
-      training: Local hyper-parameters, of both parts.
-      parameters: What is local.
+      training: Local hyper-parameters of both parts.
+      parameters: Which layers are local.
 
     Raises:
       UserError: If the model has no such layers.
@@ -149,9 +150,9 @@ class PartlySharedTraining(ClusteredTraining):
     `server["local"]`.
 
     Attributes:
-      parts: What is local and what is global.
+      parts: The local and the global part.
       whole_rounds: How many first rounds share the whole model.
-      whole: The engine of these; None for none.
+      whole: The engine of these rounds; None without them.
     """
 
     parts: LayerParts | None = None
@@ -242,7 +243,7 @@ class PartlySharedTraining(ClusteredTraining):
         return type(first)((name, state.aggregators[name] if name in goes_on else first[name]) for name in first)
 
     def broadcast(self, state: ClusteredState) -> dict:
-        """The global parts alone; `server["local"]` is for clients that have none of their own yet."""
+        """Returns the global parts alone; `server["local"]` is for clients without local layers of their own."""
         return {"models": state.models}
 
     def brought_by(self, state: ClusteredState, client_ids) -> list:

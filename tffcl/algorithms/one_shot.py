@@ -1,8 +1,7 @@
-"""Methods that cluster once, before training: signatures, a proximity matrix, a tree of merges or another grouping,
-then the engine.
+"""Methods that cluster once, before training: by signatures, a proximity matrix, and a tree of merges or another
+grouping; then the engine trains.
 
-The methods of `presets` are this with different signatures; see `grouping_in_time` for other times than before
-training.
+The methods of `presets` are such methods with different signatures; `grouping_in_time` groups at other times.
 """
 
 import dataclasses
@@ -40,23 +39,23 @@ class OneShotClustering:
     """How clients are grouped by their signatures.
 
     Attributes:
-      signature: What every client sends, a structure of arrays by name.
-      distances: `(first, second or None) -> float32 [N, M]`: how far clients are apart, from the arrays of their
+      signature: The signature that every client sends, a structure of arrays by name.
+      distances: `(first, second or None) -> float32 [N, M]`, the distances of clients, from the arrays of their
         signatures, rows are clients; among the first's clients if there is no second.
-      unit: Of the proximity, for reports.
+      unit: The unit of the proximity, for reports.
       metric: Name of the metric, for reports.
       linkage: A name in `choices.LINKAGES`.
-      threshold: Merges up to it are made; or a name in `RULES`, of which `SELF` takes halves of every signature, or
-        `KNEE`. None: by number.
-      num_clusters: The number of clusters instead.
-      tree_unit: Of the merges, where they have another than the proximity.
-      setting: How a task says a threshold: its key and `(threshold) -> value`; empty where it cannot.
-      device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
-        exported.
-      remark: `(signatures, proximity) -> str`: what is odd about them, for the notes of a run; "" for nothing.
-      grouping: What groups clients into `num_clusters` in the place of a tree; None: the tree.
-      points: `(first, second or None) -> [N, ...]`, what a grouping of points takes of the second's clients, or of the
-        first's, in the terms of the first's.
+      threshold: Clusters up to this distance are merged; or a name in `RULES`, of which `SELF` takes halves of every
+        signature, or `KNEE`. None: by number.
+      num_clusters: The number of clusters, instead of a threshold.
+      tree_unit: The unit of the merges, where it is not that of the proximity.
+      setting: How a task states a threshold: its key and `(threshold) -> value`; empty where it cannot.
+      device_signature: The same signature by operations that device runtimes have, where they lack some of
+        `signature`'s; this one is exported.
+      remark: `(signatures, proximity) -> str`, what is odd about them, for the notes of a run; "" for nothing.
+      grouping: Groups clients into `num_clusters` instead of a tree; None: the tree.
+      points: `(first, second or None) -> [N, ...]`, the points of the second's clients, or of the first's if there is
+        no second, in the coordinates of the first's, for a grouping of points.
       seed: Seed of the grouping.
     """
 
@@ -82,7 +81,7 @@ class OneShotClustering:
 
     @functools.cached_property
     def sent(self) -> Signature:
-        """What clients send: their signature, with those of two halves of their examples where the rule needs them."""
+        """What clients send: their signature, and those of two halves of their examples where the rule needs them."""
         return with_halves(self.signature) if self.threshold == SELF else self.signature
 
     @functools.cached_property
@@ -135,15 +134,15 @@ class OneShotClustering:
         return Formed(proximity, found.labels, found.dendrogram, found.threshold, _notes(note, odd), found.chance)
 
     def group(self, proximity: np.ndarray, signatures: Mapping | None = None):
-        """Clusters clients by a number, a gap or a knee: `(labels int32 [N], dendrogram, threshold)`, the latter two
-        None without a tree. `signatures` are their arrays by name, for a grouping of points."""
+        """Clusters clients by a number, a gap or a knee: returns `(labels int32 [N], dendrogram, threshold)`, the last
+        two None without a tree. `signatures` are their arrays by name, for a grouping of points."""
         if self.grouping is not None:
             return self.grouping(proximity, self._points(signatures), self.num_clusters, self.seed), None, None
         cut = groupings.knee_distance(proximity) if self.threshold == KNEE else self.threshold
         return hierarchical.group(proximity, self.linkage, cut, self.num_clusters)
 
     def _doubts(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram | None) -> tuple[str, ...]:
-        """Why the rule that was to find clusters shows none, or none that are clear; nothing where it does."""
+        """Says why the rule shows no clusters, or no clear ones; nothing where it shows clear clusters."""
         if self.threshold == KNEE and len(proximity) == 2:
             return (groupings.ONE_DISTANCE,)
         return self.suggest(proximity, dendrogram).doubts if self.threshold == GAP else ()
@@ -158,11 +157,11 @@ class OneShotClustering:
         Args:
           proximity: `[M + B, M + B]`, old clients first.
           known: The old clients' signatures, arrays by name.
-          arrived: The newcomers'.
+          arrived: The newcomers' signatures.
           labels: `int32 [M]`, the old clients' clusters.
 
         Returns:
-          `int32 [B]`.
+          `int32 [B]`, the newcomers' clusters.
         """
         points = self._points(known)
         if points is not None:
@@ -181,13 +180,13 @@ class OneShotClustering:
         return None if self.grouping is not None else hierarchical.build_dendrogram(proximity, self.linkage).merges
 
     def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
-        """Suggests a threshold, as `setting` says it in a task, from what `group` was given and gave."""
+        """Suggests a threshold, in the form of `setting`, from the arguments and results of `group`."""
         del proximity
         return hierarchical.suggest_threshold(dendrogram, unit=self.suggested_unit)
 
     @property
     def suggested_unit(self) -> str:
-        """The unit of what `suggest` suggests."""
+        """The unit of the threshold that `suggest` returns."""
         return self.tree_unit or self.unit
 
     def check(self, clients: int):
@@ -204,19 +203,19 @@ class OneShotClustering:
 
 
 def check_enough(clients: int, wanted: int | None):
-    """Raises UserError if so many clients are fewer than the clusters that are wanted; None: as many as are found."""
+    """Raises UserError if there are fewer clients than clusters are asked for; None asks for no number."""
     if wanted is not None and not 1 <= wanted <= clients:
         raise UserError(f"num_clusters is {wanted}; it must be from 1 to the number of clients, {clients}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Signed:
-    """What clients have sent. Arrays by name, rows are clients.
+    """What clients have sent: arrays by name, rows are clients.
 
     Attributes:
       whole: Their signatures.
-      halves: Those of two halves of their examples, where the rule needs them; else None.
-      examples: `int32 [N]`, how many examples they have, where the rule needs them.
+      halves: The signatures of two halves of their examples, where the rule needs them; else None.
+      examples: `int32 [N]`, how many examples they have, where the rule needs this.
     """
 
     whole: Mapping[str, np.ndarray]
@@ -226,15 +225,15 @@ class Signed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Formed:
-    """Clusters of all who have signed.
+    """The clusters of all clients that have sent signatures.
 
     Attributes:
       proximity: `float32 [N, N]`.
       labels: `int32 [N]`.
       dendrogram: The tree that was cut; None for a grouping without one.
-      threshold: Where, in the tree's unit; None without one.
-      notes: What a reader should know of it.
-      chance: What a self-distance is, where the tree is in units of it.
+      threshold: Where it was cut, in the tree's unit; None without a tree.
+      notes: What a reader should know of the clusters.
+      chance: The self-distance, where the tree is in units of it.
     """
 
     proximity: np.ndarray
@@ -246,7 +245,7 @@ class Formed:
 
 
 def _thin(signature: Signature, population: Population) -> str:
-    """Says which clients have fewer examples than a signature is made of; "" if none has, or signatures hide it."""
+    """Names the clients with fewer examples than a signature needs; "" if there are none, or if signatures hide it."""
     few = population.client_ids[population.sizes_of(population.client_ids) < signature.least_examples]
     if not len(few) or signature.noise_multiplier:
         return ""
@@ -262,18 +261,18 @@ def _notes(*notes: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneShotState(ClusteredState):
-    """Besides `ClusteredState`, what the clients were clustered by. N are those with whom newcomers are compared.
+    """Adds to `ClusteredState` the data of the clustering. N counts the clients that newcomers are compared with.
 
     Attributes:
       signatures: The signatures' arrays by name, rows are clients.
       proximity: `float32 [N, N]`.
-      merges: `float64 [N-1, 4]`, SciPy linkage matrix; None for a grouping without a tree, and beside `compared`.
+      merges: `float64 [N-1, 4]`, SciPy linkage matrix; None for a grouping without a tree, and with `compared`.
       threshold: `float64`, where the tree is cut, in the tree's unit; None without one.
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
-      chance: What a self-distance is, where the tree is in units of it; else None.
-      examples: `int32 [N]`, how many examples clients have, where the rule needs them; else None.
+      chance: The self-distance, where the tree is in units of it; else None.
+      examples: `int32 [N]`, how many examples clients have, where the rule needs this; else None.
       signed_with: `float32 [P]`, the model that clients described their data with; None: the initial one, or none.
-      compared: `int32 [N]`, ascending, who these are; None: all clients.
+      compared: `int32 [N]`, ascending, the clients that newcomers are compared with; None: all.
     """
 
     signatures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -287,7 +286,7 @@ class OneShotState(ClusteredState):
     compared: np.ndarray | None = None
 
     def facts(self):
-        """How many clients share how many models, and what was found of them."""
+        """The numbers of clients and models, and the notes on the clusters."""
         return {**super().facts(), **({"found": "; ".join(self.notes)} if self.notes else {})}
 
 
@@ -310,8 +309,8 @@ class OneShot(EngineMethod):
         return OneShotState(**self.engine.start(population, labels), **formed)
 
     def formed(self, population: Population, again: int = 0, model: np.ndarray | None = None) -> tuple:
-        """Returns the clusters `int32 [N]` of clients that sign now, and what a state has besides `ClusteredState`;
-        arguments as in `client_queries.build_signing`."""
+        """Returns the clusters `int32 [N]` of clients that sign now, and the fields that a state adds to
+        `ClusteredState`; arguments as in `client_queries.build_signing`."""
         self.clustering.check(len(population))
         signed = self.sign(population, again, model)
         _check_finite(population, signed.whole)
@@ -330,11 +329,11 @@ class OneShot(EngineMethod):
     def admit(self, state: OneShotState, newcomers: Population, *, whole: bool = False) -> OneShotState:
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
 
-        They found none where the number of clusters was given, where a rule has found a single one, and, by
-        self-distances, those with too few examples to tell.
+        Newcomers found no cluster if the number of clusters was given or if a rule has found a single one; by
+        self-distances, neither do those with too few examples to tell.
 
         Newcomers are compared with the `MOST_COMPARED` clients that are known longest, and with ten of each cluster
-        that was founded later, so that there is no matrix of all pairs of very many clients; with all if `whole`.
+        that was founded later, to avoid a matrix of all pairs of very many clients; if `whole`, with all clients.
         """
         check_newcomers(state, newcomers)
         signed = self.sign(newcomers, 0, state.signed_with)
@@ -347,8 +346,8 @@ class OneShot(EngineMethod):
     def placed(
         self, state: OneShotState, newcomers, signed: Signed, most: int | None = None
     ) -> tuple[np.ndarray, dict]:
-        """Returns the clusters `int32 [B]` of clients, of which `client_ids` count, by what they have sent, and what a
-        state in which they are known has besides `ClusteredState`; of `most` clients with whom others are compared."""
+        """Places newcomers, of which only `client_ids` are used, by what they have sent. Returns their clusters `int32
+        [B]`, and what a state that knows them adds to `ClusteredState`, with `most` clients to compare others with."""
         how, known, whole, old = self.clustering, state.signatures, signed.whole, state.compared
         old, assignment = (state.client_ids, state.assignment) if old is None else (old, state.clusters(old))
         proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))
@@ -377,7 +376,7 @@ class OneShot(EngineMethod):
         }
 
     def _limit(self, state: OneShotState) -> float:
-        """How far from the nearest cluster a newcomer may be that joins it."""
+        """The largest distance at which a newcomer joins the nearest cluster."""
         by_rule = isinstance(self.clustering.threshold, str)
         together = self.clustering.num_clusters is not None or (by_rule and not state.assignment.any())
         return math.inf if together else float(state.threshold)

@@ -1,4 +1,4 @@
-"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good
+"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step gives a good
 model."""
 
 import functools
@@ -70,9 +70,9 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: PerFedAvgPara
     With batches B₁, B₂ (and B₃) a step is w⁺ = w - α ∇f(w; B₁), g = ∇f(w⁺; B₂) and w <- w - β g by first
     order, or, Hessian-free, w <- w - β (g - α / (2δ) [∇f(w + δg; B₃) - ∇f(w - δg; B₃)]).
 
-    Each epoch visits the examples in the order of `build_local_sgd`, in batches of which two (three) that follow each
-    other make a step; those left over wait for the next epoch. A client with fewer batches than a step needs has
-    smaller ones, so that it trains too; with fewer examples than that, batches repeat.
+    Each epoch visits the examples in the order of `build_local_sgd`, in batches; two (three) consecutive batches make a
+    step, and batches left over wait for the next epoch. A client with fewer batches than a step needs has smaller ones,
+    so that it trains too; with fewer examples than that, batches repeat.
 
     Args:
       training: Epochs, batch size, momentum, weight decay (a part of f), and β where `how` has none.
@@ -134,10 +134,10 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
     """Builds a client's adaptation: steps against the gradient of f over all its training examples.
 
     Args:
-      model: What is adapted.
-      training: Its weight decay is a part of f.
+      model: The model to adapt.
+      training: Local hyper-parameters; the weight decay is a part of f.
       rate: α.
-      steps: How many.
+      steps: The number of steps.
 
     Returns:
       `(vector float32[P], x [n, ...], y [n, ...], seed int32[2]) -> vector float32[P]`.
@@ -185,14 +185,14 @@ def build_meta_training(
     """Builds Per-FedAvg, the method of one model or the rounds of any grouping; other arguments are as in
     `build_fedavg`.
 
-    The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them,
-    `cluster` and `global` of the start without any. With α = 0 and weights by examples it is FedAvg on the second batch
-    of each step. The steps of an epoch are as in the code of PACFL and FLIS, pairs of batches that follow each other;
+    The accuracy `local` is that of a client's model after the round's meta-steps and the adaptation that follows them;
+    `cluster` and `global` are those of the start without either. With α = 0 and weights by examples it is FedAvg on the
+    second batch of each step. The steps of an epoch are pairs of consecutive batches, as in the code of PACFL and FLIS;
     the paper draws every batch anew. β is the learning rate that all methods have (Table 13 of PACFL: 0.001).
 
     Args:
       training: Epochs, batch size, momentum and weight decay of the local training, and β where `parameters` have none.
-      parameters: The steps.
+      parameters: The meta-steps.
 
     Raises:
       UserError: If `training` has a proximal term.

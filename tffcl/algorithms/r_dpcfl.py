@@ -27,8 +27,8 @@ from tffcl.signatures.anchor_gradient import build_anchor_gradient
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RDPCFLState(IFCAState):
-    """Adds how likely each client's update is of each cluster, `float64 [N, K]`; by how much clusters overlap,
-    `float64`; and for how many rounds they are still drawn, `int64`."""
+    """Adds the probability that each client's update belongs to each cluster, `float64 [N, K]`; the overlap of
+    clusters, `float64`; and for how many more rounds they are drawn, `int64`."""
 
     probabilities: np.ndarray | None = None
     overlap: np.ndarray | None = None
@@ -74,14 +74,14 @@ class RDPCFL(IFCA):
         return dataclasses.replace(after, assignment=state.assignment, soft_rounds=state.soft_rounds - 1), metrics
 
     def choose(self, state: RDPCFLState, population: Population) -> RDPCFLState:
-        """While clusters are drawn a client has the model of the likeliest."""
+        """While clusters are drawn, a client has the model of its most likely cluster."""
         return state if state.soft_rounds else super().choose(state, population)
 
     def without_choices(self, state: RDPCFLState) -> RDPCFLState:
         return state if state.soft_rounds else super().without_choices(state)
 
     def admit(self, state: RDPCFLState, newcomers: Population) -> RDPCFLState:
-        """Newcomers take the model of least loss, and while clusters are drawn stay with it."""
+        """Newcomers take the model of least loss, and keep it while clusters are drawn."""
         if state.soft_rounds:  # the coordinator draws by their choices, which they tell it
             current().release(privacy_releases.of_all("the choices among models", newcomers))
         joined, order = super().admit(state, newcomers), joined_order(state, newcomers)
@@ -126,19 +126,20 @@ def build_r_dpcfl(
     """Builds R-DPCFL: a Gaussian mixture of noised updates draws each client's cluster until losses decide; with one
     cluster it is FedAvg.
 
-    Read were the abstract, a summary of the paper by others and the authors' code; not readable were its text and
-    proofs. From these: clients train the common initial model on one batch of all their examples, so that noise counts
-    least, and send the noised update; spherical Gaussians are fitted to these; in (1 - MPO) of at most so many rounds,
-    MPO the largest overlap of two, each client trains a cluster drawn by its posterior probabilities; then clients
-    choose. Ours: noise hides clients, not examples, on the clipped and projected update and by `aggregation`; the code
-    fits two principal components, with equal weights; choices are IFCA's, by training loss, in every round and hidden
-    as its are, where the code's are noised accuracies in a tenth of the rounds; all models start from the initial one,
-    and at least one round is drawn; means are by examples where nothing is private, the code's unweighted; M is given
-    (the paper can take the one of least MPO); newcomers, see `admit`.
+    This follows the abstract, a summary of the paper by others and the authors' code; the paper's text and proofs could
+    not be read. From these: clients train the common initial model on one batch of all their examples, so that noise
+    matters least, and send the noised update; spherical Gaussians are fitted to the updates; for `soft_rounds` times
+    (1 - MPO) rounds, where MPO is the largest overlap of two Gaussians, each client trains a cluster drawn by its
+    posterior probabilities; then clients choose. Ours: noise hides clients, not examples, on the clipped and projected
+    update and by `aggregation`; the code fits two principal components, with equal weights; choices are those of IFCA,
+    by training loss, in every round, and hidden as in IFCA, while the code uses noised accuracies in a tenth of the
+    rounds; all models start from the initial one, and clusters are drawn for at least one round; means are by examples
+    where nothing is private, while the code's are unweighted; M is given (the paper can take the M of least MPO);
+    newcomers, see `admit`.
 
     Args:
-      parameters: How many clusters, for how long they are drawn, and what clients send.
-      seed: Seed of the order of examples, the mixture, and who is drawn.
+      parameters: How many clusters there are, for how long they are drawn, and what clients send.
+      seed: Seed of the order of examples, the mixture, and the draws of clusters.
       noise_seed: Seed of the noise of private updates, to repeat simulations; None draws new noise.
     """
     return RDPCFL(model, training, parameters, seed, noise_seed, aggregation)

@@ -30,11 +30,11 @@ def build_related_round(
     """Builds one round of training with a relatedness matrix.
 
     The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this
-    round, a row for each mix that is asked for and a column for each client of the cohort. The fields of a client are
-    `row`, of its model, and `key`, its column. The mixes replace the models.
+    round, a row for each requested mix and a column for each client of the cohort. The fields of a client are `row`,
+    the row of its model, and `key`, its column. The mixes replace the models.
 
     Args:
-      flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
+      flags: Whether clients report that their data have changed (`changed=int32` in their input and their report).
       weighting: A name in `WEIGHTINGS`.
     """
 
@@ -48,15 +48,15 @@ def build_related_round(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelatedTraining:
-    """Rounds on a state with `relatedness [N, N]` and `rows int32 [N]`, whose model is which row.
+    """Rounds on a state with `relatedness [N, N]` and `rows int32 [N]`, each client's row of the models.
 
-    Clients with the same model share a row: no model is stored twice, and none that nobody has.
+    Clients with the same model share a row, so that no model is stored twice, and none that no client has.
 
     Attributes:
-      initial: `float32 [P]`, the model that everyone starts from.
-      round: From `build_related_round`.
-      mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the round
-        is the same, and so is what is exported.
+      initial: `float32 [P]`, the model that all clients start from.
+      round: The round, from `build_related_round`.
+      mixes: A name in `MIXES`. With "stored" the server adds the other models in Python; the round, and what is
+        exported, stay the same.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       weighting: A name in `WEIGHTINGS`, that of the round.
     """

@@ -1,5 +1,5 @@
-"""RR-Cluster: IFCA whose clusters have a least size in every round, by random rebalancing (Yang, Hu, Kim, Li 2025,
-arXiv:2508.06183), so that the noise of private means is shared by enough clients."""
+"""RR-Cluster: IFCA with a least size of clusters in every round, by random rebalancing (Yang, Hu, Kim, Li 2025,
+arXiv:2508.06183), so that enough clients share the noise of private means."""
 
 import dataclasses
 
@@ -110,29 +110,28 @@ def build_rr_cluster(
 ) -> Method:
     """Builds RR-Cluster on IFCA's choices; with `least_clients = 0` it is IFCA.
 
-    From the paper: in each round clients of large clusters move at random, so that each has at least B. There the
-    server that adds the noise is trusted with the choices; here it is not, and `rebalance_by = "choices"`, the paper's
-    way, counts them as released without noise. Ours: with "counts" a client that chose a large cluster trains another
-    one with a probability that follows from the numbers of clients of the rounds before, which `dp` releases anyway (of
-    these a running mean): no cluster has fewer than B in expectation, the choices stay with the clients, and a client
-    still changes one row, by no more than the clip, so that ε is IFCA's.
+    From the paper: in each round clients of large clusters move at random, so that each cluster has at least B. The
+    paper trusts the server that adds the noise with the choices; here it is not trusted, and `rebalance_by =
+    "choices"`, the paper's way, counts them as released without noise. Ours: with "counts" a client that chose a large
+    cluster trains another one with a probability that follows from a running mean of the numbers of clients in earlier
+    rounds, which `dp` releases anyway. No cluster has fewer than B clients in expectation, the choices stay with the
+    clients, and a client still changes one row, by no more than the clip, so that ε is the same as in IFCA.
 
     Args:
-      parameters: IFCA's, the least size, and what is rebalanced by.
-      seed: Decides the initial models, the groups of a warm-up, and who moves.
+      parameters: IFCA's parameters, the least size, and what rebalancing uses.
+      seed: Decides the initial models, the groups of a warm-up, and which clients move.
     """
     return RRCluster(model, training, parameters, seed, aggregation)
 
 
 def rebalanced(choices: np.ndarray, clusters: int, least: int, rng: np.random.Generator) -> np.ndarray:
-    """Moves clients one by one, each drawn from those whose cluster has more than the least size, until no cluster has
-    less.
+    """Moves clients one by one, each drawn from clusters above the least size, until no cluster is below it.
 
     Args:
       choices: `int [m]`, the clusters that clients chose.
       clusters: K.
-      least: B; where there are too few clients as many as each cluster can have.
-      rng: Draws them.
+      least: B; where there are too few clients, as many as each cluster can have.
+      rng: Draws the clients.
 
     Returns:
       `int32 [m]`.
@@ -146,10 +145,10 @@ def rebalanced(choices: np.ndarray, clusters: int, least: int, rng: np.random.Ge
 
 
 def moving_shares(sizes: np.ndarray, least: int) -> np.ndarray:
-    """Returns which share of each cluster must move to each, so that all are expected to have the least size.
+    """Returns the share of each cluster that must move to each other, so that all have the least size in expectation.
 
     Args:
-      sizes: `float [K]`, how many clients are expected to choose each.
+      sizes: `float [K]`, the expected number of clients that choose each cluster.
       least: B, as in `rebalanced`.
 
     Returns:
@@ -165,5 +164,5 @@ def moving_shares(sizes: np.ndarray, least: int) -> np.ndarray:
 
 
 def sizes_before(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Returns how many clients chose each cluster, `float64 [K]`, of which so many were left when shares had moved."""
+    """Returns how many clients chose each cluster, `float64 [K]`, from the numbers left after shares had moved."""
     return np.maximum(np.linalg.lstsq(shares.T, np.asarray(sizes, np.float64), rcond=None)[0], 0)

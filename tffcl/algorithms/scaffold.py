@@ -24,13 +24,13 @@ from tffcl.trace_cache import built_once
 
 
 def receive(values, client) -> collections.OrderedDict:
-    """A client receives the model of its cluster, and of what c is the quotient."""
+    """Returns what a client receives: the model of its cluster, and the two numbers whose quotient is c."""
     rows = {"model": "models", "control_sum": "control_sums", "members": "members"}
     return collections.OrderedDict((name, row_of(values[of], client["key"])) for name, of in rows.items())
 
 
 def averages_anew(aggregation: tff.aggregators.AggregationFactory | None) -> bool:
-    """Whether the server does not get the sum of what clients add to their control variates."""
+    """Whether the server does not receive the sum of what clients add to their control variates."""
     return not traits(aggregated_beside(aggregation, UniformClusteredMeanFactory())).is_mean
 
 
@@ -44,18 +44,18 @@ def build_controlled_round(
 ) -> Round:
     """Builds one round of SCAFFOLD in each cluster (Alg. 1 lines 3 to 17).
 
-    The server has `models float32[?,P]`, `control_sums float32[?,P]`, the sums N c of its members' control variates,
+    The server has `models float32[?,P]`, `control_sums float32[?,P]`, the sums N c of the members' control variates,
     and `members float32[?]`, N of line 17: how many clients each cluster has, present or not. Newcomers, whose c_i is
     zero, change N and not the sums, so that c stays the mean of all c_i.
 
-    Where the server does not get the sum of what the clients add to their c_i (under noise, which would gather in c, or
-    a robust rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ - c), n being the
-    clients present. With all of them present it is line 17.
+    Where the server does not receive the sum of what the clients add to their c_i (under noise, which would accumulate
+    in c, or under a robust rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ -
+    c), where n clients are present. With all of them present this is line 17.
 
     Args:
       parameters: Options.
-      aggregation: Of the models' updates, see `keyed_factory`; control variates take what stands beside it
-        (`aggregated_beside`): secure sums or a robust rule where these do, else the mean in which all count the same.
+      aggregation: Aggregates the models' updates, see `keyed_factory`. Control variates take the aggregation beside it
+        (`aggregated_beside`): secure sums or a robust rule where the updates do, else the unweighted mean.
     """
 
     unclipped = () if parameters.option == "difference" else ("clip_norm",)
@@ -93,7 +93,7 @@ class ControlledTraining(ClusteredTraining):
     anew: bool = False
 
     def run(self, state: ClusteredState, cohort: Cohort):
-        """In a round c is of who is there: control variates of clients that have left count again when they return."""
+        """Runs a round in which c is of the current clients; those that have left count again when they return."""
         there = np.isin(state.client_ids, cohort.population.client_ids)
         if there.all():
             return super().run(state, cohort)
@@ -125,8 +125,8 @@ def build_controlled_training(
     """Builds SCAFFOLD, the method of one model or the rounds of any grouping; other arguments are as in `build_fedavg`.
 
     A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The
-    code of PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large;
-    here momentum is right (see `build_controlled_work`).
+    code of PACFL and FLIS divides by the number of steps even with momentum, which makes control variates too large;
+    here momentum is accounted for (see `build_controlled_work`).
 
     Args:
       parameters: Options.

@@ -1,4 +1,4 @@
-"""Soft clusters by signatures: every client takes part in all clusters' models, by how near it is to their members."""
+"""Soft clusters by signatures: every client takes part in all clusters' models, by its distances to their members."""
 
 import collections
 import dataclasses
@@ -49,9 +49,9 @@ _TEMPERATURE = "a tenth of the mean distance of two clients that are there"  # w
 
 @built_once
 def build_soft_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
-    """Builds a round in which clients train all models `float32[K,P]`; an upload moves each by the client's `weights
-    float32[K]` and its number of examples, and by `moves float32[K]` of the round, so that one of which only clients
-    far from it are there stays nearly as it is."""
+    """Builds a round in which clients train all models `float32[K,P]`. An upload moves each model by the client's
+    `weights float32[K]` and its number of examples, and by `moves float32[K]` of the round, so that a model hardly
+    moves in a round with only clients far from it."""
     train = build_train_mixture(model, training, num_models, weighted=False)
 
     def compute(received, client):
@@ -68,7 +68,7 @@ def build_soft_round(model: FlatModel, training: LocalTraining, num_models: int,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftGroupedState(OneShotState):
-    """Besides `OneShotState`, the weights of each client in the clusters' models, `mixture float32 [N, K]`."""
+    """Adds to `OneShotState` the weights of each client in the clusters' models, `mixture float32 [N, K]`."""
 
     mixture: np.ndarray | None = None
 
@@ -135,7 +135,7 @@ class SoftGrouping(OneShot):
         return privacy_releases.all_noised(self._round(len(state.models)).uploads)
 
     def admit(self, state: SoftGroupedState, newcomers: Population, *, whole: bool = True) -> SoftGroupedState:
-        """Newcomers take part in the clusters of those who are there, or in clusters that they found."""
+        """Newcomers take part in the existing clusters, or in clusters that they found."""
         joined, old = super().admit(state, newcomers, whole=whole), len(state.client_ids)
         order = joined_order(state, newcomers)
         back = np.argsort(order)  # old clients first
@@ -180,14 +180,14 @@ def memberships(
 ) -> np.ndarray:
     """Returns softmax(-distance / temperature) over the clusters for every client.
 
-    A client's distance to a cluster is the mean proximity to its members, itself left out; that of a cluster's only
-    member to it is 0.
+    A client's distance to a cluster is its mean proximity to the other members; the distance of a cluster's only member
+    to it is 0.
 
     Args:
       proximity: Numbers `[N, N]`.
       labels: `int [N]`, the clusters, numbered from 0.
       temperature: In the unit of the proximity; None is a tenth of the mean proximity of two clients.
-      members: So many first clients are members of clusters, others are just compared with them; default all.
+      members: How many first clients are members of clusters; the others are only compared with them. Default: all.
 
     Returns:
       `float32 [N, K]`, which sum to one; 0 for a cluster without members.

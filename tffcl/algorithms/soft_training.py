@@ -27,10 +27,10 @@ from tffcl.runtime import memory
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftState(ClusteredState):
-    """Besides `ClusteredState`, whose assignment is the model that weighs most, the mixtures.
+    """Adds the mixtures to `ClusteredState`, whose assignment is the model that weighs most.
 
-    A client's own mixture stays with the client (`kept`); these are of the last round or evaluation, which a simulation
-    knows of them, and no round goes on from them.
+    A client's own mixture stays with the client (`kept`). These are the mixtures of the last round or evaluation, as
+    far as a simulation knows them; no round uses them.
 
     Attributes:
       mixture: `float32 [N, K]`, which sum to one.
@@ -42,8 +42,8 @@ class SoftState(ClusteredState):
 class SoftMethod(Method):
     """A method whose clients receive K models and use mixtures of them; each keeps its own mixture.
 
-    A client that has not taken part, a newcomer, and everybody at an evaluation finds its mixture of the models as they
-    are then.
+    Clients that have not taken part, newcomers, and all clients at an evaluation find their mixture of the current
+    models.
     """
 
     state_class = SoftState
@@ -124,7 +124,7 @@ class SoftMethod(Method):
         return state.models, state.mixture[state.index(client_ids)]
 
     def admit(self, state: SoftState, newcomers: Population) -> SoftState:
-        """Newcomers find their mixtures of the models as they are; nothing is trained."""
+        """Newcomers find their mixtures of the current models; nothing is trained."""
         check_newcomers(state, newcomers)
         found = self._found(state, newcomers)
         return dataclasses.replace(state, **extended(state, newcomers, found.argmax(axis=1), mixture=found))
@@ -147,10 +147,10 @@ class SoftMethod(Method):
 
 
 def build_finding(model: FlatModel, values_type: Mapping, find: Callable) -> tff.Computation:
-    """Builds what asks clients of a simulation for their mixtures of the models.
+    """Builds a function that asks clients of a simulation for their mixtures of the models.
 
     Args:
-      values_type: What the server broadcasts, name to TFF type.
+      values_type: The TFF type of each value that the server broadcasts, by name.
       find: `(values, x, y) -> float32[K]` in TensorFlow.
     """
 

@@ -72,7 +72,7 @@ class Solo(Method):
 def build_solo(model: FlatModel, training: LocalTraining) -> Method:
     """Builds SOLO: every client trains alone, and nothing is sent.
 
-    The clients sampled in a round train on from their own last model, which they keep, so that SOLO sees as many local
-    epochs as the other methods.
+    The clients sampled in a round go on from their own last model, which they keep, so that SOLO trains for as many
+    local epochs as the other methods.
     """
     return Solo(model, training)

@@ -40,11 +40,11 @@ SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
 
 
 def export_result(result: Result, to: str | pathlib.Path) -> dict:
-    """Writes the method of a result, and what it learned, as files. It also does so for a method, model and data of
+    """Writes the method of a result, and what it learned, as files. This also works for a method, model and data of
     your own.
 
-    No client's examples are written: a check starts from values of random images. What clients sent (their signatures)
-    and what the server broadcasts (an encoder, FLIS's server images) are written.
+    No client's examples are written; checks use random images instead. What clients sent (their signatures) and what
+    the server broadcasts (an encoder, FLIS's server images) is written.
 
     | path | what |
     |---|---|
@@ -53,15 +53,15 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     | `computations/NAME/{map_reduce,distribute_aggregate}/` | its deployment forms, a file for each part |
     | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
     | `saved_model/` | all models for TensorFlow alone, see `save_models` |
-    | `clustering/` | `assignments.csv`, but for what private rounds hide; `state.npz`: signatures, proximity, tree |
+    | `clustering/` | `assignments.csv`, without what private rounds hide; `state.npz`: signatures, proximity, tree |
     | `check/` | arguments and results of the computations, for `tffcl export --check` |
     | `run_one_round.py` | a round with TFF alone |
 
-    `tffcl export --check` runs the files. It does not compare them on the clients of a run of `tffcl.train`, whose data
-    are in no file.
+    `tffcl export --check` runs the files. It does not compare them on the clients of a run of `tffcl.train`, because no
+    file has their data.
 
     Args:
-      result: From `tffcl.train` or `tffcl.run`.
+      result: The result of `tffcl.train` or `tffcl.run`.
       to: The directory to write; it must not exist, or be empty.
 
     Returns:
@@ -87,7 +87,7 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
 
 
 def check_free(to: pathlib.Path):
-    """Raises UserError if an export cannot be written to a place, or beside it first."""
+    """Raises UserError if an export cannot be written to a directory, or to the temporary one beside it."""
     check_no_link(to)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} holds something already; give {argument('to')} a new directory")
@@ -105,9 +105,9 @@ def _partial(to: pathlib.Path) -> pathlib.Path:
 
 
 def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: Mapping | None) -> dict:
-    """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table.
+    """Writes an export, first to a directory beside `to`; a run's settings are `task`, `algorithm`, `seed` and tables.
 
-    What it has `spent` is as `privacy` of its summary. Whatever ends it but SIGKILL leaves nothing.
+    `spent` is the `privacy` of the run's summary. If anything but SIGKILL interrupts it, it leaves no files.
     """
     partial = _partial(to)
     try:
@@ -245,8 +245,8 @@ def _write_states(directory: pathlib.Path, computations, arguments, exports: Exp
 
 
 def first_value(start, trained):
-    """Returns the first value with as many models as the trained one has: all start from the same one where a method
-    draws one."""
+    """Returns the first value with as many models as the trained one has; where a method draws one model, all start
+    from it."""
     rows = len(trained["models"])
     if len(start["models"]) == rows:
         return start
@@ -315,8 +315,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
 
 
 def assignments(method: Method, state, called: Callable[[int], str]) -> list[list]:
-    """Returns the rows of the assignment table: of every client what it is `called`, its cluster, the row of its model,
-    and the weights of all models where it uses a mixture of them."""
+    """Returns the rows of the assignment table: for each client its name in `called`, its cluster, the row of its
+    model, and the weights of all models where it uses a mixture."""
     views = method.views(state)
     used = assigned(_used(method, state)[1])
     columns = {"client_id": map(called, views.client_ids.tolist()), "cluster": np.asarray(views.clusters).tolist()}
@@ -327,7 +327,7 @@ def assignments(method: Method, state, called: Callable[[int], str]) -> list[lis
 
 
 def describe(manifest: dict, to: str | pathlib.Path, *, more: str = "") -> str:
-    """Returns what was written as a few lines, for a terminal; `more` are options of the command that checks it."""
+    """Returns a few lines on what was written, for a terminal; `more` are options of the command that checks it."""
     run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
     lines = [f"{to}: {run}, {counted(len(manifest['files']), 'file')}"]
     for name, about in manifest["computations"].items():
@@ -351,15 +351,15 @@ def describe(manifest: dict, to: str | pathlib.Path, *, more: str = "") -> str:
 def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray, *, mixes: bool = False):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
-    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them (of several inputs
-    each by its name in their place), and `cluster int32`, the row of `models`, and gives `probabilities float32[n,
-    classes]` and `labels int32[n]`, or `numbers` where labels are these; for a row that is not there TensorFlow raises
-    InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
-    Where clients use mixtures of the models, the signature `mixture` takes `weights float32 [K]` in the place of
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them (for several inputs
+    each input by its name instead), and `cluster int32`, the row of `models`. It returns `probabilities float32[n,
+    classes]` and `labels int32[n]`, or `numbers` where labels are numbers. For a row that does not exist TensorFlow
+    raises InvalidArgumentError, which says which rows exist. The loaded object has the parameters as the variable
+    `models`. Where clients use mixtures of the models, the signature `mixture` takes `weights float32 [K]` instead of
     `cluster`.
 
     Args:
-      directory: Of the SavedModel.
+      directory: The directory of the SavedModel.
       models: `float32 [K, P]`.
       mixes: Whether clients use mixtures of the models.
     """

@@ -1,7 +1,8 @@
-"""Clustered federated averaging as a `tff.learning` process: clients choose one of K models each, and train it.
+"""Clustered federated averaging as a `tff.learning` process: clients choose among K models and train their choice, and
+the server averages each model.
 
-The algorithm is IFCA (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging); the round is composed by
-`rounds.composer.compose` as all rounds of this library are.
+The algorithm is IFCA (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging). The round is composed by
+`rounds.composer.compose`, like all rounds of this library.
 """
 
 import collections
@@ -45,7 +46,7 @@ def build_clustered_fed_avg(
     element_spec=None,
     seed: int = 0,
 ) -> tff.learning.templates.LearningProcess:
-    """Builds clustered federated averaging (IFCA), to be used as `tff.learning.algorithms.build_weighted_fed_avg` is.
+    """Builds clustered federated averaging (IFCA), for use like `tff.learning.algorithms.build_weighted_fed_avg`.
 
     ```
     process = tffcl.learning.build_clustered_fed_avg(model, 3, tffcl.LocalTraining(epochs=5, learning_rate=0.1))
@@ -55,37 +56,36 @@ def build_clustered_fed_avg(
     weights = process.get_model_weights(state)  # of K models; `build_choose` says which is whose
     ```
 
-    In every round all K models go to each client of the cohort. It takes the one of least loss on its data, trains it
-    and uploads the difference under the model's number. Each model moves by the mean of the differences of those that
-    chose it; one that nobody chose stays as it is. With K = 1 this is federated averaging.
+    In every round all K models go to each client of the cohort. The client takes the one with the least loss on its
+    data, trains it and uploads the difference under the model's number. Each model moves by the mean of the differences
+    of the clients that chose it; a model that no client chose stays as it is. With K = 1 this is federated averaging.
 
-    **Client data.** A client's data set holds its examples once: `training` says in how many epochs and in batches of
-    which size they are visited, in an order that is drawn anew in every epoch. Examples may come one by one or in
-    batches of any size, which are taken apart; by default in the batches that `tff.learning` takes for the same model.
+    **Client data.** A client's data set holds its examples once: `training` sets the number of epochs and the batch
+    size, and the order is drawn anew in every epoch. Examples may come one by one or in batches of any size, which are
+    unbatched; by default in the batches that `tff.learning` takes for the same model.
 
-    **Randomness.** What a client draws follows from the seed and the round's number, both in the state, and from the
-    number and labels of its examples, so that clients draw differently. A state, the same clients and the same data
-    give the same next state.
+    **Randomness.** A client's random numbers follow from the seed and the round's number, both in the state, and from
+    its examples, so that clients draw differently. The same state, clients and data give the same next state.
 
     **Privacy.** Losses, numbers of examples and choices are summed by `metrics_aggregator`, openly by default, and the
-    default `model_aggregator` shows the server who chose which model. With secure sums inside the clusters take a
-    secure sum for the metrics too.
+    default `model_aggregator` shows the server which client chose which model. If you use secure sums inside the
+    clusters, use a secure sum for the metrics too.
 
     Args:
-      model: What is trained; `tffcl.FlatModel.from_functional` or `from_keras` make one of your own.
-      num_clusters: K, how many models there are.
+      model: The model to train; `tffcl.FlatModel.from_functional` or `from_keras` makes one from a model of your own.
+      num_clusters: K, the number of models.
       training: Local hyper-parameters.
-      server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`, but that to it a model
-        is one vector; default adds the mean.
+      server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`, except that it sees a
+        model as one vector; default adds the mean.
       client_weighting: Whether clients count in the means by their examples or all alike.
       model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters,
-        inner)` takes any factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of
-        itself are its docstring's terms, above all for differential privacy.
+        inner)` takes any factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. Its docstring gives
+        the conditions, above all for differential privacy.
       metrics_aggregator: Optional factory that sums structures of float32 over clients, e.g. a
         `tff.aggregators.SecureSumFactory`; default `tff.aggregators.SumFactory()`.
-      element_spec: Of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y": ...}`, batched or
-        not; default `model.functional.input_spec`, with labels of any integer type.
-      seed: Decides the initial models, as in `tffcl.algorithms.build_ifca`, and what clients draw.
+      element_spec: The element spec of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y":
+        ...}`, batched or not; default `model.functional.input_spec`, with labels of any integer type.
+      seed: Decides the initial models, as in `tffcl.algorithms.build_ifca`, and the clients' random numbers.
 
     Returns:
       A `tff.learning.templates.LearningProcess` of
@@ -94,16 +94,16 @@ def build_clustered_fed_avg(
         `get_model_weights`: `(S -> W)`, `set_model_weights`: `(<S, W> -> S)`,
         `get_hparams`: `(S -> <client_work=<>, finalizer=F>)`, `set_hparams`: `(<S, <client_work=<>, finalizer=F>> ->
         S)`.
-      S is a `LearningAlgorithmState` with `global_model_weights=float32[K,P]`, a row a model;
-      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; `finalizer`, the state
-      of the server's optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that are
-      not trained are the model's own, whatever is set. F are the hyper-parameters of the server's optimizer, the same
-      for all models; those of `training` are part of the computation. M is `<distributor=<>, client_work=<train=T>,
-      aggregator=A, finalizer=<>>`, A the measurements of `model_aggregator` and T is
+      S is a `LearningAlgorithmState` with `global_model_weights=float32[K,P]`, a row for each model;
+      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; and `finalizer`, the
+      state of the server's optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that
+      are not trained are the model's own, whatever is set. F are the hyper-parameters of the server's optimizer, the
+      same for all models; those of `training` are part of the computation. M is `<distributor=<>,
+      client_work=<train=T>, aggregator=A, finalizer=<>>`, where A are the measurements of `model_aggregator` and T is
         `<loss=float32,num_examples=int64,clients_per_cluster=int32[K],clients_not_finite=int32>`:
       the mean loss in the last local epoch and the number of examples, over the clients whose trained models are
-      finite; how many chose which model; and how many of them were left out of the means since what they trained is not
-      finite.
+      finite; how many clients chose each model; and how many of these were left out of the means because their trained
+      models are not finite.
 
     Raises:
       UserError: If an argument is not what it must be.
@@ -357,12 +357,12 @@ def to_weights(model: FlatModel, vector) -> ModelWeights:
 
 
 def to_vector(weights: ModelWeights) -> tf.Tensor:
-    """Returns the trained ones of TFF's weights as a vector `float32[P]`."""
+    """Returns the trained weights among TFF's weights as a vector `float32[P]`."""
     return FlatModel.concat(weights.trainable)
 
 
 def weights_type(model: FlatModel, num_clusters: int) -> tff.Type:
-    """Returns W, the type of so many models: a tuple of `ModelWeights`."""
+    """Returns W, the type of this number of models: a tuple of `ModelWeights`."""
 
     @tff.tensorflow.computation
     def initial():
@@ -374,8 +374,8 @@ def weights_type(model: FlatModel, num_clusters: int) -> tff.Type:
 def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> tff.Computation:
     """Builds the choice of a client among the models of `build_clustered_fed_avg`: the one of least loss on its data.
 
-    Let clients choose on training or validation data: a model that is chosen on the examples it is then tested on looks
-    better than it is.
+    Let clients choose on training or validation data. A model that is chosen on the examples on which it is then tested
+    looks better than it is.
 
     ```
     choose = tffcl.learning.build_choose(model, num_clusters=3)
@@ -388,17 +388,17 @@ def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> t
     every client its model.
 
     Args:
-      model: What was trained.
+      model: The model that was trained.
       num_clusters: K.
-      element_spec: Of the clients' data sets, see `build_clustered_fed_avg`.
+      element_spec: The element spec of the clients' data sets, see `build_clustered_fed_avg`.
 
     Returns:
       `(<W, D*> -> <cluster=int32,losses=float32[K],model_weights=<trainable,non_trainable>>)`: W as `get_model_weights`
-      of the process returns it, the number of the model from 0, the mean loss of each model on the data (with K = 1 no
-      model is tried: 0), and the weights of the chosen one.
+      of the process returns it, the number of the chosen model from 0, the mean loss of each model on the data (0 with
+      K = 1, where no model is tried), and the weights of the chosen model.
 
     Raises:
-      UserError: If `element_spec` is not of examples for the model, or K is below 1.
+      UserError: If `element_spec` does not describe examples for the model, or K is below 1.
     """
     num_clusters = check_value("num_clusters", num_clusters, Count)
     examples_type = tff.SequenceType(tff.types.tensorflow_to_type(check_element_spec(model, element_spec)))
@@ -419,12 +419,12 @@ def check_element_spec(model: FlatModel, element_spec):
     """Returns the `element_spec` of the clients' data sets, after a check that the model can take them.
 
     Args:
-      model: What is trained on them.
+      model: The model that is trained on them.
       element_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of single examples or of batches; None: the
         batches that the processes of `tff.learning` take for the same model (`model.functional.input_spec`).
 
     Raises:
-      UserError: If these are no examples for the model.
+      UserError: If these are not examples for the model.
     """
     one_array(model.example_spec, "tffcl.learning")
     if element_spec is None:
@@ -445,11 +445,10 @@ def check_element_spec(model: FlatModel, element_spec):
 
 
 def as_examples(model: FlatModel, data: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a client's data set as single examples `<x, y>`, labels as the model takes them, in the order in which
-    they come.
+    """Returns a client's data set as single examples `<x, y>`, with labels as the model takes them, in their order.
 
     Args:
-      data: Has an element spec that `check_element_spec` lets through.
+      data: A data set whose element spec `check_element_spec` accepts.
     """
 
     batched, label = _is_batch(model, _pair(data.element_spec)[0]), model.objective.label
@@ -464,11 +463,11 @@ def as_examples(model: FlatModel, data: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def own_seed(seed, examples: tf.data.Dataset):
-    """Draws a client's seed from the round's: clients of `tff.learning` have no ID, but they have other examples.
+    """Draws a client's seed from the round's seed and its examples, because clients of `tff.learning` have no ID.
 
     Args:
       seed: `int32[2]`.
-      examples: Single examples `<x, y>`, of which the number, the labels and the bits of x in their order count.
+      examples: Single examples `<x, y>`; the seed depends on their number, labels, order and the bits of x.
 
     Returns:
       `int32[2]`.
