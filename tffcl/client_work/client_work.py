@@ -17,14 +17,14 @@ KEPT, OPTIMIZER = "kept", "optimizer"  # what a client has of its last round: a 
 
 
 class ClientResult(NamedTuple):
-    """What comes out of a client's computation, TensorFlow values.
+    """The results of a client's computation, as TensorFlow values.
 
     Attributes:
       uploads: What goes to the server's aggregators, by name.
-      report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and
-        `finite=bool`, whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the
-        client brings test examples. What a client keeps of its optimizer stands in it as `OPTIMIZER`, and does not
-        leave the client.
+      report: What the client reports of the round: at least `examples=int32`, the number of training examples;
+        `loss=float32`; and `finite=bool`, whether all that it trained is finite. If the client brings test examples,
+        the fields `LOCAL_TEST` are added, and no others. The optimizer state that a client keeps is in it as
+        `OPTIMIZER`, and does not leave the client.
       kept: What the client keeps for its next round; None where it keeps nothing.
     """
 
@@ -40,14 +40,14 @@ class ClientWork:
     Attributes:
       example_spec: `tf.TensorSpec` structure of a single example.
       compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this
-        client. `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked
-        tensors: `client_work.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
+        client. `client` has `examples` (a data set of single examples when deployed, and the same as stacked tensors in
+        simulation; `client_work.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
         client is to test its own model, the `fields`, and what it `keeps`.
-      fields: What else a client knows of itself, or is told by the coordinator: name to TFF type.
+      fields: The TFF types, by name, of what else a client knows of itself or receives from the coordinator.
       kept: TFF type of what a client keeps between rounds; None for nothing.
-      optimizer: What a client has of its optimizer before its first round, a structure of arrays; None where it keeps
-        nothing of it.
-      values: `(Cohort) -> {name: values}`, the fields that a simulation gives by itself, for each client of a round.
+      optimizer: The optimizer state of a client before its first round, a structure of arrays; None where it keeps no
+        such state.
+      values: `(Cohort) -> {name: values}`, the fields that a simulation sets by itself, for each client of a round.
     """
 
     example_spec: Mapping
@@ -87,7 +87,7 @@ def sequence_type(example_spec) -> tff.SequenceType:
 
 
 def stacked_type(sequence: tff.SequenceType) -> tff.StructType:
-    """Returns the TFF type of the same examples stacked: tensors `[?, ...]`, as simulations have them."""
+    """Returns the TFF type of a client's examples stacked: tensors `[?, ...]`, as simulations have them."""
     return tff.to_type(stacked(sequence.element))
 
 
@@ -105,8 +105,8 @@ def stack(examples):
     """Stacks a sequence of single examples into one structure of tensors `[n, ...]`.
 
     Args:
-      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come
-        back as they are.
+      examples: A finite data set of unbatched examples, which may be empty; or tensors that are stacked already, which
+        are returned as they are.
 
     Returns:
       The same structure with a leading dimension n (0 if there are none).
@@ -134,11 +134,11 @@ def feature_rows(example_spec, x):
     """Returns features as rows, those of several inputs side by side in the order of their names.
 
     Args:
-      example_spec: Of one example.
-      x: Its features `[n, ...]` of any number type, or a structure of them.
+      example_spec: The spec of one example.
+      x: Features `[n, ...]` of any number type, or a structure of them.
 
     Returns:
-      `[n, d]`, of one array in its own type, else `float32`.
+      `[n, d]`, in the array's own type if there is one array, else `float32`.
     """
     sizes = [leaf.shape.num_elements() for leaf in tf.nest.flatten(example_spec["x"])]
     rows = [tf.reshape(leaf, [-1, size]) for leaf, size in zip(tf.nest.flatten(x), sizes, strict=True)]
@@ -146,14 +146,14 @@ def feature_rows(example_spec, x):
 
 
 def num_features(example_spec) -> int:
-    """Returns d, how many numbers an example's features are, of all its inputs."""
+    """Returns d, the number of an example's features over all its inputs."""
     return sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(example_spec["x"]))
 
 
 def visiting_order(count, seed):
     """Draws a permutation of the numbers below `count`.
 
-    By sorting random numbers and not by TensorFlow's own shuffle, an operation that device runtimes lack.
+    It sorts random numbers, because device runtimes lack TensorFlow's own shuffle.
 
     Args:
       count: `int32`, n.

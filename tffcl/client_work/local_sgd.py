@@ -1,4 +1,4 @@
-"""Local training: epochs of mini-batch steps on a model that comes and goes as one vector, and their optimizers, those
+"""Local training: epochs of mini-batch steps on a model that is received and returned as one vector, by the optimizers
 of `tff.learning.optimizers`."""
 
 import numpy as np
@@ -20,11 +20,11 @@ _schedules = tf.keras.optimizers.schedules
 
 
 def rate_factor(decay: LearningRateDecay, number) -> tf.Tensor:
-    """Returns what a learning rate is multiplied by, `float32`.
+    """Returns the factor of a learning rate in a round, `float32`.
 
     Args:
-      decay: How it changes.
-      number: `int32`, of the round, from 1.
+      decay: How the rate changes.
+      number: `int32`, the number of the round, from 1.
     """
     step = tf.cast(tf.maximum(number - 1 - max(decay.warm_up - 1, 0), 0), tf.float32)
     factor = _schedules.ExponentialDecay(1.0, decay.every, decay.factor, staircase=True)(step)
@@ -36,12 +36,12 @@ def rate_factor(decay: LearningRateDecay, number) -> tf.Tensor:
 
 
 class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
-    """A server's optimizer whose learning rate changes with its steps, of which every model has one in each round that
-    it is trained in: a cluster that is founded later begins its schedule then.
+    """A server's optimizer whose learning rate changes with its steps. Every model takes a step in each round in which
+    it is trained, so a cluster that is founded later begins its schedule then.
 
     Attributes:
-      optimizer: Of `tff.learning.optimizers`, with a learning rate.
-      decay: What that is multiplied by.
+      optimizer: An optimizer of `tff.learning.optimizers`, with a learning rate.
+      decay: The schedule that multiplies the learning rate.
     """
 
     def __init__(self, optimizer: tff.learning.optimizers.Optimizer, decay: LearningRateDecay):
@@ -139,7 +139,7 @@ def own_steps(training: LocalTraining, client) -> dict:
 
 
 def own_options(training: LocalTraining, client) -> dict:
-    """Returns what of the arguments of `build_local_sgd`'s function a client's input decides."""
+    """Returns the arguments of `build_local_sgd`'s function that a client's input decides."""
     options = own_steps(training, client)
     if not training.decay.is_constant:
         options["rate_scale"] = rate_factor(training.decay, client[ROUND])
@@ -149,8 +149,8 @@ def own_options(training: LocalTraining, client) -> dict:
 
 
 def kept_state(model: FlatModel, training: LocalTraining) -> list[np.ndarray] | None:
-    """Returns what a client has of its training before its first round, a list of arrays; None if it keeps nothing:
-    its own part of the model, if there is one, and the state of its optimizer, if it is kept."""
+    """Returns the state of a client's training before its first round, a list of arrays: its own part of the model, if
+    there is one, and the state of its optimizer, if it is kept. None if the client keeps neither."""
     own = [] if model.own is None else [model.own.initial]
     if not training.keeps_state:
         return own or None
@@ -160,10 +160,10 @@ def kept_state(model: FlatModel, training: LocalTraining) -> list[np.ndarray] | 
 
 
 def of_shared(model: FlatModel, local_sgd):
-    """Makes of a training of `model.whole`, as `build_local_sgd` builds it, one of the part that is shared.
+    """Turns a training of `model.whole`, from `build_local_sgd`, into a training of the part that is shared.
 
-    A client goes on with its own part, the first array of the state that comes and goes (see `kept_state`). No
-    correction touches it, and the centre of a proximal term is what it was at first.
+    A client goes on with its own part, the first array of the state that is passed in and returned (see `kept_state`).
+    No correction touches this part, and its centre in a proximal term is its value at the start.
     """
     own = model.own
     if own is None:
@@ -213,19 +213,19 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
     `tff.learning.optimizers`.
 
     Args:
-      by_epoch: Whether the loss is `float32[E]`, the mean over each epoch, E the most that a client has; one with fewer
-        has the loss of its last in the place of the others.
+      by_epoch: Whether the loss is `float32[E]`, the mean over each epoch, where E is the largest number of epochs of a
+        client; a client with fewer epochs repeats the loss of its last one.
 
     Returns:
       A tf.function `(vector float32[P], x [n, ...], y [n, ...], seed int32[2], centre float32[P], correction
       float32[P], rate_scale float32, epochs int32, batch_size int32, state, example_weights float32[n])` to `(vector
       float32[P], loss float32[, state])`: the trained parameters and the mean training loss over the last epoch,
-      without the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it
-      came in unless another is given. A correction is added to every gradient. The step size is multiplied by the rate
-      scale. Epochs and batch size are those of the training unless others are given. A training that keeps its state
-      takes and gives it in the form of `kept_state`, a fresh one unless it is given. The loss of each example is
-      multiplied by its weight, if there are weights. With n = 0 the vector comes back as it went in, with loss 0.
-      Of a model of which clients keep a part P is what they share, see `of_shared`, and a state comes back.
+      without the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the incoming vector
+      unless another is given. A correction is added to every gradient. The step size is multiplied by the rate scale.
+      Epochs and batch size are those of the training unless others are given. A training that keeps its state takes and
+      returns it in the form of `kept_state`; the default is a fresh state. The loss of each example is multiplied by
+      its weight, if there are weights. With n = 0 the vector is returned unchanged, with loss 0. If clients keep a part
+      of the model, P counts the shared part, see `of_shared`, and a state is returned.
     """
     if model.own is not None:
         return of_shared(model, build_local_sgd(model.whole, training, by_epoch=by_epoch))
@@ -409,14 +409,14 @@ def _build_optimizer_step(training: LocalTraining, parts, centres, rate_scale, s
 
 
 def batch_size_of(training: LocalTraining, examples, own=None):
-    """Returns the examples that a client of so many takes in a step; `own` is its own batch size, if it has one."""
+    """Returns the examples in a step of a client with this many; `own` is its own batch size, if it has one."""
     if own is None:
         return training.batch_size or tf.maximum(examples, 1)
     return tf.where(own > 0, own, tf.maximum(examples, 1))
 
 
 def local_steps(training: LocalTraining, examples, epochs=None, batch_size=None) -> tf.Tensor:
-    """Returns τ `int32`, how many steps a client with so many examples takes; it may have its own epochs and batch
+    """Returns τ `int32`, the number of steps of a client with this many examples; it may have its own epochs and batch
     size."""
     size = batch_size_of(training, examples, batch_size)
     return (training.epochs if epochs is None else epochs) * -(-examples // size)
@@ -426,11 +426,10 @@ def build_step_weight(training: LocalTraining):
     """Builds `(examples int32, epochs, batch_size) -> float32`, ‖a‖₁ of FedNova (Wang et al. 2020, arXiv:2007.07481,
     section 4).
 
-    A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ steps' worth of gradients: with
-    plain SGD the number of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ,
-    [1 - (1 - ημ)^τ] / (ημ). Both of them together, of which the paper gives no formula: local training is linear in
-    its gradients, so it is run on gradients of one, `c <- ρ c + 1 - η μ a`, `a <- a + c`, which gives the two formulas
-    as well.
+    A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ effective steps: with plain SGD the number
+    of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ, [1 - (1 - ημ)^τ] / (ημ).
+    The paper gives no formula for both of them together. Local training is linear in its gradients, so here it is run
+    on gradients of one, `c <- ρ c + 1 - η μ a`, `a <- a + c`, which gives the two formulas as well.
 
     Args:
       training: Epochs, batch size, momentum and proximal weight; epochs and batch size may be a client's own.

@@ -1,4 +1,4 @@
-"""Client works that train: what a client makes of the model that it receives, and what it uploads of it."""
+"""Client works that train: how a client trains the model that it receives, and what it uploads."""
 
 import collections
 import functools
@@ -35,10 +35,10 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     """Builds the tf.function that trains one model and reports on it.
 
     Args:
-      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with its first five arguments,
-        and the same results.
-      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its whole trained model
-        with its training examples before it tests it; None for nothing.
+      local_sgd: Trains instead of `build_local_sgd(model, training)`, with its first five arguments, and the same
+        results.
+      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, adapts the client's whole trained model with its
+        training examples before the client tests it; None for no adaptation.
 
     Returns:
       A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client`
@@ -53,7 +53,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     local_test = build_local_test(model.whole)
 
     def tested(vector, local, test, seed):
-        """The model that the local test is of; where nothing is tested nobody waits for an adaptation."""
+        """The model of the local test; where nothing is tested, it is not adapted, which would take time."""
         if adapt is None:
             return vector
         return tf.cond(tf.size(test["y"]) > 0, lambda: adapt(vector, local["x"], local["y"], seed), lambda: vector)
@@ -84,12 +84,12 @@ def training_work(
     """Makes the client work of a computation that trains.
 
     Args:
-      model: What is trained.
-      training: How; it decides further fields and what a client keeps of its optimizer.
-      compute: See `ClientWork`, as `kept` and `fields`.
-      models: Names of the models that a client trains in a round, each of which has an optimizer's state of its own
-        then; None for one.
-      **fields: Those of the method.
+      model: The model to train.
+      training: Local hyper-parameters; they decide further fields and the optimizer state that a client keeps.
+      compute: See `ClientWork`, like `kept` and `fields`.
+      models: Names of the models that a client trains in a round, each with its own optimizer state; None for one
+        model.
+      **fields: The fields of the method.
     """
     state = kept_state(model, training)
     if state is not None and models is not None:
@@ -103,11 +103,10 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
     """Builds clustered training: the client trains the model it receives and uploads the difference under its key.
 
     Args:
-      flags: Whether the client tells that its data have changed.
-      **own: What a client does in a way of its own, in TensorFlow: `local_sgd`, in the place of `training`'s epochs
-        `(vector float32[P], x, y, seed int32[2], centre) -> (trained float32[P], loss float32)` on all of its examples;
-        and `adapt`, `(vector float32[P], x, y, seed) -> vector float32[P]`, what it makes of its trained model before
-        it tests it.
+      flags: Whether the client reports that its data have changed.
+      **own: Steps of your own, in TensorFlow. `local_sgd`, instead of `training`'s epochs: `(vector float32[P], x, y,
+        seed int32[2], centre) -> (trained float32[P], loss float32)` on all of a client's examples. `adapt`: `(vector
+        float32[P], x, y, seed) -> vector float32[P]`, adapts the trained model before the client tests it.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the upload
@@ -140,8 +139,8 @@ def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool =
 
 
 def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWork:
-    """Builds training whose clients upload the difference to the model that they received, for servers that look at
-    each.
+    """Builds training whose clients upload the difference to the model that they received, for servers that use each
+    difference.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the upload `difference=float32[P]`.
@@ -157,10 +156,10 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
 
 @built_once
 def build_trajectory_work(model: FlatModel, training: LocalTraining) -> ClientWork:
-    """Builds clustered training whose clients upload how their loss went, too.
+    """Builds clustered training whose clients also upload their losses by epoch.
 
     Returns:
-      Work as in `build_update_work`, with the upload `losses=float32[E]` beside, the mean training loss of each epoch.
+      Work as in `build_update_work`, with the further upload `losses=float32[E]`, the mean training loss of each epoch.
     """
     train_and_report = build_train_and_report(
         model, training, local_sgd=build_local_sgd(model, training, by_epoch=True)
@@ -178,15 +177,15 @@ def build_trajectory_work(model: FlatModel, training: LocalTraining) -> ClientWo
 
 @built_once
 def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_counted: bool = False) -> ClientWork:
-    """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020,
-    section 4).
+    """Builds training whose clients upload their difference per unit of training (FedNova, Wang et al. 2020, section
+    4).
 
-    The unit is the ‖a‖₁ of a client of one example (see `build_step_weight`), and not one step: so the upload of the
-    smallest clients is their difference, and that of the others not so short that secure sums, which round, would lose
-    it.
+    The unit is the ‖a‖₁ of a client with one example (see `build_step_weight`) instead of one step. So the smallest
+    clients upload their difference, and the uploads of the others do not become so short that secure sums, which round,
+    would lose them.
 
     Args:
-      steps_counted: Whether clients tell how many steps they take, τ, in the place of ‖a‖₁.
+      steps_counted: Whether clients report their number of steps τ instead of ‖a‖₁.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the uploads
@@ -215,13 +214,13 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
 def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining | None) -> ClientWork:
     """Builds bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
 
-    Both models start from what this round broadcast: the cluster's is pulled towards the broadcast global model by
-    `training.proximal_weight`, the global one is trained by itself, on the same batches. The cluster model is the one
-    that is reported on; the report is finite if both are.
+    Both models start from the models that this round broadcasts. The cluster's model is pulled towards the broadcast
+    global model by `training.proximal_weight`; the global model is trained without such a term, on the same batches.
+    The report is on the cluster model; it is finite if both models are.
 
     Args:
-      training: Of the cluster model; its `proximal_weight` is λ.
-      global_training: Of the global model; None: it is trained elsewhere, and not uploaded.
+      training: Local training of the cluster model; its `proximal_weight` is λ.
+      global_training: Local training of the global model; None: it is trained elsewhere, and not uploaded.
 
     Returns:
       Work that receives `<model=float32[P],global_model=float32[P]>`, with the field `key` and the uploads
@@ -257,13 +256,13 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
     9, 10).
 
     Args:
-      criterion: Of the choice, see `evaluation.build_choose`.
-      tried: The client's field of examples that models are tried on.
+      criterion: The criterion of the choice, see `evaluation.build_choose`.
+      tried: The client's field with the examples on which models are tried.
 
     Returns:
-      `(models float32[K, P], client) -> (start float32[P], trained float32[P], report)`; the client has the field
-      `forced=int32`, the row to take, or `CHOOSE`, and may have `moves=int32[K]`, the row to train in the place of each
-      one; the report is that of `build_train_and_report` and `choice=int32`, the row that it trained.
+      `(models float32[K, P], client) -> (start float32[P], trained float32[P], report)`. The client has the field
+      `forced=int32`, the row to take, or `CHOOSE`, and may have `moves=int32[K]`, the row to train instead of each
+      chosen row; the report is that of `build_train_and_report` and `choice=int32`, the row that it trained.
     """
     train_and_report = build_train_and_report(model, training)
     choose = build_choose(model.whole, criterion)
@@ -287,10 +286,10 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
 
 
 def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | None = None) -> ClientWork:
-    """Builds training of a model of the client's own, which it keeps if it is finite; nothing is uploaded.
+    """Builds training of a client's own model, which the client keeps if it is finite; nothing is uploaded.
 
     Args:
-      towards: Name of the received model that is the centre of the proximal term; default the own model as it starts.
+      towards: Name of the received model that is the centre of the proximal term; default the own model at its start.
 
     Returns:
       Work that keeps `float32[P]`; with `towards` it has the field `key`.
@@ -318,23 +317,24 @@ def build_controlled_work(
 ) -> ClientWork:
     """Builds local training with control variates (SCAFFOLD, Alg. 1 lines 7 to 14).
 
-    Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum gathers it too. Option
-    II is c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `build_step_weight`),
-    without which c_i would be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
+    Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum accumulates it too.
+    Option II is c_i+ = c_i - c + (x - y) / (K η). With momentum, K, the number of steps, is replaced by ‖a‖₁ (see
+    `build_step_weight`); otherwise c_i would be larger by a factor of about 1 / (1 - ρ). A client whose training is not
+    finite keeps what it had.
 
-    What a client keeps is what the server counts: it clips what it uploads by the bound that it knows before it adds
-    that to c_i (as in DP-SCAFFOLD, Noble et al., AISTATS 2022, arXiv:2111.09278). Otherwise c and the mean of all c_i
-    would part for ever.
+    A client keeps what the server counts: it clips its upload to the bound that it knows before it adds it to c_i (as
+    in DP-SCAFFOLD, Noble et al., AISTATS 2022, arXiv:2111.09278). Otherwise c and the mean of all c_i would drift
+    apart.
 
     Args:
       training: Hyper-parameters; without a proximal weight.
       option: A name in `CONTROL_VARIATES`.
-      clipped: `(float32[P]) -> float32[P]`, what the server counts of an upload of a control variate.
-      anew: Whether clients upload c_i+ itself, from which the server averages c anew, and not what has changed of it.
+      clipped: `(float32[P]) -> float32[P]`, the part of a control variate's upload that the server counts.
+      anew: Whether clients upload c_i+ itself, from which the server averages c anew, instead of its change.
 
     Returns:
-      Work that receives `<model=float32[P],control_sum=float32[P],members=float32>`, c being the quotient of the last
-      two, and keeps `float32[P]`, c_i, with the field `key` and the uploads `update` and `control`, both
+      Work that receives `<model=float32[P],control_sum=float32[P],members=float32>`, where c is the quotient of the
+      last two, and keeps `float32[P]`, c_i, with the field `key` and the uploads `update` and `control`, both
       `<key=int32,value=float32[P]>`: y - x and c_i+ - c_i, or c_i+.
     """
     train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)

@@ -20,8 +20,8 @@ class ClientExamples:
 
     Attributes:
       pool: `(x, y)`, arrays of examples, which clients may share.
-      rows: `int [n]`, which of these are the client's; None for all.
-      columns: The names of the columns of what were frames, by input, "" where there is one, and "labels".
+      rows: `int [n]`, the client's rows of the pool; None for all.
+      columns: For examples from frames, the names of their columns, by input ("" if there is only one) and "labels".
     """
 
     def __init__(self, x, y, rows: np.ndarray | None = None, columns: Mapping[str, tuple[str, ...]] | None = None):
@@ -61,12 +61,12 @@ class ClientExamples:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of `stacked`, which is not read for it."""
+        """The bytes of `stacked`, which is not read to count them."""
         return len(self) * sum(leaf.nbytes for leaf in tf.nest.flatten(self.pool)) // max(len(self.pool[1]), 1)
 
     @functools.cached_property
     def dataset(self) -> tf.data.Dataset:
-        """A data set of single examples `<x, y>`, always the same object: one that is made in each round leaks."""
+        """A data set of single examples `<x, y>`, always the same object, because making one in each round leaks."""
         return tf.data.Dataset.from_tensor_slices(self.stacked)
 
     def __getstate__(self) -> dict:
@@ -75,7 +75,7 @@ class ClientExamples:
 
     @property
     def nothing(self) -> "ClientExamples":
-        """No examples, of the same kind; these are not read for it."""
+        """No examples of the same kind; made without reading these."""
         return ClientExamples(*self.pool, _NO_ROWS, self.columns)
 
     def _chosen(self, values):
@@ -92,8 +92,7 @@ def chosen(values, rows):
 def in_order(inputs):
     """Returns several inputs in the order of their names, and anything else as it is.
 
-    TFF's messages hold inputs by their places, so that those of a client with another order would be taken for each
-    other.
+    TFF's messages hold inputs by position, so the inputs of a client with another order would be confused.
     """
     return collections.OrderedDict(sorted(inputs.items())) if isinstance(inputs, Mapping) else inputs
 

@@ -26,10 +26,10 @@ def stream(seed: int, purpose: str) -> int:
 
 
 def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Parts the clients into those that take part in a run and those that join afterwards.
+    """Splits the clients into those that take part in a run and those that join afterwards.
 
     Args:
-      num_clients: There are the clients 0 to num_clients - 1.
+      num_clients: The number of clients, which are 0 to num_clients - 1.
       count: How many join afterwards.
       seed: Seed of the run.
 
@@ -37,7 +37,7 @@ def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.nd
       `(participants, newcomers)`, both ascending client IDs.
 
     Raises:
-      UserError: If nobody would take part.
+      UserError: If no client would take part.
     """
     if count >= num_clients:
         raise UserError(f"newcomers.clients is {count}; of {counted(num_clients, 'client')} at least 1 must take part")
@@ -50,14 +50,14 @@ def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: in
     """Draws a cohort uniformly without replacement, or each client independently.
 
     Args:
-      client_ids: Who can be drawn.
-      size: How many; with Poisson sampling, how many are expected.
+      client_ids: The clients that can be drawn.
+      size: The size of the cohort; with Poisson sampling its expected size.
       seed: Seed of the run.
-      round_number: From 1.
+      round_number: The round, from 1.
       how: "fixed" or "poisson".
 
     Returns:
-      `int32 [size]`, ascending; with Poisson sampling of another length every time, also 0.
+      `int32 [size]`, ascending; with Poisson sampling the length varies, and may be 0.
 
     Raises:
       UserError: If there are fewer clients than `size`.
@@ -80,12 +80,12 @@ def is_evaluation(round_number: int, rounds: int, every: int) -> bool:
 def needs_local_test(
     clients: Callable, size: int, seed: int, round_number: int, rounds: int, every: int, how: str = "fixed"
 ) -> np.ndarray:
-    """Which clients of a round's cohort will not train again before the next evaluation.
+    """Returns which clients of a round's cohort will not train again before the next evaluation.
 
-    Only their models can be what `local` accuracy asks for then; testing the others would be wasted.
+    The `local` accuracy of that evaluation needs the models of these clients only; testing the others would be wasted.
 
     Args:
-      clients: Round to the IDs of the population in it.
+      clients: Maps a round to the IDs of its population.
       size: Cohort size.
       seed: Seed of the run.
       round_number: The round.
@@ -109,13 +109,13 @@ class Cohort:
     """The clients of one round.
 
     Attributes:
-      population: The clients that there are.
+      population: All clients.
       client_ids: `int32 [m]`, distinct.
       seed: `(run seed, round)`; decides each client's shuffling.
-      local_test: `bool [m]` or None: whose model is tested right after its local training (the `local` accuracy).
+      local_test: `bool [m]` or None, the clients that test their model right after local training (`local` accuracy).
       rate: The probability with which each client of the population was drawn, independently; None for a fixed size.
-      seen: Whether the server sees that some of them take part, each of them in one round of a run: they tell it
-        something under their IDs before they train.
+      seen: Whether the server sees that some of them take part, because they send it something under their IDs before
+        they train, each in one round of a run.
     """
 
     population: "Population"
@@ -127,7 +127,7 @@ class Cohort:
 
     @property
     def sizes(self) -> np.ndarray:
-        """`int32 [m]`, training examples of each client."""
+        """`int32 [m]`, the number of training examples of each client."""
         return self.population.sizes_of(self.client_ids)
 
     def client_seed(self, client_id: int) -> np.ndarray:
@@ -136,12 +136,12 @@ class Cohort:
         return (words >> 1).astype(np.int32)
 
     def chosen(self, places) -> "Cohort":
-        """Returns the cohort of the clients at some places of this one, in the order of these."""
+        """Returns the cohort of the clients at some places of this one, in the order of the places."""
         tested = None if self.local_test is None else self.local_test[places]
         return dataclasses.replace(self, client_ids=self.client_ids[places], local_test=tested)
 
     def parts(self, at_a_time: int):
-        """Yields `(slice, Cohort)` of at most so many clients, in order."""
+        """Yields `(slice, Cohort)` with a limited number of clients each, in order."""
         for start in range(0, len(self.client_ids), at_a_time):
             part = slice(start, start + at_a_time)
             yield part, self.chosen(part)
@@ -150,12 +150,10 @@ class Cohort:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
 
         Args:
-          **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's
-            order.
+          **fields: What clients know besides their examples: by name a value for each client, in the cohort's order.
 
         Returns:
-          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client, whose examples are
-          stacked.
+          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client, with stacked examples.
         """
         order = np.argsort(-self.sizes, kind="stable")
         tested = self.local_test if self.local_test is not None else np.zeros(len(self.client_ids), bool)

@@ -1,4 +1,4 @@
-"""What becomes of a method's state when clients join."""
+"""How a method's state changes when clients join."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ def extended(state, newcomers: Population, assignment, **further) -> dict[str, A
     """Puts old and new clients with their clusters in ascending order of ID.
 
     Args:
-      state: Before.
-      newcomers: Their IDs.
+      state: The state before they join.
+      newcomers: The newcomers.
       assignment: `int32 [B]`, the newcomers' clusters.
-      **further: `[B, ...]`, theirs of other fields of the state that have a row for each client.
+      **further: `[B, ...]`, the newcomers' rows of other fields of the state that have a row for each client.
 
     Returns:
       `client_ids`, `assignment` and the further fields of the next state.

@@ -19,15 +19,15 @@ class Simulation:
     Attributes:
       memory: Bytes that the clients that compute at a time may take; not set: see `memory_bytes`.
       client_states: The files of client states, and where large matrices have theirs; None for temporary ones.
-      shards: Into how many shards the clients of a round are put that compute together (see `rounds.shards`); 0: none;
-        None: as many as pay, of many small clients.
+      shards: The number of shards for the clients of a round that compute together (see `rounds.shards`); 0: no shards;
+        None: for many small clients, as many as pay off.
       ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`)
-        and raises UserError where that is not allowed, its `check_noised(release)` where that is known long before;
-        None counts nothing.
+        and raises UserError if the release is not allowed; its `check_noised(release)` raises it where that is known
+        long before the release. None counts nothing.
       on_plan: Called with a line that says how a cohort is cut into blocks and shards.
-      on_progress: Called with how many clients are done, and how many compute in all.
-      on_reading: Called when examples of clients are read outside of rounds and queries: who reads them has them as
-        they are.
+      on_progress: Called with the number of clients that are done and the number of all that compute.
+      on_reading: Called when clients' examples are read outside of rounds and queries, which releases them without
+        noise.
     """
 
     memory: int | None = None
@@ -40,8 +40,8 @@ class Simulation:
 
     @property
     def memory_bytes(self) -> int:
-        """`memory`, or the largest power of two up to half of what is free now: what else runs should rarely decide how
-        sums are ordered."""
+        """`memory`, or the largest power of two up to half of what is free now, so that other processes rarely change
+        the order of sums."""
         return self.memory or 2 ** (memory.free_bytes().bit_length() - 2)
 
     def release(self, *releases):
@@ -65,10 +65,10 @@ def current() -> Simulation:
 
 @contextlib.contextmanager
 def simulating(**fields) -> Iterator[Simulation]:
-    """Gives a `with` block settings of its own for the rounds that are simulated in it, as `memory` and `shards`.
+    """Sets options, such as `memory` and `shards`, for the rounds that are simulated in a `with` block.
 
     Args:
-      **fields: Of `Simulation`; the others are as around the block.
+      **fields: Fields of `Simulation`; the others keep their values from outside the block.
     """
     token = _CURRENT.set(dataclasses.replace(_CURRENT.get(), **fields))
     try:
@@ -78,5 +78,5 @@ def simulating(**fields) -> Iterator[Simulation]:
 
 
 def on_devices():
-    """Returns a block that reads examples as clients do; what these release is counted where they do."""
+    """Returns a block that reads examples as clients do; their releases are counted where they happen."""
     return simulating(on_reading=lambda: None)

@@ -1,9 +1,9 @@
-"""A round whose clients compute in blocks: its memory is bounded, whatever the size of the cohort.
+"""A round whose clients compute in blocks, so that its memory is bounded, whatever the size of the cohort.
 
 The round is cut at its aggregations: every block of clients gives the partial sums of the aggregation processes and the
 rows that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the
-whole round up to the order of sums. It is made from the composed round's types, so that every method's round can be
-cut, also a stranger's.
+whole round up to the order of sums. The parts are made from the composed round's types, so that every method's round
+can be cut, also that of a user's own method.
 """
 
 import collections
@@ -47,9 +47,9 @@ class Plan:
     """How a cohort is cut.
 
     Attributes:
-      blocks: Into how many blocks; None runs the round as it is, in one piece.
-      in_flight: How many of them are under way at a time.
-      shards: Into how many shards the clients of a block are put, see `rounds.shards`; 0 for none.
+      blocks: The number of blocks; None runs the round as it is, in one piece.
+      in_flight: How many blocks compute at a time.
+      shards: The number of shards for the clients of a block, see `rounds.shards`; 0 for none.
     """
 
     blocks: int | None = None

@@ -27,13 +27,13 @@ _LONG = 2.0  # seconds; where a few clients take so long, the others are asked a
 
 
 def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, compute: Callable) -> tff.Computation:
-    """Builds the federated computation that collects a value of every client.
+    """Builds the federated computation that collects a value from every client.
 
-    It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
+    It has the form of a round, so that it can be exported as one; the context is returned unchanged.
 
     Args:
       context_type: C, what the server broadcasts; fields `signature.OWN_SEED` and `OWN_NOISE` become each client's own.
-      examples_type: E*, of a client's examples, a sequence; or the struct of tensors that they are in simulations.
+      examples_type: E*, the type of a client's examples, a sequence; or, in simulations, a struct of tensors.
       compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
 
     Returns:
@@ -80,15 +80,15 @@ def ask_all(
     *,
     release: privacy_releases.Release | None = None,
 ):
-    """Asks all clients of a population, a bounded number at a time, whose examples fit into the memory of the
-    simulation; `Simulation.on_progress` has how many have answered.
+    """Asks all clients of a population, as many at a time as the simulation's memory can hold examples of;
+    `Simulation.on_progress` is told how many have answered.
 
     Args:
-      asking: From `build_asking`.
+      asking: The computation, from `build_asking`.
       context: What the server broadcasts.
       population: The clients to ask.
-      examples: Client ID to the examples that it is asked about; default its training examples.
-      release: What the ledger of privacy counts; None for what no deployment asks, as an evaluation.
+      examples: Maps a client ID to the examples that it is asked about; default its training examples.
+      release: The release that the privacy ledger counts; None for what no deployment asks, such as an evaluation.
 
     Returns:
       The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
@@ -169,9 +169,9 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
     """Builds `sign(population, again=0, model=None) -> value structure with NumPy rows [N, ...]` in the order of the
     population's IDs.
 
-    `again` says after how many rounds they sign that may have signed before; 0: they have not. For the ledger of
-    privacy, another signature of a client is another release, and its noise is other noise. `model float32 [P]` is what
-    they describe their data with, where the signature depends on one; None: the initial one.
+    `again` is the number of rounds after which clients sign that may have signed before; 0: they have not. For the
+    privacy ledger, another signature of a client is another release, with other noise. `model float32 [P]` is the model
+    with which they describe their data, where the signature depends on one; None: the initial model.
     """
     collection = build_stacked_collection(signature)
 

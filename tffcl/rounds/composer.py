@@ -4,9 +4,9 @@ A round is `(state@SERVER, clients@CLIENTS) -> (state@SERVER, output@SERVER[, ke
 
 1. the server broadcasts its values, and every client receives its part of them (`Server.receive`);
 2. every client computes (`ClientWork.compute`); an upload that is not finite is silenced;
-3. each named upload goes through an aggregation process of its own; reports, where the server gets them, are collected
-   with the client IDs;
-4. the server step makes the next values of the results.
+3. each named upload goes through its own aggregation process; reports, if the server receives them, are collected with
+   the client IDs;
+4. the server step makes the next values from the results.
 """
 
 import collections
@@ -53,17 +53,17 @@ class Server:
     """The server's half of a round.
 
     Attributes:
-      values: What it broadcasts, name to TFF type; unknown dimensions may differ between rounds.
-      receive: `(values, client) -> received` in TensorFlow, what of the values a client receives, by name.
-      step: `(state, results, measurements) -> state` in TensorFlow: the next values, broadcast and private ones, by
-        name, from the aggregators' results and measurements by upload name. None leaves the values as they are and
+      values: The TFF types of the values that it broadcasts, by name; unknown dimensions may differ between rounds.
+      receive: `(values, client) -> received` in TensorFlow, the part of the values that a client receives, by name.
+      step: `(state, results, measurements) -> state` in TensorFlow: makes the next values, broadcast and private ones,
+        by name, from the aggregators' results and measurements by upload name. None leaves the values as they are and
         hands the results out, for a coordinator that decides in Python.
-      once: Names in `received` of what never changes, so that a device receives it once and not in every round.
-      private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
-      by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads
-        nothing else by this field, so that a part of the cohort can be sent the rows that it needs.
-      handed_out: Uploads whose results go out beside the next state, where there is a step (without one all do). They
-        are not silenced: such an upload says itself what a client counts whose training is not finite.
+      once: Names in `received` of values that never change, so that a device receives them once instead of every round.
+      private: The TFF types, by name, of what the server keeps and does not broadcast (the state of its optimizer).
+      by_row: Values of which a client needs only one row, with the client's field that names the row. `receive` uses
+        this field for nothing else, so that a part of the cohort can be sent only the rows that it needs.
+      handed_out: Uploads whose results are handed out beside the next state, if there is a step (without a step all
+        are). They are not silenced: such an upload itself decides how a client counts whose training is not finite.
     """
 
     values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
@@ -76,14 +76,14 @@ class Server:
 
 
 class Round:
-    """A composed round; its forms are built when they are first needed, and once.
+    """A composed round; each of its forms is built once, when it is first needed.
 
     Attributes:
       work: The client's half.
       uploads: The aggregation factory of each upload, by name.
       server: The server's half.
       weighting: `(report) -> float32`, a client's weight in weighted aggregations.
-      reports: Whether the server gets the clients' reports.
+      reports: Whether the server receives the clients' reports.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class Round:
 
     @functools.cached_property
     def simulated(self) -> tff.Computation:
-        """The round whose clients may bring test examples, and hand out what they keep.
+        """The round as simulations run it, whose clients may bring test examples and hand out what they keep.
 
-        Their examples come as stacked tensors: a sequence costs the runtime some 20 ms of a core for each client.
+        Their examples come as stacked tensors, since a sequence costs the runtime some 20 ms of a core for each client.
         """
         return self._build_next(self.simulated_update, kept=True, aggregations=self.simulated_aggregations)
 
     @functools.cached_property
     def simulated_of_nobody(self) -> tff.Computation:
-        """The same of a round without clients, of which TFF cannot hand out what they keep."""
+        """The same for a round without clients, where TFF cannot hand out what clients keep."""
         if not self.work.keeps:
             return self.simulated
         return self._build_next(self.simulated_update, kept=False, aggregations=self.simulated_aggregations)
@@ -117,19 +117,19 @@ class Round:
         """The `next` of each aggregation process as a simulation runs it, by upload name.
 
         Raises:
-          UserError: If an upload travels in the open beside secure sums.
+          UserError: If an upload is sent in the open beside secure sums.
         """
         found = {name: simulated(process.next) for name, process in self.aggregators.items()}
         check_hidden(self.uploads, [name for name in found if found[name] is not self.aggregators[name].next])
         return found
 
     def has_secure_sums(self, name: str) -> bool:
-        """Whether an upload goes into secure sums; one that is collected goes into none."""
+        """Whether an upload goes into secure sums; a collected upload does not."""
         return name in self.aggregators and self.simulated_aggregations[name] is not self.aggregators[name].next
 
     @functools.cached_property
     def members_needed(self) -> int:
-        """How many members a cluster must have in the round for all uploads to count, see `FactoryTraits`."""
+        """The number of members that a cluster needs in the round for all uploads to count, see `FactoryTraits`."""
         needed = [1]
         for name in self.aggregators:
             said = traits(self.uploads[name]).members_needed
@@ -138,19 +138,18 @@ class Round:
 
     @functools.cached_property
     def simulated_update(self) -> tff.Computation:
-        """The client's part as `client_update`, of examples as stacked tensors and with test examples."""
+        """The client's part like `client_update`, but with test examples, and with examples as stacked tensors."""
         return self._client_update(simulated=True)
 
     @functools.cached_property
     def deployed(self) -> tff.Computation:
-        """The round as devices run it: without local test, and what a client keeps stays there."""
+        """The round as devices run it: without local test, and with what a client keeps staying on the device."""
         return self._build_next(self.client_update, kept=False)
 
     @functools.cached_property
     def as_promised(self) -> "Round":
-        """The round as it is deployed: with nothing in its aggregations that only simulations have
-        (`FactoryTraits.deployed`), and without the clients' reports if uploads are hidden, since reports would reveal
-        them.
+        """The round as it is deployed: its aggregations have nothing that only simulations have
+        (`FactoryTraits.deployed`), and if uploads are hidden there are no clients' reports, which would reveal them.
         """
         uploads = {name: traits(factory).deployed() for name, factory in self.uploads.items()}
         hidden = any(
@@ -166,7 +165,7 @@ class Round:
 
     @functools.cached_property
     def deployed_with_kept(self) -> tff.Computation | None:
-        """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
+        """The deployed round with what clients keep as a value at CLIENTS; None where they keep nothing."""
         return self._build_next(self.client_update, kept=True) if self.work.keeps else None
 
     def process(self, initial: Mapping) -> tff.templates.IterativeProcess:
@@ -178,8 +177,7 @@ class Round:
 
         Args:
           initial: The server's first values, broadcast and private, by name.
-          aggregators: First states of aggregation processes by upload name, where they are not those of the processes
-            themselves.
+          aggregators: First states of aggregation processes, by upload name, that differ from the processes' own.
         """
         types = {**self.server.values, **self.server.private}
         self.client_update  # what is deployed begins here, and needs no simulation's form (see `_result_type`)
@@ -201,7 +199,7 @@ class Round:
 
     @functools.cached_property
     def aggregators(self) -> Mapping[str, tff.templates.AggregationProcess]:
-        """The aggregation process of each upload that is not just collected, by name."""
+        """The aggregation process of each upload that is not only collected, by name."""
         result = self._result_type
         made = {}
         for name, factory in self.uploads.items():
@@ -224,7 +222,7 @@ class Round:
 
     @functools.cached_property
     def transfer(self) -> Transfer:
-        """What a client receives and sends in the round; nothing where it uploads nothing: then it works for itself."""
+        """What a client receives and sends in the round; nothing if it uploads nothing and works for itself."""
         if not self.uploads:
             return Transfer()
         result = self._result_type
@@ -464,14 +462,13 @@ def compose(
       server: What the server broadcasts and how it steps.
       weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not
         finite always has weight 0.
-      reports: Whether every client's report comes to the server under its ID, as simulations need it. Without, the
-        server learns of the clients what the aggregators of the uploads let through, and nothing else; such a round
-        collects no rows either, and is not for `run_round`.
+      reports: Whether the server receives every client's report under its ID, as simulations need. If not, the server
+        only learns what the aggregators of the uploads let through; such a round collects no rows either, and cannot be
+        used with `run_round`.
 
     Raises:
       ValueError: If rows are to be collected without reports.
-      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the
-        open beside them.
+      UserError: If secure sums or noise hide some uploads from the server, and others would be sent in the open.
     """
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")

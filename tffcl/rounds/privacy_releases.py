@@ -21,17 +21,16 @@ class Release:
     """One release of what clients computed.
 
     Attributes:
-      what: Of what, for messages, e.g. "the upload update".
-      noise_multiplier: z of the Gaussian mechanism that it is, a client being added or removed; 0 where nothing is
-        hidden.
-      clients: How many take part.
-      population: Out of how many.
+      what: What is released, for messages, e.g. "the upload update".
+      noise_multiplier: z of its Gaussian mechanism, where a client is added or removed; 0 where nothing is hidden.
+      clients: How many clients take part.
+      population: How many clients there are in all.
       rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
-      once: That each client tells this once in a run, as a signature: releases of it are then of different clients
-        each, and cost together what a single one of everybody does.
-      hidden: Whether secure sums show the server no single client's part of it, with noise or without.
-      repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
-      cure: What gives it noise, for messages; default: what does of a signature, or of a round.
+      once: Whether each client releases this once in a run, such as a signature. Releases of it are then of different
+        clients each, and cost together as much as a single release of all clients.
+      hidden: Whether secure sums hide each single client's part of it from the server, with noise or without.
+      repeats: Whether its noise follows from a seed, in simulations; the same state then gives the same release again.
+      cure: What would give it noise, for messages; default: the cure for a signature, or for a round.
     """
 
     what: str
@@ -71,7 +70,7 @@ def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
 
 
 def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, **fields) -> Release:
-    """Returns the release of what every client of a population tells; fields as in `Release`."""
+    """Returns the release of something that every client of a population sends; fields as in `Release`."""
     clients = len(population.client_ids)
     return Release(what, noise_multiplier, clients, clients, **fields)
 

@@ -21,31 +21,31 @@ def models_type(size: int, rows: int | None = None) -> tff.TensorType:
 
 
 def row_of(values, number) -> tf.Tensor:
-    """A row of values; TensorFlow refuses one that is not there, also -1, which a slice would take for the last."""
+    """A row of values; TensorFlow refuses a row that does not exist, also -1, which a slice would take as the last."""
     return tf.gather(values, number)
 
 
 def own_row(values, client) -> collections.OrderedDict:
-    """A client receives the model of its key."""
+    """Returns what a client receives: the model of its key."""
     return collections.OrderedDict(model=row_of(values["models"], client["key"]))
 
 
 def all_values(values, client) -> collections.OrderedDict:
-    """A client receives all that the server broadcasts."""
+    """Returns what a client receives: everything that the server broadcasts."""
     del client
     return tf.nest.map_structure(tf.identity, values)
 
 
 def move_rows(state, results, measurements):
-    """Every model moves by the mean update of its clients; one that nobody trained stays (PACFL Alg. 1 line 24)."""
+    """Moves every model by the mean update of its clients; a model without clients stays (PACFL Alg. 1 line 24)."""
     del measurements
     return {**state, "models": state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])}
 
 
 @dataclasses.dataclass(frozen=True)
 class Replacing:
-    """A server step that makes the result of an upload the next models, as it is. It computes nothing: outside of a
-    federated computation it takes NumPy arrays too, and copies none of them.
+    """A server step that takes the result of an upload as the next models, unchanged. It computes nothing, so outside
+    of a federated computation it also takes NumPy arrays, and copies none of them.
 
     Attributes:
       upload: The upload's name.
@@ -71,9 +71,8 @@ def keyed_server(
       size: P.
       rows: K; None where it may change between rounds.
       optimizer: Steps each model against its mean update, as in `tff.learning`; default adds the update. Its state is
-        the private value `optimizer`, rows by model. The model of a cluster that nobody of a round belongs to does not
-        step.
-      on_trained: `FlatModel.on_trained`: the mean update is added to statistics, which the optimizer does not step.
+        the private value `optimizer`, rows by model. The model of a cluster without clients in a round does not step.
+      on_trained: `FlatModel.on_trained`; the mean update is added to statistics, which the optimizer does not step.
     """
     values = {"models": models_type(size, rows)}
     if optimizer is None:

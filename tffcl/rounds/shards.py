@@ -1,9 +1,9 @@
-"""Many small clients in one: a shard is some clients of a round that the runtime takes for a single one.
+"""Many small clients in one: a shard is a group of clients of a round that the runtime sees as a single client.
 
 The runtime spends about a millisecond on every client, whatever it computes. The graph of a shard goes through its
-clients, so that this is paid once a shard: each of them computes what it always does, its uploads are added to the
-shard's sums by the aggregations' own `accumulate`, and what is told of each client comes back in rows. It is made from
-types, for the round of any method. Nothing that is exported knows of shards.
+clients, so that this is paid once for each shard. Each client computes what it always does, its uploads are added to
+the shard's sums by the aggregations' own `accumulate`, and what is reported of each client is returned in rows. Shards
+are made from types, for the round of any method. Exports have no shards.
 
 The numbers are those of clients apart, up to rounding: sums are taken client by client within a shard, largest first,
 then shard by shard; and a kernel may add up a client's rows in another order where they begin within a tensor.

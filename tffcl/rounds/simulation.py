@@ -23,17 +23,17 @@ from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundResult:
-    """What a round gave; rows of clients are in the order of the cohort.
+    """The results of a round; rows of clients are in the order of the cohort.
 
     Attributes:
       values: The server's next values by name, broadcast and private ones.
       aggregators: The aggregation processes' next states, by upload name.
       reports: The clients' reports, a structure of arrays `[m, ...]`.
-      collected: The rows of uploads that are just collected, by name.
-      results: The aggregators' results by name, where the server step is the coordinator's.
+      collected: The rows of uploads that are only collected, by name.
+      results: The aggregators' results by name, where the coordinator takes the server step.
       measurements: The aggregators' measurements by name.
       kept: What clients keep after the round; None where they keep nothing.
-      optimizers: What they keep of their optimizers; None where they keep nothing of them.
+      optimizers: The optimizer states that clients keep; None where they keep none.
       traffic: All bytes of the round.
     """
 
@@ -51,8 +51,8 @@ class RoundResult:
         """Makes the round's metrics.
 
         Args:
-          cohort: Who took part.
-          clusters: `int [m]`, whose model each client trained.
+          cohort: The clients that took part.
+          clusters: `int [m]`, the cluster whose model each client trained.
           **more: Further fields of `RoundMetrics`.
         """
         reports = self.reports
@@ -79,13 +79,13 @@ def run_round(
     `rounds.blocks`).
 
     Args:
-      cohort: Who takes part.
+      cohort: The clients that take part.
       values: The server's values by name, broadcast and private ones.
       aggregators: States of the aggregation processes.
       kept: What clients have kept, where the client work keeps something.
-      brought: What each client of the cohort brings of it; default what it has kept.
-      optimizers: What clients have kept of their optimizers; None where nobody has yet.
-      **fields: The client work's fields: name to a value for each client, in the cohort's order.
+      brought: What each client of the cohort brings to the round; default what it has kept.
+      optimizers: The optimizer states that clients have kept; None where no client has one yet.
+      **fields: The client work's fields: by name a value for each client, in the cohort's order.
 
     Raises:
       UserError: If a client's trained model is not finite, or what the server's optimizer makes of them, a privacy

@@ -1,8 +1,8 @@
-"""A composed round whose only aggregation is a sum, for deployments that know no other.
+"""A composed round whose only aggregation is a sum, for deployments without any other aggregation.
 
-TFF's DistributeAggregateForm, and with it secure aggregation, takes `tff.federated_sum`; TFF 0.87 can't make one of a
-`tff.federated_aggregate`. So every client uploads one row a cluster, zero but for its own, or weighted where it takes
-part in several.
+TFF's DistributeAggregateForm, and with it secure aggregation, takes `tff.federated_sum`; TFF 0.87 cannot make such a
+form from a `tff.federated_aggregate`. So every client uploads one row for each cluster, zero except for its own, or
+weighted where it takes part in several.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""What clients receive and send, from TFF type signatures; and what a round tells of its clients."""
+"""What clients receive and send, from TFF type signatures; and the metrics of a round's clients."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ def type_bytes(transferred: tff.Type | None, rows: int | None = None) -> int:
 
     Args:
       transferred: The type; None is nothing.
-      rows: What an unknown leading dimension stands for: the number of models, which may change between rounds.
+      rows: The size of an unknown leading dimension: the number of models, which may change between rounds.
 
     Raises:
       ValueError: If another dimension is unknown, or the leading one and `rows` is None.
@@ -73,30 +73,30 @@ class Traffic:
 
     @classmethod
     def of(cls, *transfers: Transfer) -> "Traffic":
-        """Returns what one client exchanges in all of the transfers together."""
+        """Returns the traffic of one client over all the transfers."""
         return cls(sum(each.down_bytes() for each in transfers), sum(each.up_bytes() for each in transfers))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundMetrics:
-    """What a round tells of each client of its cohort; row i of every array is `client_ids[i]`.
+    """The metrics of a round, for each client of its cohort; row i of every array is `client_ids[i]`.
 
     Attributes:
       client_ids: `int32 [m]`.
-      clusters: `int32 [m]`, whose model the client trained.
-      examples: `int32 [m]`, training examples.
+      clusters: `int32 [m]`, the cluster whose model the client trained.
+      examples: `int32 [m]`, the number of training examples.
       losses: `float32 [m]`, mean training loss over the client's last epoch.
       test_correct: `int32 [m]`, labels of test examples that the client's own model got right after its training.
-      test_examples: `int32 [m]`, labels tried, one an example or a sequence, without padding; 0 where there was no
-        local test.
-      test_outputs: `object [m]`, what the own models gave for the test examples, each a serialized tensor
+      test_examples: `int32 [m]`, labels tried, one for an example or several for a sequence, without padding; 0 where
+        there was no local test.
+      test_outputs: `object [m]`, the outputs of the own models on the test examples, each a serialized tensor
         `float32 [n, ...]`; None where no metric needs them.
       traffic: All bytes of this round.
-      signatures: Part of them: what clients exchanged in this round before they trained.
+      signatures: The part of these bytes that clients exchanged before they trained.
       relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else
         None.
-      scalars: What else the method tells of the round, numbers by name; the same names in every round.
-      changed: `bool [m]`, who told that its data have changed; None for methods that do not ask.
+      scalars: Further numbers of the method, by name; the same names in every round.
+      changed: `bool [m]`, the clients that reported a change of their data; None for methods that do not ask.
     """
 
     client_ids: np.ndarray
@@ -114,10 +114,10 @@ class RoundMetrics:
 
     @classmethod
     def of_nobody(cls) -> "RoundMetrics":
-        """Returns what a round tells in which no client is asked for anything."""
+        """Returns the metrics of a round in which no client is asked for anything."""
         nothing = np.zeros(0, np.int32)
         return cls(nothing, nothing, nothing, np.zeros(0, np.float32), nothing, nothing)
 
     def with_signatures(self, exchanged: Traffic) -> "RoundMetrics":
-        """Adds what clients exchanged before they trained."""
+        """Adds the traffic of clients before they trained."""
         return dataclasses.replace(self, traffic=self.traffic + exchanged, signatures=self.signatures + exchanged)
