@@ -1,7 +1,7 @@
 """Groupings without a tree: k-means, k-FED, a Gaussian mixture, spectral clustering, by density, k-means on models.
 
-A `Grouping` takes how far clients are apart or a vector of each, and places newcomers in the clusters that there
-are. Groups by density, of which no number is given, are FLUX's: DBSCAN at a distance that is found in the data.
+A `Grouping` takes the distances of clients or a vector of each client, and places newcomers in the existing clusters.
+Groups by density, which need no number of clusters, are FLUX's: DBSCAN at a distance that is found in the data.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from tffcl.errors import UserError
 def single_thread() -> contextlib.AbstractContextManager:
     """Returns a context in which OpenMP's loops, those of scikit-learn, run in one thread.
 
-    They share their work among as many threads as there are cores, and these wait for each other in busy loops: where
-    the cores have other work (a TFF worker, another run), 40 clients are laid out 25 times slower than in one thread,
-    and 10,000 are grouped 10 times slower. What threads sum up also differs in its last bits with their number, and so
-    a run would with the machine's cores.
+    These loops use a thread for each core, and threads wait for each other in busy loops. If the cores have other work
+    (a TFF worker, another run), 40 clients are laid out 25 times slower than in one thread, and 10,000 are grouped 10
+    times slower. Sums also differ in their last bits with the number of threads, so that a run would depend on the
+    machine's number of cores.
     """
     # Looked for each time, which takes milliseconds: a package that is imported later brings loops of its own.
     return threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
@@ -40,12 +40,12 @@ def scaled(
     """Lays descriptors out as vectors, each block divided by its span over all clients and entries (the authors'
     min-max scaling).
 
-    Where a block begins is left as it is: it moves no distance.
+    The minimum of a block is not subtracted, since it does not change distances.
 
     Args:
       descriptors: Arrays `[N, ..., d]` by name; the last axis is the entries of a block, those before it number the
         blocks.
-      spans: What an earlier call returned, for newcomers; None: those of these clients.
+      spans: The spans that an earlier call returned, for newcomers; None: those of these clients.
 
     Returns:
       `(float64 [N, entries of all blocks], {name: span of each block, float64 [...]})`.
@@ -63,13 +63,13 @@ ONE_DISTANCE = "two clients have one distance, which shows neither a bend nor a 
 def knee_distance(apart: np.ndarray) -> float:
     """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards.
 
-    Kneedle (Satopää et al. 2011, section III) for a convex curve that rises, with sensitivity 1: of the curve, scaled
-    to the unit square and turned about its middle, less the diagonal, the first local maximum after which that falls by
-    more than a mean step before it rises again. A curve without a knee gives its largest distance, which leaves nobody
-    alone.
+    This is Kneedle (Satopää et al. 2011, section III) for a convex rising curve, with sensitivity 1: the curve is
+    scaled to the unit square and turned about its middle, and the diagonal is subtracted; the knee is the first local
+    maximum after which the difference falls by more than a mean step before it rises again. A curve without a knee
+    gives its largest distance, which leaves no client alone.
 
     Args:
-      apart: `float [N, N]`, zero on the diagonal; of a single client it is 0.
+      apart: `float [N, N]`, distances, zero on the diagonal; a single client has the distance 0.
     """
     if len(apart) < 2:
         return 0.0
@@ -93,22 +93,22 @@ def knee_distance(apart: np.ndarray) -> float:
 
 
 def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Returns for each of the points `[M, d]` the group, of `labels [N]` of `known [N, d]`, whose mean is nearest,
-    `int32 [M]`."""
+    """Returns for each of the points `[M, d]` the group with the nearest mean, `int32 [M]`; `labels [N]` are the groups
+    of `known [N, d]`."""
     groups = np.unique(labels)
     centres = np.stack([known[labels == group].mean(axis=0) for group in groups])
     return groups[distance.cdist(points, centres).argmin(axis=1)].astype(np.int32)
 
 
 def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float = 1.0) -> tuple[np.ndarray, float]:
-    """Groups points whose neighbours are near; one that is near to nobody is a group of its own.
+    """Groups points whose neighbours are near; a point without near points is a group of its own.
 
-    DBSCAN with two points to a neighbourhood: the connected parts of "nearer than eps", as single linkage cut at eps.
+    DBSCAN with two points in a neighbourhood: the connected parts of "nearer than eps", like single linkage cut at eps.
 
     Args:
       points: `float [N, d]`.
       neighbourhood: A name in `NEIGHBOURHOODS`: how eps is found.
-      scale: What that distance is multiplied by for eps.
+      scale: Multiplies the distance that is found, to give eps.
 
     Returns:
       `(labels int32 [N], eps)`.
@@ -136,12 +136,12 @@ class Grouping:
     """A way to group clients into a number of clusters.
 
     Attributes:
-      group: `(proximity [N, N], points [N, ...], num_clusters, seed) -> int [N]`, clusters of any numbers from 0 on;
-        fewer than asked for where fewer clients differ.
+      group: `(proximity [N, N], points [N, ...], num_clusters, seed) -> int [N]`, clusters with any numbers from 0 on;
+        fewer than asked for if fewer clients differ.
       place: `(proximity [M + B, M + B], points [M + B, ...], labels [M]) -> int [B]`, the clusters that newcomers join,
-        in the numbers of `labels`, which count the clusters by their first members; old clients first.
-      of_points: Whether it takes points, and not the proximity alone: a vector of each client, in which Euclidean
-        distances mean something.
+        by the numbers of `labels`, which count the clusters by their first members; old clients come first.
+      of_points: Whether it takes points besides the proximity: a vector of each client, for which Euclidean distances
+        are meaningful.
     """
 
     group: Callable[[np.ndarray, np.ndarray | None, int, int], np.ndarray]
@@ -178,11 +178,11 @@ def kfed(centres: np.ndarray, num_clusters: int) -> np.ndarray:
     """Groups clients by k-means on the centres of all of them (k-FED, Dennis, Li and Smith, ICML 2021, Alg. 2).
 
     Lloyd's method starts at the centres of the first client and, one after another, at the centre that is farthest from
-    those it has already. From the paper is how centres are grouped; that a client is where most of its centres are, and
-    among equals where the nearest is, is ours.
+    those it has already. The grouping of centres is from the paper. That a client joins the cluster of most of its
+    centres, and among equals that of the nearest, is ours.
 
     Args:
-      centres: Numbers `[N, k, d]`, NaN for a centre that is not there.
+      centres: Numbers `[N, k, d]`, NaN for a missing centre.
       num_clusters: K; fewer clusters where fewer centres differ, or no client has most of its centres in one.
 
     Returns:
@@ -217,8 +217,8 @@ def _gaussian_mixture(proximity: np.ndarray, points: np.ndarray, num_clusters: i
 def spectral(proximity: np.ndarray, points: np.ndarray | None, num_clusters: int, seed: int) -> np.ndarray:
     """Groups clients by the graph of their similarities, see `Grouping`.
 
-    The similarity of two clients at distance d is exp(-(d / s)² / 2), s the median distance of two clients that are not
-    at 0 from each other; the graph is cut as by Ng, Jordan and Weiss (2001).
+    The similarity of two clients at distance d is exp(-(d / s)² / 2), where s is the median of the distances above 0;
+    the graph is cut as by Ng, Jordan and Weiss (2001).
     """
     del points
     apart = distance.squareform(proximity, checks=False)
@@ -232,7 +232,7 @@ def spectral(proximity: np.ndarray, points: np.ndarray | None, num_clusters: int
 
 
 def place_at_centres(proximity: np.ndarray, points: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Places newcomers in the cluster whose mean point is nearest, or is so to most of their centres; see
+    """Places newcomers in the cluster whose mean point is nearest, or nearest to most of their centres; see
     `Grouping.place`."""
     del proximity
     known, arrived = points[: len(labels)], points[len(labels) :]
@@ -244,7 +244,7 @@ def place_at_centres(proximity: np.ndarray, points: np.ndarray, labels: np.ndarr
 
 
 def place_by_proximity(proximity: np.ndarray, points: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    """Places newcomers in the cluster to whose members they are nearest in the mean, see `Grouping.place`."""
+    """Places newcomers in the cluster with the least mean distance to its members, see `Grouping.place`."""
     del points
     return newcomers.distances_to_clusters(proximity, labels, linkage="average").argmin(axis=1)
 
@@ -265,7 +265,7 @@ class Mixture:
 
     Attributes:
       labels: `int32 [N]`, the component that each point most likely comes from.
-      probabilities: `float64 [N, K]`, rows sum to one: how likely it comes from each.
+      probabilities: `float64 [N, K]`, the probability that each point comes from each component; rows sum to one.
       variances: `float64 [K]`, of each component in each direction in which the points differ.
     """
 
@@ -277,12 +277,12 @@ class Mixture:
 def fit_mixture(points: np.ndarray, num_components: int, seed: int = 0) -> Mixture:
     """Fits a mixture of spherical Gaussians by expectation maximisation.
 
-    A component has one variance for all directions, as noise that makes vectors private has, and as few vectors of many
-    entries leave no other choice.
+    A component has one variance for all directions, as the noise that makes vectors private has, and because few
+    vectors of many entries allow no more.
 
     Args:
       points: Numbers `[N, d]`.
-      num_components: K; where fewer points differ there are as many components as these.
+      num_components: K; if fewer points differ, as many components as points that differ.
       seed: Seed of the starts.
     """
     number = min(num_components, len(np.unique(points, axis=0)))
@@ -301,14 +301,14 @@ def fit_mixture(points: np.ndarray, num_components: int, seed: int = 0) -> Mixtu
 
 
 def largest_overlap(points: np.ndarray, mixture: Mixture) -> float:
-    """Returns by how much the two components overlap that overlap most, from 0 for none to 1.
+    """Returns the largest overlap of two components, from 0 for none to 1.
 
-    It is 2 Q(d / (2 σ)) of two components whose means are d apart, σ the larger standard deviation and Q the tail of
-    the standard normal distribution (the MPO of R-DPCFL, Malekmohammadi et al., TMLR 2025).
+    The overlap is 2 Q(d / (2 σ)) for two components whose means are d apart, where σ is the larger standard deviation
+    and Q the tail of the standard normal distribution (the MPO of R-DPCFL, Malekmohammadi et al., TMLR 2025).
 
     Args:
       points: Numbers `[N, d]`, those that the mixture was fitted to.
-      mixture: From `fit_mixture`; one of a single component overlaps nothing.
+      mixture: From `fit_mixture`; a single component has no overlap.
     """
     shares = mixture.probabilities / np.maximum(mixture.probabilities.sum(axis=0), np.finfo(float).tiny)
     apart = distance.pdist(shares.T @ points)
@@ -324,7 +324,7 @@ _FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code
 
 
 def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
-    """Clusters the models of the first round, for which there are no centres yet, by k-means with several starts.
+    """Clusters the models of the first round, when there are no centres yet, by k-means with several starts.
 
     Args:
       trained: `float32 [m, P]`.
@@ -342,10 +342,10 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
 
 
 def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """The E-step: which centre each model is nearest to.
+    """The E-step: returns the nearest centre of each model.
 
-    Not k-means of a library: that gives a centre which nobody is near to the farthest model, and so a group of which
-    nobody takes part in a round would lose its own.
+    A library's k-means would move a centre without models to the farthest model, so that a group without clients in a
+    round would lose its centre.
 
     Args:
       trained: `float32 [m, P]`.
@@ -377,7 +377,7 @@ def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, 
     """The M-step: means of the models by cluster, weighted by examples; a centre without models stays.
 
     Args:
-      centres: `float32 [K, P]`, before.
+      centres: `float32 [K, P]`, the old centres.
       trained: `float32 [m, P]`.
       found: `int32 [m]`, the cluster of each model.
       examples: `int32 [m]`, training examples.
@@ -399,13 +399,13 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     """Clusters clients by k-means on their vectors of losses and gives each cluster the model that suits it.
 
     Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian
-    method). Where fewer vectors differ than there are models, as of fewer clients, some models have no cluster. A loss
-    that is not finite counts as twice the largest that is, and 2 at least: it is the worst, and no distance is
-    infinite.
+    method). If fewer vectors differ than there are models, as with few clients, some models have no cluster. A loss
+    that is not finite counts as twice the largest finite one, and as at least 2, so that it is the worst and no
+    distance is infinite.
 
     Args:
       losses: `float [m, K]`; row i has client i's mean losses under the K models.
-      square_root: Whether the roots of the losses are clustered and matched.
+      square_root: Whether to cluster and match the square roots of the losses.
       seed: Seed of k-means' starts.
 
     Returns:

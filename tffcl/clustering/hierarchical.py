@@ -68,8 +68,9 @@ class Suggestion:
 
     Attributes:
       threshold: Merges up to this height are made (unit of the proximity).
-      num_clusters: How many clusters that gives.
-      ratio: First unmade merge height by last made one, both floored; 1 if there was nothing to compare.
+      num_clusters: The number of clusters that this gives.
+      ratio: Height of the first merge not made divided by that of the last one made, both floored; 1 if there was
+        nothing to compare.
       reason: One sentence for people.
     """
 
@@ -80,12 +81,12 @@ class Suggestion:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the gap stands out, or there is none: then the threshold is advice, and else a place to look at."""
+        """Whether the gap stands out, or there is none. Then the threshold is advice, else only a place to look."""
         return self.ratio >= _CLEAR_RATIO or self.num_clusters == 1
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The reason, where it shows no groups or none that are clear; else nothing."""
+        """The reason, if it shows no groups or no clear ones; else nothing."""
         return () if self.is_clear and self.num_clusters > 1 else (self.reason,)
 
 
@@ -122,7 +123,7 @@ def check_threshold(threshold: float) -> float:
     """Returns the threshold as a float; infinity merges everything.
 
     Raises:
-      UserError: If it is negative, NaN or no number.
+      UserError: If it is negative, NaN or not a number.
     """
     try:
         value = float(threshold)
@@ -138,11 +139,11 @@ def build_dendrogram(proximity: np.ndarray, linkage: str = "average") -> Dendrog
 
     Args:
       proximity: Numbers [N, N], N >= 1: dissimilarities in any unit; see `check_proximity`.
-      linkage: One of `WITH_WARD`: what the distance between two clusters is. "ward" takes the dissimilarities for
-        Euclidean distances (the formula of Lance and Williams). The merge heights of all never decrease.
+      linkage: One of `WITH_WARD`, which defines the distance between two clusters. "ward" takes the dissimilarities as
+        Euclidean distances (the formula of Lance and Williams). With every linkage the merge heights never decrease.
 
     Raises:
-      UserError: For an unknown linkage or a matrix that is no proximity of at least one client.
+      UserError: For an unknown linkage, or a matrix that is not a proximity of at least one client.
     """
     check_linkage(linkage)
     matrix = check_proximity(proximity)
@@ -164,8 +165,8 @@ def build_ward_dendrogram(rows: np.ndarray) -> Dendrogram:
       rows: Bools or numbers [N, d], N >= 1: a point per leaf.
 
     Returns:
-      A dendrogram with the linkage "ward". A merge of two leaves has the height of their Euclidean distance,
-      one of clusters a and b sqrt(2 |a| |b| / (|a| + |b|)) times the distance of their means. The heights
+      A dendrogram with the linkage "ward". The height of a merge of two leaves is their Euclidean distance; that
+      of clusters a and b is sqrt(2 |a| |b| / (|a| + |b|)) times the distance of their means. The heights
       never decrease, and equal rows merge first, at exactly 0.
 
     Raises:
@@ -245,11 +246,11 @@ def threshold_for(dendrogram: Dendrogram, num_clusters: int) -> float:
 def suggest_threshold(dendrogram: Dendrogram, unit: str = "") -> Suggestion:
     """Suggests the cut at the largest relative gap between consecutive merge heights.
 
-    Where clusters are real, merging inside them is cheap and the first merge across is dear, so the height
-    jumps. Compared are the ratios of each height to the one before, with heights below a tenth of the
-    highest counted as that tenth, and with at least a third of the clients merged away: the ratios of tiny
+    If clusters are real, merges inside them are low and the first merge across them is high, so the height
+    jumps. The rule compares the ratios of each height to the one before, where heights below a tenth of the
+    highest count as that tenth, and at least a third of the clients are merged away, because the ratios of tiny
     heights, and of the extremes at the bottom of a tree, are noise. Among equal ratios, the fewest clusters
-    win. One cluster cannot win by a gap (nothing comes after the last merge); it is suggested only where
+    win. One cluster cannot win by a gap (nothing comes after the last merge); it is suggested only if
     nothing can be compared: for up to two clients, or if no height exceeds the one before it. A weak gap is
     still returned, and the reason says so. This is a heuristic of this package, not of a paper.
 
@@ -364,9 +365,9 @@ def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, nu
     Args:
       proximity: `[N, N]`.
       linkage: A name in `LINKAGES`.
-      threshold: Merges up to it are made; `GAP`: up to where the tree has its largest relative gap.
-      num_clusters: The number of clusters instead; fewer where fewer clients differ: those at 0 from each other are
-        one.
+      threshold: Clusters up to this distance are merged; `GAP`: up to where the tree has its largest relative gap.
+      num_clusters: The number of clusters, instead of a threshold; fewer if fewer clients differ, since clients at
+        distance 0 are in one cluster.
 
     Returns:
       `(labels int32 [N], dendrogram, threshold)`; the threshold is one that gives these labels, for newcomers.
@@ -399,12 +400,13 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
 
     Args:
       updates: `float32 [m, P]`, m from 2.
-      linkage: "single" makes the largest cosine across the halves as small as it can be: single linkage cut at two is
-        that min-max bipartition. "complete" is what the authors' notebook does.
-      gate: γ; split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves. None: always.
+      linkage: "single" makes the largest cosine across the halves as small as possible, since single linkage cut at two
+        is that min-max bipartition. "complete" is what the authors' notebook does.
+      gate: γ. Split only if sqrt((1 - α) / 2) is above it, where α is the largest cosine across the halves. None:
+        always split.
 
     Returns:
-      `bool [m]`, who is in the second half; None where the gate is closed.
+      `bool [m]`, the clients in the second half; None where the gate is closed.
     """
     apart = cosine_distances(updates)
     second = cut(build_dendrogram(apart, linkage), num_clusters=2) == 1
@@ -414,7 +416,7 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
 
 
 def nearer_second(updates: np.ndarray, halves: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Returns `bool [n]`: which of the updates `[n, P]` are most like one of the second half's, of halves `[m1, P]` and
-    `[m2, P]`."""
+    """Returns `bool [n]`, which of the updates `[n, P]` are more like an update of the second half than of the first;
+    the halves are `[m1, P]` and `[m2, P]`."""
     first, second = (cosine_distances(updates, half).min(axis=1) for half in halves)
     return second < first

@@ -1,4 +1,4 @@
-"""Layouts of clients in the plane: those that are near in a distance matrix are near each other."""
+"""Layouts of clients in the plane, in which clients that are near in a distance matrix are near each other."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ _SAME = 1e-6  # how far apart unit vectors of one direction may be by rounding
 def project(distances: np.ndarray, *, seed: int) -> np.ndarray:
     """Lays clients out by UMAP (McInnes et al. 2018, arXiv:1802.03426).
 
-    Only who is near whom has a meaning in the result, not the axes nor the distances between far groups.
+    In the result only nearness has a meaning; the axes and the distances between far groups have none.
 
     Args:
       distances: Numbers [N, N], e.g. principal angles.
@@ -49,8 +49,8 @@ def project_directions(vectors: np.ndarray, *, seed: int) -> np.ndarray:
     """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each
     other.
 
-    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components
-    first. Where all directions are one there is nothing to lay out: all clients are at one point.
+    This is how StoCFL's Fig. 6 shows representations. The rows are first scaled to length 1 and reduced to 50 principal
+    components. If all directions are the same, all clients are at one point.
 
     Args:
       vectors: Numbers [N, d].

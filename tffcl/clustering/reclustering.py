@@ -12,9 +12,9 @@ class Triggers:
     """When clusters are formed anew.
 
     Attributes:
-      flags: λ: when more clients than this have raised their flag (line 23); None: flags are not asked for.
+      flags: λ: when more clients than this have raised their flag (line 23); None: clients raise no flags.
       period: τ: in every round that is a multiple of it, or the next one in which someone takes part; None: never.
-      share: When this share of all clients or more have raised their flag; None: flags are not asked for.
+      share: When at least this share of all clients have raised their flag; None: clients raise no flags.
     """
 
     flags: int | None = None
@@ -25,13 +25,13 @@ class Triggers:
         return any(each is not None for each in (self.flags, self.period, self.share))
 
     def due(self, standing: int, round_number: int, formed_in: int, clients: int = 0) -> bool:
-        """Says whether clusters are formed anew after a round in which so many flags stand.
+        """Returns whether clusters are formed anew after a round, by the number of flags that are raised.
 
         Args:
-          standing: How many.
+          standing: The number of raised flags.
           round_number: The round.
           formed_in: See `ChangeFlags`.
-          clients: How many there are.
+          clients: The number of clients.
         """
         enough = self.flags is not None and standing > self.flags
         enough |= self.share is not None and standing > 0 and standing >= self.share * clients
@@ -40,14 +40,14 @@ class Triggers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChangeFlags:
-    """Who has told that its data have changed, and who has moved, `int32 [N]` each; and since when clusters are as they
-    are.
+    """Which clients reported a change of their data, and which moved, `int32 [N]` each; and when clusters were last
+    formed.
 
     Attributes:
-      raised: Δ, the flags that stand: 1 or 0.
+      raised: Δ, the flags that are raised: 1 or 0.
       flagged_in: The round in which the flag was last raised; 0: never.
       moved_in: The round in which the client last changed its cluster; 0: never.
-      signed_version: Of which version of its data the client's signature is.
+      signed_version: The version of its data that the client's signature describes.
       formed_in: `int32 []`, the round in which clusters were last formed; 0: before the first.
     """
 
@@ -59,15 +59,15 @@ class ChangeFlags:
 
     @classmethod
     def none(cls, versions: np.ndarray, formed_in: int = 0) -> "ChangeFlags":
-        """When clusters have just been formed of clients whose data are of these versions, `int32 [N]`."""
+        """The flags after clusters have just been formed from clients with these versions of data, `int32 [N]`."""
         nothing = np.zeros(len(versions), np.int32)
         return cls(nothing, nothing, nothing, versions, np.int32(formed_in))
 
     def with_arrivals(self, versions: np.ndarray, order: np.ndarray, raised: int = 1) -> "ChangeFlags":
-        """When newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4).
+        """The flags after newcomers joined: "the state of being a newcomer" is a flag of change too (section III-B4).
 
         Args:
-          versions: `int32 [B]`, of the newcomers' data.
+          versions: `int32 [B]`, the versions of the newcomers' data.
           order: `[N + B]`, places that put rows of the old clients, then of the newcomers, into order.
           raised: The newcomers' flags; 0 where they are grouped when they join.
         """
@@ -77,7 +77,7 @@ class ChangeFlags:
         return dataclasses.replace(self, **together)
 
     def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
-        """Line 22: with the flags that the clients at the places `where` sent in a round."""
+        """Line 22: the flags with those that the clients at the places `where` sent in a round."""
         raised, flagged_in = self.raised.copy(), self.flagged_in.copy()
         # a newcomer's stands from the first, but it has not raised it
         stands = (raised[where] > 0) & (flagged_in[where] > 0)
@@ -86,12 +86,12 @@ class ChangeFlags:
         return dataclasses.replace(self, raised=raised, flagged_in=flagged_in)
 
     def formed_anew(self, moved: np.ndarray, versions: np.ndarray, round_number: int) -> "ChangeFlags":
-        """Lines 24 to 26, when clusters have been formed anew: no flag stands.
+        """Lines 24 to 26: the flags after clusters have been formed anew, none of them raised.
 
         Args:
-          moved: `bool [N]`, who is in another cluster than before.
-          versions: `int32 [N]`, of the data that the clients have signed now.
-          round_number: After which round.
+          moved: `bool [N]`, the clients that are in another cluster than before.
+          versions: `int32 [N]`, the versions of the data that the clients have signed now.
+          round_number: The round after which clusters were formed.
         """
         moved_in = np.where(moved, np.int32(round_number), self.moved_in)
         none = ChangeFlags.none(versions, round_number)
@@ -99,7 +99,7 @@ class ChangeFlags:
 
 
 def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Orders clusters as those before that most of their members were in, and tells who is in another one than before.
+    """Numbers new clusters like the old ones that most of their members were in, and finds the clients that moved.
 
     Args:
       labels: `int [N]`, from 0.
@@ -107,8 +107,8 @@ def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.n
 
     Returns:
       `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up;
-      `bool [N]`, who is not in the cluster that goes on where it was; and `int [K]`, which cluster before each of them
-      goes on from, -1 where it has no member of that.
+      `bool [N]`, the clients that are not in the cluster that goes on from their old one; and `int [K]`, the old
+      cluster that each new one goes on from, -1 where it has no member of that.
     """
     shared = np.zeros((labels.max() + 1, max(before.max(), labels.max()) + 1), np.int64)
     np.add.at(shared, (labels, before), 1)
@@ -121,15 +121,15 @@ def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.n
 def mean_of_members(
     models: np.ndarray, before: np.ndarray, labels: np.ndarray, sizes: np.ndarray | int = 1
 ) -> np.ndarray:
-    """The models that clusters start from when they are formed anew: the mean of their members' models so far.
+    """Returns the models from which clusters start when they are formed anew: the means of their members' old models.
 
     The paper does not say where the new clusters' models come from.
 
     Args:
       models: `float32 [K, P]`.
-      before: `int [N]`, whose model is which row.
+      before: `int [N]`, each client's row of the models.
       labels: `int [N]`, the new clusters, from 0.
-      sizes: `[N]`, what a member counts, as its training examples; 1: all the same.
+      sizes: `[N]`, the weight of each member, such as its training examples; 1: all the same.
 
     Returns:
       `float32 [K', P]`.

@@ -14,13 +14,13 @@ from tffcl.display import counted
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
     """Suggests γ: where the tree of average linkage has its largest relative gap.
 
-    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is
-    ours. Single linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's
-    scenario 2.
+    This needs no knowledge of the groups. FLT says only that γ "can be tuned"; the rule is ours, see
+    `hierarchical.suggest_threshold`. Single linkage would have no gap where groups form a ring in which each shares a
+    class with the next, as in FLT's scenario 2.
 
     Args:
       apart: `float [N, N]`, distances of clients in the map.
-      unit: For the suggestion's sentence.
+      unit: The unit, for the suggestion's sentence.
     """
     return hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "average"), unit=unit)
 
@@ -32,7 +32,7 @@ class ClientRelatedness:
     Attributes:
       metric: A name in `choices.DISTANCES`.
       threshold: γ, clients nearer than this in the map are related; `GAP` for `suggested_gamma`.
-      num_clusters: C, for the disjoint clusters; None for the best fitting number.
+      num_clusters: C, for the disjoint clusters; None for the number that fits best.
       layout: Options of `taskonomy.fit_map`.
       seed: Seed of the map.
     """
@@ -52,8 +52,9 @@ class ClientRelatedness:
 
         Returns:
           The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped`
-          (`bool [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's
-          tree of the relatedness' rows), `threshold` (a height at which the tree gives the clusters), `gamma` (γ).
+          (`bool [N]`, the clients whose centres the map was made of), `proximity` (distances in the map),
+          `relatedness`, `merges` (Ward's tree of its rows), `threshold` (a height at which the tree gives the
+          clusters), `gamma` (γ).
         """
         points, apart = self.distances(centres, mask)
         labels, cut = self.flattened(apart)
@@ -75,18 +76,18 @@ class ClientRelatedness:
         return labels, {"relatedness": relatedness, **cut}
 
     def gamma(self, apart: np.ndarray) -> float:
-        """γ for these distances; where none separates the clients, one above all of them."""
+        """γ for these distances; if no γ separates the clients, one above all distances."""
         if self.threshold != GAP:
             return float(self.threshold)
         suggested = suggested_gamma(apart).threshold
         return suggested if suggested > 0 else float(np.nextafter(apart.max(initial=0), np.inf))
 
     def doubts(self, state, unit: str) -> tuple[str, ...]:
-        """Why the clusters of a state are fewer than asked for, and of what the rule for γ is not sure.
+        """Says why the clusters of a state are fewer than asked for, and where the rule for γ is not sure.
 
         Args:
           state: As in `place`, with the clusters as `assignment`.
-          unit: Of the distances.
+          unit: The unit of the distances.
         """
         found, wanted = int(state.assignment.max()) + 1, self.num_clusters or 0
         fewer = (
@@ -100,12 +101,11 @@ class ClientRelatedness:
     def place(self, state, centres: np.ndarray, mask: np.ndarray):
         """Places newcomers in the map of the others.
 
-        The map is fitted again, to the centres that it was made of: on another machine, or with another version of
-        umap-learn, it may be another layout than that of the stored points. So everybody's points are those of the new
-        fit.
+        The map is fitted again, to the centres that it was made of. On another machine, or with another version of
+        umap-learn, this may be another layout than that of the stored points, so all points are those of the new fit.
 
         Args:
-          state: What `form` gave of the others, as attributes.
+          state: The results of `form` for the others, as attributes.
           centres: `float32 [B, k, e]`.
           mask: `bool [B, k]`.
 
@@ -126,13 +126,13 @@ class ClientRelatedness:
 
 
 def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """The models that newcomers start from, `float32 [B, P]`.
+    """Returns the models that newcomers start from, `float32 [B, P]`.
 
     Args:
       models: `float32 [K, P]`, the different models of the old clients.
-      rows: `int32 [N]`, which is whose.
-      related: `[B, N]` of 0 and 1.
-      across: `float [N, B]`, distances.
+      rows: `int32 [N]`, each old client's row of the models.
+      related: `[B, N]` of 0 and 1, which old clients each newcomer is related to.
+      across: `float [N, B]`, distances of old clients and newcomers.
     """
     nearest = np.eye(len(rows), dtype=np.float32)[across.argmin(axis=0)]
     shares = np.where(related.any(axis=1, keepdims=True), related, nearest).astype(np.float32)
@@ -145,14 +145,14 @@ def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, a
 def with_stored(
     mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17: W̄ has all).
+    """Adds the models of clients that did not take part to the mixes of the cohort (FLT Alg. 3 line 17: W̄ has all).
 
     Args:
       mixes: `float32 [r, P]`, means over the cohort.
       shares: `[r, N]`, relatedness times number of examples.
       where: `[m]`, the cohort's columns.
       models: `float32 [K, P]`, from before the round.
-      rows: `int32 [N]`, which is whose.
+      rows: `int32 [N]`, each client's row of the models.
 
     Returns:
       `float32 [r, P]`, the means over all clients.
@@ -172,7 +172,7 @@ def with_stored(
 
 
 def only_used(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Only the models that somebody has, and everyone's row among them; `rows` counts `models` first, then `new`."""
+    """Returns only the models that clients have, and each client's row; `rows` counts `models` first, then `new`."""
     used, renumbered = np.unique(rows, return_inverse=True)
     renumbered = renumbered.astype(np.int32)
     old, added = used[used < len(models)], used[used >= len(models)] - len(models)

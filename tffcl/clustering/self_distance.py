@@ -1,16 +1,16 @@
 """Whether clients differ at all, and whether in groups: distances in units of a client's distance from itself.
 
-Every client signs its examples, and two random halves of them as well. How far its two halves are apart, its
-*self-distance*, is what chance alone does to a client of this size, and tells three answers apart without a number from
-the user: nothing differs, there are groups, or clients differ without groups. The method is this package's own, from no
-paper; PACFL's text asks for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
+Every client signs its examples, and two random halves of them as well. The distance of its two halves, its
+*self-distance*, shows the effect of chance alone on a client of this size. It separates three answers without a number
+from the user: nothing differs, there are groups, or clients differ without groups. The method is this package's own and
+from no paper; PACFL's text asks for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
 
-What follows chance is estimated from the population. If the members of a cluster do not differ, their second halves
-tell nothing of a split that was found among their first halves: given the first halves, the second ones are
-exchangeable, and so are the numbers that say for each of them to which side of the split it is nearer. A test of these
-numbers is therefore an honest one, though the split was looked for: by their ranks, whatever their distribution, or by
-their means where the sides are clearly apart, or none of several clients is in doubt, as few clients have no ranks that
-chance has not.
+The effect of chance is estimated from the population. If the members of a cluster do not differ, their second halves
+say nothing about a split that was found among their first halves: given the first halves, the second ones are
+exchangeable, and so are the numbers that say for each of them which side of the split is nearer. A test of these
+numbers is therefore valid, although the split was searched for. It uses their ranks, whatever their distribution, or
+their means if the sides are clearly apart, or if none of several clients is in doubt, since ranks of few clients can
+always be due to chance.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Halves:
     Attributes:
       first: `[M, M]`, among the first halves.
       second: `[M, M]`, among the second halves.
-      across: `[M, M]`, of the first half of each to the second half of each; its diagonal are the self-distances.
+      across: `[M, M]`, from the first half of each to the second half of each; its diagonal has the self-distances.
     """
 
     first: np.ndarray
@@ -53,31 +53,31 @@ class Halves:
 
 @dataclasses.dataclass(frozen=True)
 class Chance:
-    """How far two clients of the same data are apart: scale · ((1/n + 1/m) / 2) ^ exponent, for n and m examples.
+    """The distance of two clients with the same data: scale · ((1/n + 1/m) / 2) ^ exponent, for n and m examples.
 
     Attributes:
-      scale: In the unit of the proximity.
-      exponent: About 1/2 for angles and distances, 1 for what grows as their squares.
+      scale: The scale, in the unit of the proximity.
+      exponent: About 1/2 for angles and distances, 1 for measures that grow as their squares.
     """
 
     scale: float
     exponent: float
 
     def between(self, sizes: np.ndarray) -> np.ndarray:
-        """Returns `float64 [N, N]` for clients of so many examples `[N]`."""
+        """Returns `float64 [N, N]` for clients with these numbers of examples `[N]`."""
         shares = 1 / np.asarray(sizes, np.float64)
         return self.scale * (np.add.outer(shares, shares) / 2) ** self.exponent
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the clients' distances from themselves tell.
+    """The result of comparing the clients' distances with their self-distances.
 
     Attributes:
-      labels: `int32 [N]`, the clusters; one where nothing differs, and where clients differ without groups.
-      dendrogram: The tree of the clients' distances in self-distances.
+      labels: `int32 [N]`, the clusters; a single one if nothing differs, or if clients differ without groups.
+      dendrogram: The tree of the clients' distances in units of self-distances.
       threshold: Where it is cut.
-      chance: What a self-distance is; None where nobody can say: the tree is in the unit of the proximity.
+      chance: The self-distance; None if it cannot be estimated, and the tree is in the unit of the proximity.
       kind: `ALIKE`, `GROUPS`, `DIFFER` or `FEW`.
       sentence: The answer in a sentence.
     """
@@ -91,24 +91,24 @@ class Verdict:
 
 
 def able(sizes: np.ndarray, least: int) -> np.ndarray:
-    """Returns which clients decide, `int [M]`: those with examples for two halves that need so many each."""
+    """Returns the clients that decide, `int [M]`: those with enough examples for two halves."""
     return np.flatnonzero(np.asarray(sizes) >= 2 * least)
 
 
 def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, least: int, linkage: str) -> Verdict:
-    """Says whether clients differ, and clusters them if they do so in groups.
+    """Returns whether clients differ, and clusters them if they do so in groups.
 
     The clusters are the fewest of the tree inside which nothing differs: no cluster has a split that is found among the
-    first halves of its members and confirmed by the second, or the other way round. There are at most √N of them,
-    rounded up: more are no groups. If clients are further from others of their cluster than from themselves even so,
-    they differ without groups.
+    first halves of its members and confirmed by the second, or the other way round. At most √N clusters, rounded up,
+    count as groups. If clients are nevertheless further from others of their cluster than from themselves, they differ
+    without groups.
 
     Args:
       proximity: `[N, N]`, distances of the clients by all their examples.
-      halves: Distances of the halves of the clients that are `able`, in their order; None where these are fewer than
-        `FEWEST`.
-      sizes: Integers `[N]`, their examples.
-      least: Examples that a half needs. Clients with fewer than twice as many decide nothing and are put to the nearest
+      halves: Distances of the halves of the clients that are `able`, in their order; None if there are fewer than
+        `FEWEST` of them.
+      sizes: Integers `[N]`, the clients' numbers of examples.
+      least: Examples that a half needs. Clients with fewer than twice as many do not decide, and join the nearest
         cluster.
       linkage: A name in `choices.WITH_WARD`.
     """
@@ -187,8 +187,7 @@ class _Tests:
         self._known: dict[bytes, float] = {}
 
     def split(self, members: np.ndarray) -> float:
-        """The probability by which chance alone would confirm as well the split that is found among the members `bool
-        [M]`."""
+        """The probability that chance alone would confirm as well the split found among the members `bool [M]`."""
         rows = self._looked_at[members[self._looked_at]]
         if len(rows) < FEWEST:
             return 1.0
@@ -200,8 +199,8 @@ class _Tests:
         return self._known[rows.tobytes()]
 
     def inside(self, labels: np.ndarray) -> tuple[float, bool]:
-        """How many times as far members of a cluster are from each other as from themselves, and whether that is by
-        chance."""
+        """The ratio of the distances of a cluster's members from each other to those from themselves, and whether it is
+        due to chance."""
         rows = self._looked_at
         labels, across = labels[rows], self._across[np.ix_(rows, rows)]
         same = np.equal.outer(labels, labels) & ~np.eye(len(labels), dtype=bool)
@@ -252,7 +251,7 @@ def _right_tail(difference: float, error: float, freedom: int) -> float:
 
 
 def estimate_chance(selves: np.ndarray, halved: np.ndarray) -> Chance:
-    """Estimates what a self-distance is from those of clients with halves of so many examples `[M]` each."""
+    """Estimates the self-distance from those of clients with halves of these numbers of examples `[M]`."""
     if not len(selves) or not np.any(selves > 0):
         return Chance(1.0, 0.0)
     floor = _floor(selves)

@@ -18,13 +18,13 @@ _STRIP = 2**22
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition:
-    """The clusters of which the server has a signature; a client that is not known yet is none of them.
+    """The clusters whose signatures the server has; a client that is not known yet is in none of them.
 
     Attributes:
       ids: Int32 [K], ascending.
       sums: Float32 [K, d], the sum of the members' signatures. Its direction is that of their mean, which is all that a
-        cosine asks for.
-      sizes: Int32 [K], members.
+        cosine needs.
+      sizes: Int32 [K], the number of members.
       changed: Bool [K], whether a cluster is new or has changed since it was compared with the others.
     """
 
@@ -39,11 +39,11 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Merging:
-    """What became of the clusters of a partition.
+    """The result of merging the clusters of a partition.
 
     Attributes:
-      partition: The clusters after it.
-      places: Int32 [K], the place in it of each cluster before.
+      partition: The clusters after merging.
+      places: Int32 [K], the place of each old cluster in this partition.
     """
 
     partition: Partition
@@ -51,12 +51,12 @@ class Merging:
 
     @property
     def merges(self) -> int:
-        """By how many clusters there are fewer."""
+        """By how many the number of clusters has fallen."""
         return len(self.places) - len(self.partition)
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Scales rows [n, d] to length 1; a row of zeros stays, and has the cosine 0 to all."""
+    """Scales rows [n, d] to length 1; a row of zeros stays, and has the cosine 0 with all others."""
     vectors = np.asarray(vectors, np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
@@ -81,10 +81,10 @@ def objective(sums: np.ndarray) -> float:
 
 
 def with_singletons(partition: Partition, ids: np.ndarray, signatures: np.ndarray) -> Partition:
-    """Adds clusters of one client each, whose signatures have come (Alg. 1 lines 5 to 8).
+    """Adds clusters of one client each, whose signatures have arrived (Alg. 1 lines 5 to 8).
 
     Args:
-      partition: Before.
+      partition: The partition before.
       ids: Integers [n], new cluster IDs.
       signatures: Float32 [n, d].
     """
@@ -100,10 +100,10 @@ def with_singletons(partition: Partition, ids: np.ndarray, signatures: np.ndarra
 
 
 def with_members(partition: Partition, ids: np.ndarray, signatures: np.ndarray) -> Partition:
-    """Puts clients into clusters; IDs that are not there yet are new clusters.
+    """Puts clients into clusters; IDs that do not exist yet are new clusters.
 
     Args:
-      partition: Before.
+      partition: The partition before.
       ids: Integers [n], the cluster of each client.
       signatures: Float32 [n, d].
     """
@@ -125,23 +125,24 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
 
     "single" is the algorithm as printed: the cosines are those before any merge of the round, and merging is
     transitive, so the order of the pairs does not matter, and each new cluster is a connected component of the graph of
-    the pairs above τ. Representations that changed by it are compared again in the next round. Merging all clients at
-    once is thus agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
+    the pairs above τ. Representations that changed are compared again in the next round. Merging all clients at once is
+    thus agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
 
-    "centroid" averages at once, which a single pair cannot lead astray: pairs that are each other's most similar merge,
-    their means take their place, and so on until no pair is above τ. All changed clusters are compared again after
-    every such step, about a fifth as many as there are new clients: it is for cohorts of hundreds, not of thousands.
+    "centroid" averages after each step, so that a single pair cannot mislead it: pairs that are each other's most
+    similar merge and are replaced by their means, until no pair is above τ. All changed clusters are compared again
+    after every such step, about a fifth as many as there are new clients, so it is for cohorts of hundreds, not of
+    thousands.
 
-    Only clusters that are new or changed are compared, with all others: the pairs among the rest were compared before,
-    to the same result. Memory is bounded: there is no matrix of all pairs.
+    Only clusters that are new or changed are compared with all others, since the pairs among the rest were compared
+    before, with the same result. Memory is bounded: there is no matrix of all pairs.
 
     Args:
-      partition: Before.
+      partition: The partition before.
       threshold: τ; a cosine equal to it does not merge.
       linkage: A name in `MERGE_RULES`.
 
     Returns:
-      The partition after it; a new cluster has the least ID of its parts.
+      The partition after merging; a new cluster has the least ID of its parts.
     """
     touched, threshold = np.flatnonzero(partition.changed), _limit(threshold)
     if linkage == "single":
@@ -194,12 +195,12 @@ def _mutual(units: np.ndarray, touched: np.ndarray, threshold: float) -> tuple[n
 
 
 def merge_sampled(partition: Partition, ids: np.ndarray, signatures: np.ndarray, threshold: float) -> Merging:
-    """The same as `merge` by the clients of a cohort only, as the authors' code does.
+    """Does the same as `merge`, but by the clients of a cohort only, as the authors' code does.
 
     Args:
-      partition: Before; its sums are kept up, but not looked at.
+      partition: The partition before; its sums are updated, but not used.
       ids: Integers [m], the cluster of each client of the cohort.
-      signatures: Float32 [m, d], theirs.
+      signatures: Float32 [m, d], the signatures of these clients.
       threshold: τ.
     """
     present, which = np.unique(ids, return_inverse=True)
@@ -224,7 +225,7 @@ def connected(units: np.ndarray, touched: np.ndarray, threshold: float) -> np.nd
 
     Args:
       units: Float32 [K, d], rows of length 1 (or 0).
-      touched: Integers [t], ascending; only pairs with at least one of these are looked at.
+      touched: Integers [t], ascending; only pairs with at least one of these are considered.
       threshold: τ.
 
     Returns:
@@ -277,9 +278,9 @@ def merge_models(
     """Merges the models of clusters that became one.
 
     Args:
-      models: Float32 [n, P], of the clusters that have a model.
-      weights: Numbers [n], members that trained each.
-      places: Integers [n], the cluster that each is now part of.
+      models: Float32 [n, P], the models of the clusters that have one.
+      weights: Numbers [n], the members that trained each model.
+      places: Integers [n], the cluster that each is now a part of.
       rule: A name in `MODEL_MERGES`; of equally large clusters the first one's model wins.
 
     Returns:
@@ -298,7 +299,7 @@ def merge_models(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inference:
-    """Where newcomers belong (section 3.3).
+    """The clusters of newcomers (section 3.3).
 
     Attributes:
       closest: Int64 [B], the place of the nearest known cluster.
@@ -312,9 +313,8 @@ class Inference:
 def infer(partition: Partition, signatures: np.ndarray, threshold: float) -> Inference:
     """Finds the clusters of newcomers (section 3.3).
 
-    A newcomer joins the closest cluster if its cosine reaches the threshold. Those who do not are put into new
-    clusters, together with newcomers whom they are like. All are compared with the clusters as they were: the order
-    does not matter.
+    A newcomer joins the closest cluster if its cosine reaches the threshold. The others are put into new clusters,
+    together with similar newcomers. All are compared with the clusters as they were, so their order does not matter.
 
     Args:
       partition: At least one cluster.
@@ -350,11 +350,11 @@ class KnownClients:
     """What the server knows of the clients whose signatures it has.
 
     Attributes:
-      mask: Bool [N], which clients.
+      mask: Bool [N], the clients that are known.
       trained: Bool [N], those of them that have trained.
-      signatures: Float32 [M, d], of these, in order of client ID.
+      signatures: Float32 [M, d], the signatures of the known clients, in order of client ID.
       partition: Their clusters.
-      rows: Int32 [K], the row of the state's models of each cluster; -1 for one that has never trained.
+      rows: Int32 [K], each cluster's row of the state's models; -1 for a cluster that has never trained.
     """
 
     mask: np.ndarray
@@ -365,14 +365,14 @@ class KnownClients:
 
     @classmethod
     def nobody(cls, clients: int, size: int) -> "KnownClients":
-        """Of so many clients none; signatures have `size` numbers."""
+        """The state in which no client is known; signatures have `size` numbers."""
         none = np.zeros(0, np.int32)
         partition = Partition(none, np.zeros([0, size], np.float32), none, np.zeros(0, bool))
         return cls(np.zeros(clients, bool), np.zeros(clients, bool), partition.sums, partition, none)
 
     def with_clients(self, where: np.ndarray, signatures: np.ndarray, partition, rows) -> "KnownClients":
-        """With signatures [n, d] of the clients at the places `where` [n], ascending, and the clusters after they
-        came."""
+        """The state with signatures [n, d] of the clients at the places `where` [n], ascending, and with the clusters
+        after these arrived."""
         mask = self.mask.copy()
         mask[where] = True
         together = np.empty([mask.sum(), signatures.shape[1]], np.float32)
@@ -381,7 +381,7 @@ class KnownClients:
         return KnownClients(mask, self.trained, together, partition, rows)
 
     def with_strangers(self, count: int, order: np.ndarray) -> "KnownClients":
-        """With so many more clients that are not known yet, in the new `order` of places."""
+        """The state with more clients that are not known yet, in the new `order` of places."""
         nobody = np.zeros(count, bool)
         mask, trained = (np.concatenate([each, nobody])[order] for each in (self.mask, self.trained))
         return dataclasses.replace(self, mask=mask, trained=trained)
@@ -398,10 +398,10 @@ class KnownClients:
         """Merges the models of clusters that are one now.
 
         Args:
-          models: `float32 [R, P]`, in which `rows` counts.
+          models: `float32 [R, P]`, to which `rows` refers.
           assignment: Int32 [N], the clusters of all clients before they merged.
-          places: Int32 [K], what the clusters before are part of now.
-          count: How many clusters there are now.
+          places: Int32 [K], the new cluster that each old one is a part of.
+          count: The number of new clusters.
           rule: A name in `choices.MODEL_MERGES`.
 
         Returns:

@@ -71,7 +71,7 @@ def sketch(vector, dimensions: int, seed):
 
 
 def signature_size(model: FlatModel, projection: int) -> int:
-    """Numbers that a client sends: `projection`, or all P where it is 0 or P is not more.
+    """Returns how many numbers a client sends: `projection`, or all P if it is 0 or not less than P.
 
     Raises:
       UserError: If `projection` is negative.
@@ -92,7 +92,7 @@ def build_anchor_gradient(
     clip: float = 1.0,
     noise_seed: int | None = None,
 ) -> Signature:
-    """Builds the signature `V = float32[d]`; clients whose data are alike have vectors of like direction.
+    """Builds the signature `V = float32[d]`; clients with similar data have vectors of similar direction.
 
     The anchor is the model's initial vector, and never changes. Both forms point the same way: after one step of plain
     SGD on all data the displacement is the gradient times the learning rate.
@@ -100,15 +100,15 @@ def build_anchor_gradient(
     Args:
       model: Architecture and anchor.
       form: A name in `ANCHOR_FORMS`.
-      local: With "displacement": the local SGD from the anchor (authors: 10 epochs of full batches on Rotated MNIST, 20
+      local: With "displacement", the local SGD from the anchor (authors: 10 epochs of full batches on Rotated MNIST, 20
         epochs of batches of 50 on CIFAR-10, at the rate of training).
-      projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
-        parameters, is none.
-      seed: Decides the projection, and with "displacement", and a client's ID, the order of its examples.
-      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets
-        Gaussian noise of this standard deviation in every dimension: with fewer dimensions more of the direction is
-        left. 0 is none, and no clip.
-      clip: See there.
+      projection: Dimensions to which each client projects its vector, see `sketch`; 0, or the model's number of
+        parameters, is no projection.
+      seed: Decides the projection, and with "displacement", together with a client's ID, the order of its examples.
+      noise_multiplier: z: the vector, after projection, is scaled to a norm of at most `clip`, and in units of `clip`
+        gets Gaussian noise of this standard deviation in every dimension. With fewer dimensions more of the direction
+        is left. 0 is neither noise nor clipping.
+      clip: The largest norm of the vector, see `noise_multiplier`.
       noise_seed: See `build_signature`.
 
     Returns:

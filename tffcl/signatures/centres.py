@@ -1,5 +1,5 @@
-"""Signatures that are k-means centres of a client's examples: of these as they are, which all clients can be compared
-by (k-FED), or of their principal components, with which FLT is compared (PCA+kM+HC, FLT section IV-C)."""
+"""Signatures that are k-means centres of a client's examples: of the examples as they are, by which all clients can be
+compared (k-FED), or of their principal components, the baseline of FLT (PCA+kM+HC, FLT section IV-C)."""
 
 import collections
 from collections.abc import Callable
@@ -27,15 +27,15 @@ def build_centres(
     """Builds the signature `V = <centres=float32[k,d],mask=bool[k]>` (k-FED, Dennis, Li and Smith, ICML 2021, Alg. 1).
 
     Clients run Lloyd's method on their examples as vectors: uint8 images divided by 255, other numbers as they are. The
-    paper starts it on a projection of a client's data on its first singular vectors (Awasthi and Sheffet 2012), here it
-    starts as the other signatures of centres do.
+    paper starts it on a projection of a client's data on its first singular vectors (Awasthi and Sheffet 2012); here it
+    starts as in the other signatures of centres.
 
     Args:
       example_spec: `tf.TensorSpec` structure of one example; its `x` is one array.
       num_centres: k.
       seed: Decides where k-means starts.
-      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is none, and no clip.
-      clip: See there.
+      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is neither noise nor clipping.
+      clip: The largest norm of a centre, with noise.
       noise_seed: See `build_signature`.
 
     Returns:
@@ -53,7 +53,7 @@ def build_centres(
 def principal_components(rows, count: int):
     """Projects rows on their own first principal components.
 
-    The components' signs are fixed as in `left_singular_vectors`: the entry of largest magnitude is positive.
+    The components' signs are fixed as in `left_singular_vectors`, so that the entry of largest magnitude is positive.
 
     Args:
       rows: `float32 [n, d]`; n may be 0.
@@ -87,13 +87,13 @@ def build_pca_centres(
     Args:
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image, or several inputs, all of whose
         numbers are features.
-      num_components: c; no more than an image has values. A client with fewer examples has zeros for the rest.
+      num_components: c, at most the number of values of an image. A client with fewer examples has zeros for the rest.
       num_centres: k.
-      preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the
-        authors' code.
+      preprocess: Turns raw images into features; default raw pixels divided by 255, other numbers as they are, as in
+        the authors' code.
       seed: Decides where k-means starts.
-      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is none, and no clip.
-      clip: See there.
+      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is neither noise nor clipping.
+      clip: The largest norm of a centre, with noise.
       noise_seed: See `build_signature`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""FLT's signature: the k-means centres of what an encoder makes of a client's images (FLT Alg. 2 lines 1 to 10)."""
+"""FLT's signature: the k-means centres of an encoder's codes of a client's images (FLT Alg. 2 lines 1 to 10)."""
 
 import collections
 import dataclasses
@@ -23,12 +23,12 @@ _KMEANS_STREAM = 1  # folded into the seed, so that k-means does not draw the nu
 
 @dataclasses.dataclass(frozen=True)
 class CentreNoise(Parameters):
-    """What makes the centres that a client sends private, see `signature.noised_centres`.
+    """The noise that makes the centres of a client private, see `signature.noised_centres`.
 
     Attributes:
-      noise_multiplier: z; 0 is no noise, and no clip.
+      noise_multiplier: z; 0 is neither noise nor clipping.
       clip: The largest norm of a centre.
-      seed: Where clients keep their encoders, in simulations that are to be repeated; None draws anew.
+      seed: Where clients keep their encoders, a seed of the noise to repeat simulations; None draws new noise.
     """
 
     noise_multiplier: NonNegative = 0.0
@@ -44,7 +44,7 @@ class FineTuning(Parameters):
       epochs: Passes over its images (J in FLT's section IV); 0 is the normal mode, which leaves the encoder as it is.
       optimizer: A name in `OPTIMIZERS`.
       learning_rate: Step size; default `FINE_TUNE_RATES` of the optimizer.
-      batch_size: Examples a step.
+      batch_size: Examples in a step.
     """
 
     epochs: Whole = 0
@@ -63,8 +63,8 @@ class Centres(Parameters):
     """How many k-means centres of its codes a client makes.
 
     Attributes:
-      most: k, the centres of a message.
-      by_class: Whether a client makes only as many as it has classes, k at most; it masks the others.
+      most: k, the number of centres in a message.
+      by_class: Whether a client makes only as many centres as it has classes, at most k; it masks the others.
     """
 
     most: Count = 5
@@ -86,12 +86,12 @@ class Centres(Parameters):
 def build_embed(
     autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()
 ):
-    """Builds what a client does with its images and an encoder (FLT Alg. 2 lines 3 to 9).
+    """Builds a client's computation on its images with an encoder (FLT Alg. 2 lines 3 to 9).
 
     Returns:
       A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2], noise_seed int32[2] | None) -> (found,
       vector float32[P])`: `centres float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning.
-      Of several inputs x it looks at the images that the encoder takes.
+      If x has several inputs, it uses the images that the encoder takes.
       Both seeds are the client's own; without the second the noise is drawn anew.
     """
     kmeans, encode = build_kmeans(centres.most), build_encode(autoencoder)
@@ -123,11 +123,11 @@ def _taken(autoencoder: FlatAutoencoder, x, from_axis: int = 0) -> list:
 
 
 def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndarray:
-    """Returns the autoencoder's parameters `float32 [P]` if they are such, and it takes the clients' images.
+    """Returns the autoencoder's parameters `float32 [P]`, after a check that it takes the clients' images.
 
     Raises:
-      UserError: If the vector is another model's or not finite, or the images are of another shape or type, or not one
-        of several inputs.
+      UserError: If the vector is another model's or not finite, or the images have another shape or type, or are not
+        one of several inputs.
     """
     vector = np.asarray(vector, np.float32)
     if vector.shape != (autoencoder.size,):
@@ -149,7 +149,7 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
 
 
 def check_classes(example_spec, noise: CentreNoise):
-    """Raises UserError if a client cannot tell how many classes it has, or its noise is to hide that."""
+    """Raises UserError if clients have no number of classes, or if their noise must hide it."""
     labels = example_spec["y"]
     if labels.shape.rank != 0 or not labels.dtype.is_integer:
         raise UserError(
@@ -181,31 +181,31 @@ def build_embedding(
     """Builds the signature `V = <centres=float32[k,e],mask=bool[k]>`: the centres of the codes of a client's images.
 
     In the fine-tune mode each client first trains the autoencoder on its own images by SGD, as the paper says; the
-    authors' code trains one for all by Adam, centrally, on the whole training set. Then the server must send the
-    decoder too, which is the other half of the traffic.
+    authors' code trains one autoencoder for all by Adam, centrally, on the whole training set. In this mode the server
+    must send the decoder too, which is the other half of the traffic.
 
     Args:
-      vector: Its pre-trained parameters, `float32 [P]`.
+      vector: The autoencoder's pre-trained parameters, `float32 [P]`.
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image, or one of its inputs is.
       num_centres: k.
-      by_class: Whether a client makes only as many centres as it has classes, k at most.
+      by_class: Whether a client makes only as many centres as it has classes, at most k.
       fine_tune_epochs: J in FLT's section IV, epochs on the mean squared error; 0 leaves the encoder as it is.
-      optimizer: Of fine-tuning, a name in `OPTIMIZERS`.
-      learning_rate: Of fine-tuning; default `FINE_TUNE_RATES` of the optimizer.
-      batch_size: Examples a step of fine-tuning.
-      seed: Decides, with a client's ID, the order of examples in fine-tuning, and where k-means starts.
-      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is none, and no clip.
-      clip: See there.
+      optimizer: The optimizer of fine-tuning, a name in `OPTIMIZERS`.
+      learning_rate: The step size of fine-tuning; default `FINE_TUNE_RATES` of the optimizer.
+      batch_size: Examples in a step of fine-tuning.
+      seed: Decides, together with a client's ID, the order of examples in fine-tuning, and where k-means starts.
+      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is neither noise nor clipping.
+      clip: The largest norm of a centre, with noise.
       noise_seed: See `build_signature`.
 
     Returns:
       The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or
-      all P with fine-tuning. A client with fewer different images than k masks the other centres; one whose fine-tuning
-      diverged masks all.
+      all P with fine-tuning. A client with fewer different images than k masks the other centres; a client whose
+      fine-tuning diverged masks all.
 
     Raises:
-      UserError: If the images are not what the encoder takes, the vector is not its, a number is impossible, or centres
-        by class are to be private, or of examples that have no class.
+      UserError: If the encoder cannot take the images, the vector is another model's, a number is impossible, or
+        centres by class are to be private, or examples have no class for them.
     """
     vector = check_encoder(autoencoder, vector, example_spec)
     fine_tuning = FineTuning(fine_tune_epochs, optimizer, learning_rate, batch_size)

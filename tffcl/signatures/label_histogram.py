@@ -11,14 +11,14 @@ from tffcl.validation import NonNegative
 def build_label_histogram(
     model: FlatModel, *, noise_multiplier: NonNegative = 0.0, noise_seed: int | None = None
 ) -> Signature:
-    """Builds the signature `V = float32[C]`: which share of a client's labels is which class.
+    """Builds the signature `V = float32[C]`: the share of each class among a client's labels.
 
-    Labels that the loss leaves out, as padding, do not count.
+    Labels that the loss ignores, such as padding, do not count.
 
     Args:
       model: Decides the examples' type and C.
       noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at
-        most, so that this is the noise multiplier of leaving the client out. 0 is none.
+        most, so this is the noise multiplier of leaving the client out. 0 is no noise.
       noise_seed: See `build_signature`.
     """
 

@@ -1,4 +1,4 @@
-"""The keys of each signature that a task file can name. Imports nothing heavy."""
+"""The parameters of each signature that a task file can name. Imports nothing heavy."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ SIGNATURE = "signature"  # the signal of clients that see from their signatures 
 
 
 def check_noised(noise_multiplier: float, threshold: float | str | None = None, signal: str | None = None):
-    """Raises UserError for what needs signatures without noise: the rule `SELF`, whose halves would be two releases
-    more of every client, and the signal `SIGNATURE`."""
+    """Raises UserError for what needs signatures without noise: the rule `SELF`, whose halves would be two more
+    releases of every client, and the signal `SIGNATURE`."""
     if noise_multiplier and threshold == SELF:
         raise UserError(
             'threshold is "self", which takes halves of every signature, and these have noise: halves would tell more '
@@ -44,23 +44,24 @@ class _Noised(Parameters):
 
     @property
     def noise(self) -> dict[str, float]:
-        """What a builder takes of them."""
+        """The arguments of these that a builder takes."""
         return {"noise_multiplier": self.noise_multiplier, "clip": self.clip}
 
 
 @dataclasses.dataclass(frozen=True)
 class SubspaceParameters(Parameters):
-    """What PACFL's signature is of.
+    """How PACFL's signature is computed.
 
     Attributes:
-      num_vectors: p, singular vectors that a client sends (paper: 3 to 5); with `energy` at most so many.
-      per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
-      max_classes: With `per_class`, room for so many classes a client; default all.
-      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them
-        (their code for MIX-4), "centred" ones, less the mean of the client's examples, or "grey" ones, raw pixels whose
-        colours are brought to grey first.
-      samples: A signature is of only so many of a client's examples, at random; default all.
-      energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
+      num_vectors: p, singular vectors that a client sends (paper: 3 to 5); with `energy` at most this many.
+      per_class: Whether to send p vectors for each of the client's classes (the authors' code) instead of p over all
+        its data (paper).
+      max_classes: With `per_class`, the largest number of classes of a client; default all.
+      preprocess: The pixels that the vectors describe: "raw" (the authors' code), "normalized" as the model takes them
+        (their code for MIX-4), "centred", less the mean of the client's examples, or "grey", raw pixels whose colours
+        are turned to grey first.
+      samples: How many of a client's examples a signature uses, chosen at random; default all.
+      energy: A client sends only as many vectors as hold this share of its data's energy, the sum of squares; 1: all p.
     """
 
     num_vectors: Count = 3
@@ -89,10 +90,10 @@ class InferenceParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class PCACentresParameters(Parameters):
-    """What the signature of PCA+kM+HC is of.
+    """How the signature of PCA+kM+HC is computed.
 
     Attributes:
-      num_components: Of PCA; a centre has so many numbers (authors: 128).
+      num_components: The number of PCA's components, and so of the numbers of a centre (authors: 128).
       num_centres: k, k-means centres that a client sends (authors: 5).
     """
 
@@ -110,12 +111,12 @@ class EmbeddingSignatureParameters(_Noised):
     """FLT's signature.
 
     Attributes:
-      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of
-        a pre-trained one.
+      encoder: What the server pre-trains the autoencoder on: a name from `tffcl list encoders`, a data set, or a file
+        of a pre-trained one.
       encoder_epochs: Passes of the pre-training over its data.
-      encoder_examples: Only so many of its images; default all.
+      encoder_examples: How many of its images to use; default all.
       num_centres: k-means centres of the codes that a client sends; "classes": as many as it has classes.
-      fine_tune_epochs: Epochs in which each client fine-tunes the encoder on its own images first.
+      fine_tune_epochs: Epochs in which each client first fine-tunes the encoder on its own images.
     """
 
     encoder: str = "fashion_mnist"
@@ -132,7 +133,7 @@ class AnchorGradientSignatureParameters(_Noised):
     Attributes:
       form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local
         training.
-      projection: Dimensions that each client projects it to; 0, or as many as the model has parameters, is none.
+      projection: Dimensions that each client projects it to; 0, or the model's number of parameters, is no projection.
     """
 
     form: str = "gradient"
@@ -169,8 +170,8 @@ class OutputsParameters(Parameters):
     """EMD-CFL's signature.
 
     Attributes:
-      samples: n, examples of which a client sends what the model makes of them (paper: up to 512, a tenth of its own at
-        most). The server's work grows as n³ for each pair of clients.
+      samples: n, the number of examples whose outputs a client sends (paper: up to 512, at most a tenth of its own).
+        The server's work grows as n³ for each pair of clients.
     """
 
     samples: Annotated[int, msgspec.Meta(ge=1, le=512)] = 64
@@ -178,11 +179,11 @@ class OutputsParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class LabelHistogramParameters(Parameters):
-    """The shares of the labels.
+    """The signature of the shares of a client's labels.
 
     Attributes:
       noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at
-        most, so that this is the noise multiplier of leaving the client out. 0 is none.
+        most, so this is the noise multiplier of leaving the client out. 0 is no noise.
     """
 
     noise_multiplier: NonNegative = 0.0

@@ -32,17 +32,16 @@ def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
 def build_partial_weights(
     model: FlatModel, *, training: LocalTraining, layers: Sequence[str] | None = None, seed: int = 0
 ) -> Signature:
-    """Builds the signature `V = float32[d]`: the weights of some layers as local training leaves them, without
-    statistics.
+    """Builds the signature `V = float32[d]`: the weights of some layers after local training, without statistics.
 
-    A classifier's last layer learns which labels a client has, and to what pictures they belong (FedClust, Islam et al.
-    2024, arXiv:2407.07124, which takes the last layer's weights; a client sends nothing else).
+    A classifier's last layer learns which labels a client has, and which pictures they belong to (FedClust, Islam et
+    al. 2024, arXiv:2407.07124, which takes the last layer's weights; a client sends nothing else).
 
     Args:
       model: Architecture and initial vector, which is broadcast.
       training: The local training.
       layers: Names of the layers that are sent; None: the last one.
-      seed: Decides, with its ID, in which order a client visits its examples.
+      seed: Decides, together with a client's ID, in which order it visits its examples.
 
     Returns:
       The signature; its context is `<model=float32[P],own_seed=int32[2]>`.

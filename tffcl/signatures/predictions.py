@@ -1,5 +1,5 @@
-"""Signatures of what models answer: a client's updated model on images that the server has (`inference`, FLIS, section
-II-B), and a common model on the client's examples: a sample of its outputs (EMD-CFL), and their moments over all
+"""Signatures of models' outputs: those of a client's updated model on the server's images (`inference`, FLIS, section
+II-B), and those of a common model on the client's examples: a sample of them (EMD-CFL), or their moments over all
 examples and class by class (FLUX's descriptors)."""
 
 import collections
@@ -21,10 +21,10 @@ from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own
 
 
 def check_images(model: FlatModel, images):
-    """Returns the server's images `uint8 [n, ...]`, or arrays by input of a model of several, as the model takes them.
+    """Returns the server's images `uint8 [n, ...]` as the model takes them, or arrays by input for several inputs.
 
     Raises:
-      UserError: If there are none, shape or inputs are others, the type does not hold them, or one is not finite.
+      UserError: If there are no images, shape or inputs differ, the type cannot hold them, or one is not finite.
     """
     if images is None:
         raise no_server_data("FLIS")
@@ -40,15 +40,15 @@ def num_images(images) -> int:
 
 
 def num_answers(model: FlatModel, images) -> int:
-    """Returns how many answers a model gives on the server's images: of sequences one for each label."""
+    """Returns how many answers a model gives on the server's images, with one for each label of a sequence."""
     return num_images(images) * math.prod(model.label_shape)
 
 
 def build_answer(model: FlatModel, *, soft: bool = False):
-    """Builds what a model answers on the server's images.
+    """Builds a function that gives a model's answers on the server's images.
 
     Args:
-      soft: Probabilities instead of the most likely class.
+      soft: Whether answers are probabilities instead of the most likely class.
 
     Returns:
       A tf.function `(vector float32[P], images uint8[n, ...])` to `int32[n]`, one-hot answers as class numbers, or
@@ -58,7 +58,7 @@ def build_answer(model: FlatModel, *, soft: bool = False):
 
 
 def answers_type(model: FlatModel, num_images: int, *, soft: bool) -> tff.TensorType:
-    """The TFF type of one client's answers: `int32[n]`, or `float32[n,C]` if soft; UserError if they are no classes."""
+    """The TFF type of a client's answers: `int32[n]`, or `float32[n,C]` if soft; UserError if they are not classes."""
     classes = model.objective.classes_for("what compares models by their answers")
     shape = [num_images, *model.label_shape]
     return tff.TensorType(np.float32, [*shape, classes]) if soft else tff.TensorType(np.int32, shape)
@@ -67,24 +67,24 @@ def answers_type(model: FlatModel, num_images: int, *, soft: bool) -> tff.Tensor
 def build_inference(
     model: FlatModel, training: LocalTraining, images, *, soft: bool = False, seed: int = 0
 ) -> Signature:
-    """Builds the signature: train the broadcast model on the local data, answer the server's images (FLIS Alg. 3 line
-    4, Alg. 2 line 2).
+    """Builds the signature for which a client trains the broadcast model on its data and answers the server's images
+    (FLIS Alg. 3 line 4, Alg. 2 line 2).
 
-    The client answers itself: the server broadcasts its images without labels once, and sees answers, no model.
+    The client answers itself: the server broadcasts its images once, without labels, and sees answers but no model.
 
     Args:
-      model: What is trained, from its initial weights.
+      model: The model to train, from its initial weights.
       training: The local training before answering.
-      images: The server's, as `check_images` gives them.
-      soft: Probabilities instead of the most likely class.
-      seed: Decides, with its ID, in which order a client visits its examples.
+      images: The server's images, as `check_images` gives them.
+      soft: Whether answers are probabilities instead of the most likely class.
+      seed: Decides, together with a client's ID, in which order it visits its examples.
 
     Returns:
       The signature; its context is `<model=float32[P],images=uint8[n,...],own_seed=int32[2]>`, its value as in
       `answers_type`.
 
     Raises:
-      UserError: If the images are not what the model takes.
+      UserError: If the model cannot take the images.
     """
     images = check_images(model, images)
     local_sgd, answer = build_local_sgd(model, training), build_answer(model.whole, soft=soft)
@@ -109,7 +109,7 @@ def related(answers, beta, form: str, num_classes: int):
 
     Args:
       answers: `int32 [m, n]` or `float32 [m, n, C]`.
-      beta: Pairs with a similarity from it on are related; a number or a float64 tensor.
+      beta: Pairs with at least this similarity are related; a number or a float64 tensor.
       form: A name in `choices.SIMILARITIES`.
       num_classes: C.
 
@@ -139,12 +139,12 @@ def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Sign
 
     After EMD-CFL (Zhang, Williams and Toni 2025, arXiv:2506.07769, section 3 and Alg. 1).
 
-    The examples are drawn at random; a client with fewer sends each as often as it takes, so that all clients send
-    points of one weight. The outputs stand for the paper's embeddings, as a model need not have a layer of these, and
-    they are of one model for all clients: in the paper each pair of clients exchanges its encoders, trained for an
-    epoch, agrees on a random projection to 0.9 as many dimensions, which the server does not know, and sends it the
-    embeddings of up to 512 of its examples, a tenth of them at most. What clients send here is told apart from their
-    examples by the model alone: it has no noise and is not private.
+    The examples are drawn at random; a client with fewer than n sends each as often as needed, so that all clients send
+    points of equal weight. The outputs replace the paper's embeddings, as a model need not have a layer for these, and
+    come from one model for all clients. In the paper each pair of clients exchanges its encoders, trained for an epoch,
+    agrees on a random projection to 0.9 as many dimensions, which the server does not know, and sends it the embeddings
+    of at most 512 of its examples and at most a tenth of them. Here only the model stands between what clients send and
+    their examples: it has no noise and is not private.
 
     Args:
       samples: n.
@@ -178,18 +178,18 @@ def build_descriptors(model: FlatModel, *, by_class: bool = True) -> Signature:
     arXiv:2511.22305).
 
     Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no
-    labels; those over the examples of each class describe P(X|Y) and P(Y|X); of a class with fewer than two examples
+    labels; those over the examples of each class describe P(X|Y) and P(Y|X). For a class with fewer than two examples
     all are -1, as in the authors' code. The paper takes a latent layer of the model instead of its outputs.
 
     Args:
       model: Architecture; its examples have one label each.
-      by_class: Whether there is `conditional`; without it nothing that a client sends depends on its labels.
+      by_class: Whether to send `conditional`; without it nothing that a client sends depends on its labels.
 
     Returns:
       The signature; its context is the model that is broadcast, `float32[P]`, the initial one.
 
     Raises:
-      UserError: If examples have sequences of labels, or `by_class` labels that are no classes.
+      UserError: If examples have sequences of labels, or, with `by_class`, labels that are not classes.
     """
     objective = model.objective
     if model.label_shape and objective.num_classes is not None:

@@ -1,4 +1,4 @@
-"""The contract of a signature: what a client tells the server about its data or its model, once."""
+"""The contract of a signature: what a client sends to the server once about its data or its model."""
 
 import collections
 import dataclasses
@@ -16,23 +16,24 @@ from tffcl.trace_cache import KeptBuilds, built_once
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Signature:
-    """What a client computes from its examples, and from what the server broadcast, and sends to the server once.
+    """What a client computes from its examples and from the server's broadcast, and sends to the server once.
 
     Attributes:
-      name: Of the kind.
-      context_type: C, what the server broadcasts (an encoder, an anchor model, server data).
-      value_type: V, tensors of fixed shape; a mask says what is padding.
+      name: The name of the kind of signature.
+      context_type: C, the type of what the server broadcasts (an encoder, an anchor model, server data).
+      value_type: V, tensors of fixed shape; a mask marks padding.
       computation: `(<context=C,examples=E*> -> V)`, runs on the client.
       context: The value to broadcast.
-      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations;
-        None: they take `computation`.
-      noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not
+      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same for stacked examples, for simulations;
+        None: simulations use `computation`.
+      noise_multiplier: z of the Gaussian mechanism of a client's signature, where the client is left out; 0: not
         private.
-      unseeded: `() -> Signature`, the same whose noise is drawn anew; None where this one's is, or where there is none.
-      least_examples: Of fewer examples it is not what it is of more, as there are fewer vectors or centres than asked
-        for.
-      model: The field of the context that is the model which clients describe their data with; "": the context is it;
-        None: it depends on no model.
+      unseeded: `() -> Signature`, the same signature with noise that is drawn anew; None if this one's is, or if there
+        is no noise.
+      least_examples: The number of examples below which a signature is incomplete, with fewer vectors or centres than
+        asked for.
+      model: The field of the context that is the model with which clients describe their data; "": the whole context;
+        None: the signature depends on no model.
     """
 
     name: str
@@ -50,8 +51,8 @@ class Signature:
         """Returns what the server broadcasts when it asks in the middle of a run.
 
         Args:
-          model: `float32 [P]`, in the place of the model; None: that of `context`.
-          round_number: After so many rounds, 0 before the first: noise of a seed is other noise in each.
+          model: `float32 [P]`, the model to use; None: that of `context`.
+          round_number: The number of rounds so far, 0 before the first; a noise seed gives other noise in each.
         """
         context = self.context
         if model is not None and self.model is not None:
@@ -63,7 +64,7 @@ class Signature:
 
     @property
     def deployed(self) -> "Signature":
-        """The signature as it is exported: without the seed of its noise, which only simulations have."""
+        """The signature as it is exported, without the seed of its noise, which only simulations have."""
         return self if self.unseeded is None else self.unseeded()
 
 
@@ -77,7 +78,7 @@ OWN_SEED = "own_seed"
 
 
 def own_seed(seed: int, name: str = OWN_SEED) -> dict[str, np.ndarray]:
-    """The field of a context that is each client's own seed; by another name one that is the same for all."""
+    """The field of a context for each client's own seed; a field of another name is the same for all clients."""
     return {name: np.array([seed % 2**31, 0], np.int32)}
 
 
@@ -91,8 +92,7 @@ def own_noise(context):
 
 
 def deployed_context(context_type: tff.Type, context) -> tuple[tff.Type, object]:
-    """Returns the context of a signature as its deployed form has it, with its type; any other server's value as it
-    is."""
+    """Returns the context of a signature in its deployed form, with its type; other values of the server unchanged."""
     if not isinstance(context_type, tff.StructType) or OWN_NOISE not in tff.structure.name_list(context_type):
         return context_type, context
     kind = without_noise_seed(context_type)
@@ -102,7 +102,7 @@ def deployed_context(context_type: tff.Type, context) -> tuple[tff.Type, object]
 
 
 def without_noise_seed(context_type: tff.Type) -> tff.Type | None:
-    """Returns the type of what the server really broadcasts; None for nothing."""
+    """Returns the type of what the server really broadcasts; None if that is nothing."""
     if isinstance(context_type, tff.TensorType):
         return context_type if context_type.shape else None
     fields = [(name, kind) for name, kind in tff.structure.iter_elements(context_type) if name != OWN_NOISE]
@@ -127,16 +127,16 @@ def build_signature(
     """Makes a `Signature` from a tf.function.
 
     Args:
-      name: Of the kind.
+      name: The name of the kind of signature.
       example_spec: `tf.TensorSpec` structure of one example.
       compute: `(context, examples: tf.data.Dataset) -> value`.
       context: The value that the server broadcasts: an array, or arrays by name in an `OrderedDict`; with `noise_seed`
         the latter.
-      key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is
-        like no other.
+      key: All that `compute` depends on besides the types, so that signatures of one name and key are traced once.
+        None: it is traced by itself.
       noise_multiplier: See `Signature`.
-      noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise.
-        None: it is None, and noise is drawn anew.
+      noise_seed: A seed to repeat simulations; `own_noise(context)` is then the seed of each client's noise. None: it
+        is None, and noise is drawn anew.
       least_examples: See `Signature`.
       model: See `Signature`.
     """
@@ -193,14 +193,14 @@ def _is_fixed(kind: tff.Type) -> bool:
 def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Adds Gaussian noise of standard deviation z to every coordinate of a value of L2 norm 1 at most.
 
-    Leaving the client out stands for a value of zero, which is 1 away at most: z is the noise multiplier of the
+    If the client is left out, the value is zero, at a distance of 1 at most, so z is the noise multiplier of the
     release.
 
     Args:
       value: `float [...]`.
       noise_multiplier: z.
-      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the
-        value, and hides nothing from who knows it. None draws anew.
+      seed: `int32 [2]`, the client's seed, to repeat simulations: the noise then follows from it and the value, and
+        hides nothing from anyone who knows the seed. None draws new noise.
     """
     if seed is None:
         return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
@@ -212,27 +212,26 @@ def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) ->
 
 
 def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
-    """Scales a vector to an L2 norm of `bound` at most, in units of it: the result has norm 1 at most."""
+    """Scales a vector to an L2 norm of at most `bound`, in units of `bound`: the result has norm 1 at most."""
     return value / tf.maximum(tf.norm(value), tf.cast(bound, value.dtype))
 
 
 def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: tf.Tensor | None):
-    """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get
-    noise.
+    """Makes the centres of a client private: scales each to a norm of at most `clip`, and noises all of them together.
 
-    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as
-    the noise that it gets, since how many different examples a client has is no less its own.
+    The k centres, divided by clip √k, have norm 1 at most. A missing centre counts as zero and is sent as its noise,
+    since the number of a client's different examples is private, too.
 
     Args:
       centres: `float32 [k, e]`.
-      mask: `bool [k]`, which there are.
-      noise_multiplier: z; a coordinate of a centre gets noise of the standard deviation z · clip · √k. With 0 they
-        stay as they are.
+      mask: `bool [k]`, the centres that exist.
+      noise_multiplier: z; a coordinate of a centre gets noise of the standard deviation z · clip · √k. With 0 the
+        centres stay as they are.
       clip: The largest norm of a centre.
       seed: See `noised`.
 
     Returns:
-      `<centres=float32[k,e],mask=bool[k]>` in the unit of the given ones, with noise all of them there.
+      `<centres=float32[k,e],mask=bool[k]>` in the unit of the given centres; with noise, all of them exist.
     """
     if not noise_multiplier:
         return collections.OrderedDict(centres=centres, mask=mask)
@@ -252,12 +251,12 @@ _OF = "of"  # of a context that is no structure
 def with_halves(signature: Signature) -> Signature:
     """Makes the signature `V' = <whole=V,first=V,second=V,examples=int32>` of a signature V.
 
-    The client computes V three times: of n examples, and of two disjoint halves of n // 2, drawn at random; one that
-    has a single example tells it twice. A signature that trains a model trains twice as much for it, and all is sent
-    three times.
+    The client computes V three times: of n examples, and of two disjoint random halves of n // 2. A client with a
+    single example uses it for both halves. A signature that trains a model trains twice as much, and three times as
+    much is sent.
 
     Args:
-      signature: Any, without noise: halves of a private one would be two releases more.
+      signature: Any signature without noise; halves of a private one would be two more releases.
 
     Returns:
       The signature; its context is that of V with each client's own seed, `own_seed=int32[2]`.
@@ -314,5 +313,5 @@ def _of_halves(computation: tff.Computation, context_type: tff.Type, examples_ty
 
 
 def by_name(value) -> dict[str, np.ndarray]:
-    """Returns the arrays of signatures by name; those that are one array are called `value`."""
+    """Returns the arrays of signatures by name; a single array is called `value`."""
     return dict(value) if isinstance(value, Mapping) else {"value": value}

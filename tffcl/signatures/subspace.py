@@ -208,7 +208,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
       num_vectors: p.
       method: "gram" (leading eigenvectors of D D', whole or by Krylov spaces, whichever is faster) or "power" (by
         operations that a device's runtime has).
-      energy: Only as many vectors as are needed for this share of the sum of the data's squares; 1: all p.
+      energy: Returns only as many vectors as this share of the data's sum of squares needs; 1: all p.
 
     Returns:
       `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data, or the energy, are zero and masked.
@@ -236,9 +236,9 @@ def class_singular_vectors(
       labels: `int [n]`.
       num_vectors: p per class.
       num_classes: Labels are 0 to `num_classes - 1`.
-      max_classes: For how many classes there is room; a client with more gives those with most examples.
+      max_classes: The largest number of classes; a client with more uses those with most examples.
       method: As in `left_singular_vectors`.
-      energy: The same, of each class.
+      energy: As in `left_singular_vectors`, for each class.
 
     Returns:
       `(basis float32 [d, max_classes * p], mask bool [max_classes * p])`. Columns are orthonormal within a class only.
@@ -307,22 +307,23 @@ def build_subspace(
     """Builds the signature `V = <basis=float32[d,q],mask=bool[q]>` of a client's data subspace.
 
     Args:
-      example_spec: `tf.TensorSpec` structure of one example, `x` and `y`; of several inputs all numbers are features.
-      num_vectors: p, singular vectors over all data (the paper), or per class; with `energy` at most so many.
-      per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
+      example_spec: `tf.TensorSpec` structure of one example, `x` and `y`; the features are the numbers of all inputs.
+      num_vectors: p, singular vectors over all data (the paper), or per class; with `energy` at most this many.
+      per_class: Whether to use one truncated SVD per class, side by side (the authors' code): q = p * `max_classes`;
+        else q = p.
       num_classes: Number of labels; needed with `per_class`.
-      max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the
+      max_classes: The largest number of classes; default `num_classes`. Unused room is padding, which is sent all the
         same.
-      preprocess: Raw examples `[n, ...]` to features, or a name in `PREPROCESSING` but "normalized", which is a model's
-        `preprocess`; default "raw".
-      samples: Only so many of a client's examples, at random but always the same; default all.
+      preprocess: Turns raw examples `[n, ...]` into features; or a name in `PREPROCESSING` except "normalized", for
+        which give the model's `preprocess`; default "raw".
+      samples: How many of a client's examples to use, drawn at random but always the same; default all.
       energy: As in `left_singular_vectors`.
       method: A name in `METHODS`.
       noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the
         mean of x x' over the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most,
-        and each of its coordinates gets Gaussian noise of this standard deviation, symmetrically. That hides the whole
-        client; with d features noise has singular values of about 2 z √d. 0 is none, and no clip.
-      clip: See there.
+        and each of its coordinates gets Gaussian noise of this standard deviation, symmetrically. This hides the whole
+        client; with d features the noise has singular values of about 2 z √d. 0 is neither noise nor clipping.
+      clip: The largest norm of an example, with noise.
       noise_seed: See `build_signature`.
 
     Raises:
