@@ -30,5 +30,5 @@ def test_keys_have_their_meanings():
     """What stands in the docstrings of a class and of the classes that it derives from, and in those of functions."""
     hierarchical = " ".join(explain.explain("algorithms", "flis_hc"))
     assert "on 1 - similarity." in hierarchical and "Whether clients answer with probabilities" in hierarchical
-    assert "A name of `tffcl list signatures`" in " ".join(explain.explain("algorithms", "composed"))
+    assert "A name from `tffcl list signatures`" in " ".join(explain.explain("algorithms", "composed"))
     assert 'a "share" of these' in " ".join(explain.explain("partitions", "iid"))
