@@ -26,15 +26,15 @@ class Stage:
     """The clients of some consecutive rounds.
 
     Attributes:
-      population: Those who take part.
-      evaluator: Of the test examples of those of them whose accuracies are taken, `population.evaluated`.
-      arrivals: Those of them who were in no stage before, or None.
-      changed: Clients with other training data than when they were there last, `int32 [n]`, ascending.
+      population: The clients that take part.
+      evaluator: Evaluates the test examples of the clients whose accuracies are taken, `population.evaluated`.
+      arrivals: The clients that were in no stage before, or None.
+      changed: Clients with other training data than when they last took part, `int32 [n]`, ascending.
       retested: These, and clients with other test examples than then, `int32 [n]`, ascending.
-      left: Clients of the stage before that are not there, `int32 [n]`, ascending.
-      returned: Clients that are there again, and were not in the stage before, `int32 [n]`, ascending.
+      left: Clients of the stage before that no longer take part, `int32 [n]`, ascending.
+      returned: Clients that take part again after they were missing in the stage before, `int32 [n]`, ascending.
       initial: The model before any training, `float32 [P]`.
-      validator: Of the validation examples of the same; None without.
+      validator: Evaluates the validation examples of the same clients; None without validation examples.
     """
 
     population: Population
@@ -63,12 +63,12 @@ class Stage:
 
 
 class Stages:
-    """The stages of a run: which population holds from which round on.
+    """The stages of a run: which population takes part from which round on.
 
     Attributes:
-      starts: The rounds with which a stage begins, ascending; 0 is what there is before the first.
-      populations: The population of each.
-      client_ids: `int32 [N]`, ascending, all who are there in some stage.
+      starts: The rounds with which stages begin, ascending; 0 for the first stage, before the first round.
+      populations: The population of each stage.
+      client_ids: `int32 [N]`, ascending, all clients that take part in some stage.
     """
 
     def __init__(self, model: FlatModel, population: Population, later: Mapping[int, Population] | None = None):
@@ -76,10 +76,10 @@ class Stages:
 
         Args:
           model: The architecture, for evaluation.
-          population: Before the first round.
-          later: Round, from 1, to the population from then on. Who is not in it has left, and may come back. Whose
-            training data changed is said by `versions` above those when it was there last; where none is, by the
-            examples themselves.
+          population: The clients before the first round.
+          later: Maps a round, from 1, to the population from then on. A client that is not in it has left, and may come
+            back. A client's training data have changed if its `versions` is above that when it last took part; if no
+            client's is, the examples themselves are compared.
 
         Raises:
           UserError: If a client of one population is called something else in a later one.

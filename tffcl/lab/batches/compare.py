@@ -45,33 +45,33 @@ def compare(
         compared = tffcl.compare(methods, clients, rounds=50, clients_per_round=10, seeds=[0, 1])
         compared.verdict, compared.frame, compared.summary_frame, compared.result("PACFL", seed=1)
 
-    Every run is written to `OUT/<label>/seed-<n>/`. Beside the runs are `table.csv`, which is written anew after each
-    run, and `report.html`.
+    Every run is written to `OUT/<label>/seed-<n>/`. Beside the runs are `table.csv`, which is rewritten after each run,
+    and `report.html`.
 
     Args:
-      methods: A dict of what tables call a method to the method, or to a function that returns one: `lambda seed:
-        build_pacfl(model, training, seed=seed)`. A method serves every seed, and the seed decides sampling and
-        shuffling. What a builder draws, such as first models, differs between seeds only where a function takes `seed`.
-        Or a list of what `tffcl.resolve` returns, distinct in label or seed.
-      population: The clients. A list of what `tffcl.resolve` returns has its own: then the next argument is `out`.
+      methods: Maps the label of each method in tables to the method, or to a function that returns one: `lambda seed:
+        build_pacfl(model, training, seed=seed)`. One method serves every seed, and the seed decides sampling and
+        shuffling. A builder's random numbers, such as the first models, differ between seeds only if a function takes
+        `seed`. Or a list of what `tffcl.resolve` returns, distinct in label or seed.
+      population: The clients. A list of what `tffcl.resolve` returns has its own; then the next argument is `out`.
       out: Directory of the comparison; default "runs/compare".
-      seeds: Of the runs of each method.
-      later: As of `tffcl.train`.
-      task: What tables call clients and protocol together.
-      memory: As of `tffcl.train`.
-      data_dir: Where data sets of tasks are.
-      resume: A started run goes on; one that has ended is kept in any case.
-      overwrite: Runs that are there are deleted.
-      show_progress: Prints how long all runs will take, and a line and a bar for each run.
-      workers: As of `tffcl.train`.
-      targets: The report counts the rounds and bytes that a method needs to reach them: accuracies in percent, e.g.
-        "local=75", or columns of rounds.csv, e.g. "cluster_auc=0.9". They are read off evaluated rounds.
-      callbacks: They are called in each run and may end it, see `tffcl.Callback`.
-      **protocol: `rounds`, `clients_per_round` and the other parameters of a protocol, as of `tffcl.train`: sampling,
+      seeds: The seeds of each method's runs.
+      later: As in `tffcl.train`.
+      task: The name of clients and protocol together in tables.
+      memory: As in `tffcl.train`.
+      data_dir: The directory with the data sets of tasks.
+      resume: Go on with runs that were started; runs that have ended are kept in any case.
+      overwrite: Delete the runs that are there.
+      show_progress: Whether to print how long all runs will take, and a line and a bar for each run.
+      workers: As in `tffcl.train`.
+      targets: Values for which the report counts the rounds and bytes that a method needs to reach them: accuracies in
+        percent, e.g. "local=75", or columns of rounds.csv, e.g. "cluster_auc=0.9". Only evaluated rounds count.
+      callbacks: Objects that are called in each run and may end it, see `tffcl.Callback`.
+      **protocol: `rounds`, `clients_per_round` and the other parameters of a protocol, as in `tffcl.train`: sampling,
         evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy.
 
     Raises:
-      UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
+      UserError: For anything that the user can mend, mostly before anything runs. Finished runs are kept.
     """
     check_kind("methods", methods, (Mapping, list, tuple), _WANTED)
     if not methods:

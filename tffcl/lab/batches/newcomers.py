@@ -71,23 +71,23 @@ def join_newcomers(
 ) -> dict:
     """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
 
-    The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
+    The method gives each of them a model, which is tested on the newcomer's test images (`cluster` accuracy),
     and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
-    (`local` accuracy). The run's own files stay as they are: what newcomers tell is counted, with what the run has
-    released, in `privacy` of newcomers.json.
+    (`local` accuracy). The run's own files stay as they are. What newcomers release is counted, together with the
+    run's releases, in `privacy` of newcomers.json.
 
     Args:
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
-      data_dir: Where data sets are; default as in `datasets`.
-      show_progress: A progress bar on standard error while newcomers train.
-      trust_builders: As of `load_run`.
+      data_dir: The directory with the data sets; default as in `datasets`.
+      show_progress: Whether to show a progress bar on standard error while newcomers train.
+      trust_builders: As in `load_run`.
 
     Returns:
       The contents of newcomers.json.
 
     Raises:
-      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or its budget does not
-        allow what newcomers tell.
+      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or if its budget does
+        not allow what newcomers release.
     """
     out = RunDirectory(out).path
     settings = load_run_config(out, trust_builders=trust_builders).newcomers

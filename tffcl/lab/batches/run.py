@@ -58,17 +58,17 @@ def run(
     Args:
       config: What to run, see `resolve.resolve`.
       out: Directory of the run's files.
-      data_dir: Where data sets are, or are put; default as in `datasets`.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that had fewer rounds
-        than `config` says goes on to those of `config`.
+      data_dir: The directory where data sets are, or are put; default as in `datasets`.
+      resume: Go on from the newest checkpoint in `out`, or start at the beginning if there is none. A run with fewer
+        rounds than `config` asks for goes on to the rounds of `config`.
       overwrite: Delete the run that is in `out`.
-      show_progress: A progress bar with an ETA on standard error.
+      show_progress: Whether to show a progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       until: Stop after this round with a checkpoint, to go on later with `resume`; then there is no result yet.
-      callbacks: They are called after each round and may end the run, see `tffcl.Callback`.
+      callbacks: Objects that are called after each round and may end the run, see `tffcl.Callback`.
 
     Raises:
-      UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
+      UserError: For anything that the user can mend. What was computed before the error is in the checkpoint.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     check_config("config", config)

@@ -192,21 +192,22 @@ def search(
     Runs are in `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, those of the picked values in `OUT/picked/seed-<n>/`.
 
     Args:
-      method: As of `sweep`.
-      over: As of `sweep`. With `samples` also a range as text: "0.001..0.1", or "1..10" for whole numbers.
-      population: As of `sweep`; its clients hold validation examples, see `Population.with_validation`.
+      method: As in `sweep`.
+      over: As in `sweep`. With `samples` also a range as text: "0.001..0.1", or "1..10" for whole numbers.
+      population: As in `sweep`; its clients hold validation examples, see `Population.with_validation`.
       out: Directory of the search.
-      select: Which metric decides: "cluster" or "global" accuracy, or another that the model has, e.g. "cluster_auc".
+      select: The metric that decides: "cluster" or "global" accuracy, or another that the model has, e.g.
+        "cluster_auc".
       samples: How many points are drawn at random; default all combinations.
       halving: After a share of the rounds the best 1/halving of the points go on, after more rounds the best of these,
         and so on; 0 runs all points to the end.
-      fresh_seeds: With how many seeds the picked values are tested; none of these took part in choosing.
-      seeds: Of the runs that choose.
-      task: As of `sweep`; so are the arguments that are not named here.
-      **protocol: As of `sweep`. Points are compared at evaluations only, see `evaluate_every`.
+      fresh_seeds: The number of seeds with which the picked values are tested, none of which took part in choosing.
+      seeds: The seeds of the runs that choose.
+      task: As in `sweep`, like all arguments that are not described here.
+      **protocol: As in `sweep`. Points are compared at evaluations only, see `evaluate_every`.
 
     Raises:
-      UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
+      UserError: For anything that the user can mend, mostly before anything runs. Finished runs are kept.
     """
     options, seeds = SearchOptions(select, halving, fresh_seeds), list(seeds)
     planned = sweep.plan_given(

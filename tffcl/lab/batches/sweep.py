@@ -260,31 +260,32 @@ def sweep(
         swept.frame, swept.summary_frame, swept.result(3, seed=1)
 
     Every run is written to `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`. Beside the runs are `sweep.csv`, which is
-    written anew after each run, and `report.html`.
+    rewritten after each run, and `report.html`.
 
     Args:
       method: A function that returns a method; it is called with the settings by name, and with `seed` if it has such a
         parameter. If the settings are the protocol's, the method itself. With a task, the label of a method there.
-      over: A dict of one setting or two to two or more values: numbers, text or bools. With a method made in Python the
-        settings are parameters of the function, or of the protocol, such as clients_per_round. With a task they are
+      over: Maps one or two settings to two or more values each: numbers, text or bools. With a method made in Python
+        the settings are parameters of the function, or of the protocol, such as clients_per_round. With a task they are
         keys as `tffcl sweep --over` takes them.
       population: The clients; None with a task.
       out: Directory of the sweep.
-      task: A task file, or a name in `tasks/`. With a population it is what tables call clients and protocol together.
-      seeds: Of the runs of each point.
-      later: As of `tffcl.train`.
-      memory: As of `tffcl.train`.
-      overrides: With a task: nested tables that replace the file's values, for all runs.
-      data_dir: Where data sets of tasks are.
-      resume: A started run goes on; one that has ended is kept in any case, so that values and seeds can be added.
-      overwrite: Runs that are there are deleted.
-      show_progress: Prints a line and a bar for each run.
-      workers: As of `tffcl.train`.
-      callbacks: They are called in each run and may end it, see `tffcl.Callback`.
-      **protocol: As of `tffcl.compare`.
+      task: A task file, or a name in `tasks/`. With a population, the name of clients and protocol together in tables.
+      seeds: The seeds of each point's runs.
+      later: As in `tffcl.train`.
+      memory: As in `tffcl.train`.
+      overrides: With a task, nested tables that replace the file's values, for all runs.
+      data_dir: The directory with the data sets of tasks.
+      resume: Go on with runs that were started; runs that have ended are kept in any case, so that values and seeds can
+        be added.
+      overwrite: Delete the runs that are there.
+      show_progress: Whether to print a line and a bar for each run.
+      workers: As in `tffcl.train`.
+      callbacks: Objects that are called in each run and may end it, see `tffcl.Callback`.
+      **protocol: As in `tffcl.compare`.
 
     Raises:
-      UserError: For anything that the user can mend, most of it before anything runs. What is finished stays.
+      UserError: For anything that the user can mend, mostly before anything runs. Finished runs are kept.
     """
     planned = plan_given(
         method, over, population, task=task, seeds=seeds, later=later, memory=memory, overrides=overrides,
