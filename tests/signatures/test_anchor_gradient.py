@@ -11,6 +11,7 @@ from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.client_queries import build_collection
 from tffcl.signatures.anchor_gradient import build_anchor_gradient, build_gradient, sketch
+from tffcl.signatures.parameters import AnchorGradientSignatureParameters
 
 SEED = tf.constant([7, 1], tf.int32)
 
@@ -176,3 +177,12 @@ def test_what_is_refused(model):
         build_anchor_gradient(model, form="gradiant")
     with pytest.raises(UserError, match="projection is -1; it must be a number of dimensions from 1, or 0 for none"):
         build_anchor_gradient(model, projection=-1)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"form": "gradiant"}, "unknown form 'gradiant'; did you mean 'gradient'"),
+    ({"projection": -1}, "projection is -1; it must be a whole number from 0"),
+])  # fmt: skip
+def test_what_a_task_cannot_ask_for_is_refused_before_a_signature_is_built(wrong, message):
+    with pytest.raises(UserError, match=message):
+        AnchorGradientSignatureParameters(**wrong)

@@ -18,8 +18,8 @@ class FactoryTraits:
     Read the traits with `traits`; a factory that derives from TFF's classes alone has the defaults.
 
     Attributes:
-      is_keyed: Whether it takes uploads `<key=int32, value=T>`, where the key is the ID of the client's cluster; in StoCFL
-        the place of the cluster among those of the round. A state with something for each cluster needs
+      is_keyed: Whether it takes uploads `<key=int32, value=T>`, where the key is the ID of the client's cluster; in
+        StoCFL the place of the cluster among those of the round. A state with something for each cluster needs
         `PerClusterFactory`: only its states follow clusters that are founded, merged or renumbered.
       is_uniform: Whether all clients count the same.
       is_mean: Whether a result is the mean of the clients' uploads, as `clipped`, up to rounding; False with noise or a

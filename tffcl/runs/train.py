@@ -145,8 +145,8 @@ def train_by(
       protocol: What decides the run besides the method and the clients.
       data: The fingerprint of the data, see `runs.fingerprint`; a run can only be resumed with the same data. Default:
         that of the populations.
-      further: `(summary, columns of clients.csv, clients at the end, bool [N]: who is in a cluster) -> further entries of
-        summary.json`. It is called before summary.json, which marks the end of a run, is written, so that its entries
+      further: `(summary, columns of clients.csv, clients at the end, bool [N]: who is in a cluster) -> further entries`
+        of summary.json. It is called before summary.json, which marks the end of a run, is written, so that its entries
         and files are complete then.
     """
     runtime.check_process()

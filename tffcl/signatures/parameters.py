@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from tffcl.choices import CLASSES, PREPROCESSING, SELF
+from tffcl.choices import ANCHOR_FORMS, CLASSES, PREPROCESSING, SELF
 from tffcl.errors import UserError
-from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, one_of
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, Whole, one_of
 
 SIGNATURE = "signature"  # the signal of clients that see from their signatures whether their data have changed
 
@@ -123,7 +123,7 @@ class EmbeddingSignatureParameters(_Noised):
     encoder_epochs: Count = 25
     encoder_examples: Count | None = None
     num_centres: Count | one_of((CLASSES,)) = 5
-    fine_tune_epochs: int = 0
+    fine_tune_epochs: Whole = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +136,8 @@ class AnchorGradientSignatureParameters(_Noised):
       projection: Dimensions that each client projects it to; 0, or the model's number of parameters, is no projection.
     """
 
-    form: str = "gradient"
-    projection: int = 4096
+    form: one_of(ANCHOR_FORMS) = "gradient"
+    projection: Whole = 4096
 
 
 @dataclasses.dataclass(frozen=True)
