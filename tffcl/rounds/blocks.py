@@ -58,8 +58,9 @@ class Plan:
 
 
 def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
-    """Cuts a cohort by the memory budget (see `clients.simulation_context`), and into a block for each worker at least;
-    the clients of a block are put into shards where they are many and small.
+    """Cuts a cohort by the memory budget (see `clients.simulation_context`), into at least one block for each worker.
+
+    Where the clients of a block are many and small, they are put into shards.
 
     Args:
       composed: The round.
@@ -68,7 +69,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
 
     Raises:
       UserError: If a single client takes more than the budget, or more than a message has room for; or if the server
-        holds the uploads of all, and these do not fit into what is free.
+        holds the uploads of all clients, and these do not fit into the free memory.
     """
     if not len(cohort.client_ids):
         return Plan()  # of a private round, whose noise hides that nobody was drawn
@@ -112,7 +113,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
 
 
 def _shards(composed: Round, cohort: Cohort, blocks: int) -> int:
-    """Into how many shards the clients of each block are put."""
+    """The number of shards into which the clients of each block are put."""
     wanted = shards.wanted(len(cohort.client_ids), lambda: cohort.sizes, _MANY_CLIENTS) // blocks
     if current().shards:
         wanted = max(wanted, 1)
@@ -164,7 +165,7 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
 
 
 class BlockForm:
-    """A composed round in the parts that blocks need; they are built when they are first needed, and once."""
+    """A composed round in the parts that blocks need; each is built once, when it is first needed."""
 
     def __init__(self, composed: Round):
         self._round = composed
@@ -184,7 +185,7 @@ class BlockForm:
         """The aggregation processes together, cut before and after their sums; None where there is nothing to sum.
 
         Raises:
-          UserError: If an aggregation needs the result of another one: then no part of the cohort can go first.
+          UserError: If an aggregation needs the result of another one, since no part of the cohort can then go first.
         """
         if not self.merged:
             return None
@@ -228,14 +229,14 @@ class BlockForm:
         return tff.to_type(collections.OrderedDict(values=values_type, states=self._states_type))
 
     def _rows(self, updated) -> collections.OrderedDict:
-        """What of a client's results, or of their type, comes back as it is."""
+        """The part of a client's results, or of their type, that comes back as it is."""
         names = [name for name in self._round.uploads if name not in self.merged]
         rows = collections.OrderedDict(report=updated["report"], weight=updated["weight"])
         rows.update((name, updated["uploads"][name]) for name in names)
         return rows
 
     def rows_of_shards(self, updated) -> collections.OrderedDict:
-        """What of a client's results, or of their type, comes back of shards: what it keeps, too."""
+        """The part of a client's results, or of their type, that comes back from shards, with what it keeps."""
         kept = collections.OrderedDict((name, updated[name]) for name in self._round.work.keeps)
         value = collections.OrderedDict(handed_out=self._rows(updated), kept=kept)
         return collections.OrderedDict(client_id=updated["client_id"], value=value)
@@ -313,7 +314,7 @@ class BlockForm:
 
     @functools.cached_property
     def step(self) -> Callable | None:
-        """The server's step, in this process: what it moves need not go through a message."""
+        """The server's step, run in this process, so that its values need not go through a message."""
         step = self._round.server.step
         if step is None or isinstance(step, Replacing):
             return step
@@ -351,7 +352,7 @@ class RoundOutput:
       values: The server's next values by name.
       aggregators: The aggregation processes' next states.
       rows: The collected rows in the order of the cohort: `report`, and uploads by name.
-      results: The aggregators' results by name, where they are handed out.
+      results: The aggregators' results by name, where the round hands them out.
       measurements: The aggregators' measurements by name.
     """
 
@@ -386,7 +387,7 @@ def run_in_blocks(
       values: The server's values by name, broadcast and private ones.
       states: States of the aggregation processes, by upload name.
       fields: The client work's fields and what it `keeps`, a value for each client of the cohort.
-      keep: Called with client IDs and what these hand out of what they keep, a block at a time.
+      keep: Called once a block, with client IDs and what these clients hand out of what they keep.
     """
     form = block_form(composed)
     _, client_type = composed.simulated_update.type_signature.parameter
@@ -435,7 +436,7 @@ def _of_shards(form: BlockForm, rows: Sequence) -> dict:
 def _with_rows(together, handed_out, where: np.ndarray, clients: int):
     """Puts a block's rows where they belong among the cohort's.
 
-    Not all blocks' joined and put in order at the end: these would be two copies more of what may be gigabytes."""
+    Joining the rows of all blocks and ordering them at the end would make two more copies of what may be gigabytes."""
     if together is None:
         together = tf.nest.map_structure(lambda leaf: np.empty((clients, *leaf.shape[1:]), leaf.dtype), handed_out)
 

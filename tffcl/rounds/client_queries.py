@@ -131,7 +131,7 @@ def ask_all(
 
 @built_once
 def _build_sharded(asking: tff.Computation) -> Callable | None:
-    """Builds `(context, shards) -> answers`, the same of clients in shards; None where these have no place for what
+    """Builds `(context, shards) -> answers`, the same for clients in shards; None where shards have no place for what
     clients bring or answer."""
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(asking, shards.AS_IT_IS)
     context, clients = asking.type_signature.parameter

@@ -169,7 +169,7 @@ class Round:
         return self._build_next(self.client_update, kept=True) if self.work.keeps else None
 
     def process(self, initial: Mapping) -> tff.templates.IterativeProcess:
-        """Returns the round as `tff.templates.IterativeProcess`, from such values as in `build_initialize`."""
+        """Returns the round as `tff.templates.IterativeProcess`, from initial values as in `build_initialize`."""
         return tff.templates.IterativeProcess(self.build_initialize(initial), self.deployed, next_is_multi_arg=True)
 
     def build_initialize(self, initial: Mapping, aggregators: Mapping | None = None) -> tff.Computation:
@@ -356,7 +356,7 @@ class Round:
 
 @contextlib.contextmanager
 def _within_messages():
-    """Raises UserError where computations are nested deeper than protobuf allows messages, as which TFF holds them."""
+    """Raises UserError where computations, which TFF holds as protobuf messages, are nested too deep for these."""
     try:
         yield
     except DecodeError:
@@ -373,7 +373,7 @@ def _create(factory: tff.aggregators.AggregationFactory, *kinds: tff.Type) -> tf
 
 @built_once
 def _received_type(receive: Callable, values_type: tff.StructType, client_type: tff.StructType) -> tff.Type:
-    """What a client receives of the server's values, see `Server.receive`."""
+    """The part of the server's values that a client receives, see `Server.receive`."""
 
     @tff.tensorflow.computation(values_type, client_type)
     def received(values, client):
@@ -384,7 +384,7 @@ def _received_type(receive: Callable, values_type: tff.StructType, client_type: 
 
 @built_once
 def _build_step(step: Callable, *kinds: tff.StructType) -> tff.Computation:
-    """Builds `Server.step`, of state, results and measurements of these types, which is the same whoever takes it."""
+    """Builds `Server.step` for state, results and measurements of these types; it is the same wherever it runs."""
     held, *_ = kinds
 
     @tff.tensorflow.computation(*kinds)
@@ -405,7 +405,7 @@ def _build_client_update(
     handed_out: tuple[str, ...],
     named: tuple[str, ...],
 ) -> tff.Computation:
-    """Builds the client's part of a round, which is the same whatever aggregates its uploads.
+    """Builds the client's part of a round, which does not depend on how its uploads are aggregated.
 
     Args:
       receive: Of the `Server`, as `handed_out`.
@@ -457,7 +457,7 @@ def compose(
 
     Args:
       client_work: What a client computes.
-      uploads: A weighted or unweighted aggregation factory for each of its uploads, by name. The rows of a
+      uploads: Aggregates each of its uploads: a weighted or unweighted aggregation factory by name. The rows of a
         `CollectFactory` come back with the reports.
       server: What the server broadcasts and how it steps.
       weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not
@@ -483,5 +483,5 @@ def _of_type(value, kind: tff.Type):
 
 
 def _zip(fields: Mapping):
-    """Puts federated values by name together; of nothing, an empty value at the server."""
+    """Puts federated values by name together; without any, it returns an empty value at the server."""
     return tff.federated_zip(collections.OrderedDict(fields)) if fields else tff.federated_value((), tff.SERVER)

@@ -18,7 +18,7 @@ MEASURED = "what features are standardised by"  # a release of all clients toget
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """One release of what clients computed.
+    """One release of values that clients computed.
 
     Attributes:
       what: What is released, for messages, e.g. "the upload update".
@@ -45,19 +45,19 @@ class Release:
 
 
 def all_noised(uploads: Mapping) -> bool:
-    """Whether each upload has an aggregation factory with a `noise_multiplier`; not so where nothing is uploaded."""
+    """Whether every upload has an aggregation factory with a `noise_multiplier`; False where nothing is uploaded."""
     return bool(uploads) and all(traits(factory).noise_multiplier for factory in uploads.values())
 
 
 def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
-    """Checks that no upload travels in the open beside others that secure sums or noise hide.
+    """Checks that no upload is sent in the open beside uploads that secure sums or noise hide.
 
     Args:
       uploads: The aggregation factory of each upload, by name.
-      summed: Uploads of which a factory that does not say so, as TFF's own, takes secure sums.
+      summed: Uploads that go into secure sums although their factory, such as one of TFF's own, does not say so.
 
     Raises:
-      UserError: If one does.
+      UserError: If an upload is sent in the open beside hidden ones.
     """
     hidden = [name for name, factory in uploads.items() if traits(factory).hides_uploads or name in summed]
     others = [name for name in uploads if name not in hidden]
@@ -76,7 +76,7 @@ def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *
 
 
 def release_measured(population: "Population"):
-    """Counts what was measured of all training examples to make features of them (`Population.measured_noise`)."""
+    """Counts the measurements on all training examples that features were made with (`Population.measured_noise`)."""
     if population.measured_noise is not None:
         cure = "bounds and a noise_multiplier of the table would add some"
         current().release(of_all(MEASURED, population, population.measured_noise, once=True, repeats=True, cure=cure))
@@ -86,13 +86,13 @@ def release_round(uploads, cohort: "Cohort", *, summed: bool = False):
     """Counts the releases of a round; reports, which only simulations collect, are none.
 
     All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
-    That a cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each
-    client the one round in which it does (`Cohort.seen`) is counted once more, as a round of everybody.
+    Drawing the cohort at random makes a round cheaper only where the server does not see who is in it. For each client,
+    the one round in which the server does (`Cohort.seen`) is counted once more, as a round of all clients.
 
     Args:
       uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.
       cohort: Who takes part.
-      summed: Whether all of them go into secure sums, which TFF's own factories do not say of themselves.
+      summed: Whether all uploads go into secure sums; TFF's own factories do not say so themselves.
     """
     if not uploads:
         return

@@ -96,7 +96,7 @@ def optimizer_state_type(optimizer: tff.learning.optimizers.Optimizer, size: int
 
 
 def initial_optimizer_state(optimizer: tff.learning.optimizers.Optimizer, size: int, rows: int):
-    """Returns the first state of an optimizer for each of so many models, NumPy arrays with rows by model."""
+    """Returns an optimizer's first state for each of several models: NumPy arrays with a row for each model."""
     # As tensors first: a hyperparameter that is a Python number is float32 in the type, as in the computations.
     one = tf.nest.map_structure(tf.convert_to_tensor, plain_containers(optimizer.initialize(_specs(size))))
     return tf.nest.map_structure(lambda leaf: np.repeat(leaf.numpy()[np.newaxis], rows, axis=0), one)

@@ -5,7 +5,7 @@ clients, so that this is paid once for each shard. Each client computes what it 
 the shard's sums by the aggregations' own `accumulate`, and what is reported of each client is returned in rows. Shards
 are made from types, for the round of any method. Exports have no shards.
 
-The numbers are those of clients apart, up to rounding: sums are taken client by client within a shard, largest first,
+The numbers are those of separate clients up to rounding: sums are taken client by client within a shard, largest first,
 then shard by shard; and a kernel may add up a client's rows in another order where they begin within a tensor.
 
 Inside of a loop values are lists of tensors, in the order of their types.
@@ -32,12 +32,12 @@ AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
 def wanted(clients: int, sizes: Callable[[], np.ndarray], many: int) -> int:
-    """Returns into how many shards so many clients are put, 0 for none; see `Simulation.shards`.
+    """Returns the number of shards for a number of clients, 0 for none; see `Simulation.shards`.
 
     Args:
-      clients: How many there are.
-      sizes: Returns the number of examples of each, which may have to be read for that.
-      many: How many small clients are enough to pay for another trace.
+      clients: The number of clients.
+      sizes: Returns the number of examples of each client, which may have to be read for that.
+      many: The number of small clients from which shards are worth another trace.
     """
     given = current().shards
     if given is None:
@@ -48,12 +48,12 @@ def wanted(clients: int, sizes: Callable[[], np.ndarray], many: int) -> int:
 def shard_type(client_type: tff.Type) -> tff.Type:
     """Returns the type of several clients' inputs together: `<..., int32[?,C]>`, of few tensors, since each costs time.
 
-    What has an unknown number of rows, as examples, is a tensor with those of all clients behind each other; other
-    values are stacked. The last tensor has a row for each client: where its rows end in each of the former, and the
-    whole numbers that it brings, one after the other.
+    A value with an unknown number of rows, such as examples, becomes one tensor with the rows of all clients behind
+    each other; other values are stacked. The last tensor has a row for each client: where its rows end in each of these
+    tensors, and the whole numbers that it brings, one after the other.
 
     Raises:
-      TypeError: If clients bring something else than tensors of which at most the number of rows is unknown.
+      TypeError: If clients bring anything but tensors in which at most the number of rows is unknown.
     """
 
     def together(leaf):
@@ -95,7 +95,7 @@ def pack(clients: Sequence, client_type: tff.Type, shards: int) -> list:
     Args:
       clients: Their inputs of `client_type`, largest first, so that shards take the same time.
       client_type: See `shard_type`.
-      shards: Into how many, none of them empty.
+      shards: The number of shards, none of them empty.
 
     Returns:
       A structure of `shard_type` for each shard.
@@ -154,7 +154,7 @@ def as_function(computation: tff.Computation) -> Callable[..., list]:
     TFF itself takes one into the graph of another one, but not into that of a loop in it.
 
     Raises:
-      TypeError: If it takes or gives other things than tensors, or has variables.
+      TypeError: If it takes or returns anything but tensors, or has variables.
     """
     proto, definition = _graph_of(computation)
     if proto.initialize_op:
@@ -176,20 +176,20 @@ def _graph_of(computation: tff.Computation):
 
 
 def _pruned(proto, definition):
-    """What of a computation's graph decides what it gives, as a function of TensorFlow."""
+    """The part of a computation's graph that its result depends on, as a function of TensorFlow."""
     whole = tf.compat.v1.wrap_function(functools.partial(tf.graph_util.import_graph_def, definition, name=""), [])
     given, taken = ([*map(whole.graph.get_tensor_by_name, _names(each))] for each in (proto.parameter, proto.result))
     return whole.prune(given, taken)
 
 
 def draws(computation: tff.Computation) -> bool:
-    """Whether what a TensorFlow computation of TFF's gives comes of numbers that it draws anew each time."""
+    """Whether the result of a TensorFlow computation of TFF's depends on numbers that it draws anew each time."""
     return bool(drawing_nodes(_pruned(*_graph_of(computation)).graph.as_graph_def()))
 
 
 def in_process(computation: tff.Computation) -> Callable:
-    """Returns a TensorFlow computation of TFF's that is computed in this process: what it takes and gives need not go
-    through messages. One with variables is the runtime's, as it is."""
+    """Returns a TensorFlow computation of TFF's as one that runs in this process, so that its arguments and results
+    need not go through messages. A computation with variables is returned as it is and left to the runtime."""
     kind, (proto, definition) = computation.type_signature, _graph_of(computation)
     if proto.initialize_op:
         return computation
@@ -229,8 +229,8 @@ def build_update(
 
     Args:
       client_update: `(<values, client> -> updated)`, see `Round.client_update`.
-      rows: `(updated) -> {name: value}`, what of a client comes back as it is.
-      sums: Of the aggregations of `<uploads, weight>`; None where nothing is summed.
+      rows: `(updated) -> {name: value}`: the part of a client's results that comes back as it is.
+      sums: The sums of the aggregations of `<uploads, weight>`; None where nothing is summed.
 
     Returns:
       `(<values, prepared, shard> -> <rows, totals>)`: the shard's clients' rows in order, as `joined` takes them

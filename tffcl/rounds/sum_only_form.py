@@ -20,7 +20,7 @@ from tffcl.trace_cache import built_once
 
 
 def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
-    """Returns `(number of clusters) -> summed round`; None if sums would not do: a result is no mean by cluster."""
+    """Returns `(number of clusters) -> summed round`; None if sums do not suffice: a result is no mean by cluster."""
     composed = composed.as_promised
     means = ClusteredMeanFactory, SoftMeanFactory
     plain = all(type(each) in means and each.is_plain for each in composed.uploads.values())
@@ -32,7 +32,7 @@ def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
 def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
     """Builds a round that gives the models of `composed` up to rounding.
 
-    The number of clusters is fixed, an upload is `num_clusters` times as large, and the server sees sums only, no
+    The number of clusters is fixed, an upload is `num_clusters` times as large, and the server sees only sums and no
     client's report.
 
     Args:
