@@ -48,7 +48,7 @@ def build_gradient(model: FlatModel):
 def sketch(vector, dimensions: int, seed):
     """Projects a vector at random so that inner products are kept in the mean: a count sketch.
 
-    Every entry is added, with a random sign, to one random place of the result (Charikar et al. 2002; Weinberger et al.
+    Each entry is added, with a random sign, to one random place of the result (Charikar et al. 2002; Weinberger et al.
     2009, arXiv:0902.2206; the sparsest Johnson-Lindenstrauss projection). It takes O(P) time and memory where a dense
     projection matrix has P * d entries: 26 GB for 1.6 million parameters and d = 4,096. The cosine of two sketches is
     that of the vectors with a standard error of about (1 - cos^2) / sqrt(d). Measured on 1,770 pairs of gradients of an

@@ -60,7 +60,7 @@ class FineTuning(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class Centres(Parameters):
-    """How many k-means centres of its codes a client makes.
+    """The number of k-means centres that a client makes of its codes.
 
     Attributes:
       most: k, the number of centres in a message.
@@ -72,8 +72,11 @@ class Centres(Parameters):
 
     @classmethod
     def named(cls, num_centres: int | str, objective: Objective) -> "Centres":
-        """Of a number for all, or `CLASSES`: as many as a client has; UserError where labels are no classes, or some do
-        not count."""
+        """Returns it for one number for all clients, or for `CLASSES`: as many as a client has classes.
+
+        Raises:
+          UserError: If labels are no classes, or some labels do not count.
+        """
         if num_centres != CLASSES:
             return cls(num_centres)
         return cls(objective.classes_for("num_centres = 'classes'", all_count=True), True)
@@ -115,8 +118,10 @@ def build_embed(
 
 
 def _taken(autoencoder: FlatAutoencoder, x, from_axis: int = 0) -> list:
-    """What an encoder can look at, of an array or several inputs, or the specs of one example's: the images that it
-    takes. The shape of an example begins with the axis `from_axis`."""
+    """The images that an encoder takes, out of an array or several inputs, or out of the specs of one example's inputs.
+
+    The shape of an example begins with the axis `from_axis`.
+    """
     shape = autoencoder.input_shape
     leaves = tf.nest.flatten(x)
     return [each for each in leaves if tuple(each.shape[from_axis:]) == shape and each.dtype == tf.uint8]

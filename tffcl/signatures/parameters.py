@@ -32,11 +32,11 @@ def check_noised(noise_multiplier: float, threshold: float | str | None = None, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Noised(Parameters):
-    """What signatures have that can be private.
+    """The parameters of signatures that can be private.
 
     Attributes:
       noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of what the noise is for, with noise: an example, a centre or a whole signature.
+      clip: With noise, the largest norm of what the noise is added to: an example, a centre or a whole signature.
     """
 
     noise_multiplier: NonNegative = 0.0
@@ -145,8 +145,8 @@ class PartialWeightsParameters(Parameters):
     """FedClust's signature.
 
     Attributes:
-      warm_up_epochs: Epochs of local training before the weights are sent; the other hyper-parameters are those of
-        training.
+      warm_up_epochs: The number of epochs of local training before the weights are sent; the other hyper-parameters
+        are those of training.
       layers: Names of the layers whose weights are sent; default the last one (the paper).
     """
 
@@ -159,7 +159,7 @@ class CentresParameters(_Noised):
     """k-FED's signature.
 
     Attributes:
-      num_centres: k', k-means centres of its examples that a client sends.
+      num_centres: k', the number of k-means centres of its examples that a client sends.
     """
 
     num_centres: Count = 1

@@ -23,7 +23,7 @@ _DEPTH, _RESTARTS = 10, 6  # blocks in a Krylov space, and how many such spaces
 
 
 def _by_gram(data, num_vectors):
-    """Leading singular vectors without a Gram matrix where they are few among many, else by one."""
+    """Leading singular vectors: without a Gram matrix where they are few among many, else with one."""
 
     def leading():
         values, basis, converged = _krylov_iteration(data, num_vectors)
@@ -73,7 +73,7 @@ def _largest(gram, count):
 
 
 def _few(count: int) -> int:
-    """So few samples' or features' eigenpairs are found all as fast as the leading ones."""
+    """So few samples or features that finding all eigenpairs takes no longer than finding the leading ones."""
     return 100 + count
 
 
@@ -182,8 +182,8 @@ def _until_found(improve, count: int, size, block: int, dtype, looks: int):
 
 
 def _largest_by_power(gram, count):
-    """As `_largest`, by block power iteration alone, without anything to fall back on: by operations that device
-    runtimes have, matrix products, QR, and Jacobi's rotations for a small matrix."""
+    """As `_largest`, but by block power iteration alone and without a fallback. It uses only operations that device
+    runtimes have: matrix products, QR, and Jacobi's rotations for a small matrix."""
     block = count + 8 + count % 2  # even, as Jacobi's rotations need it
     missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
     padded = tf.pad(gram, [[0, missing], [0, missing]])
