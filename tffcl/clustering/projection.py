@@ -101,8 +101,7 @@ def new_reducer(count: int, seed: int, *, num_components: int = 2, num_neighbors
 
 @functools.cache
 def load_umap() -> types.ModuleType:
-    """Returns the module `umap`; it is imported where it is needed, as this takes seconds that only its users should
-    wait."""
+    """Returns the module `umap`; it is imported only where it is needed, as this takes seconds."""
     with warnings.catch_warnings():
         # Its tqdm complains at length of a notebook without ipywidgets.
         warnings.simplefilter("ignore")

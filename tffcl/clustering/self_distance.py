@@ -167,7 +167,7 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
 
 
 def _how_clear(times: float) -> str:
-    """Says of the distance of the nearest two groups in self-distances how clearly it is above chance."""
+    """Says how clearly the distance of the nearest two groups, in self-distances, is above chance."""
     line = f"the nearest two are {times:.2f} times as far from each other as chance alone puts clients"
     if times >= _CLEAR:
         return f"clearly apart, {line}"
@@ -228,7 +228,7 @@ def _confirmed(apart: np.ndarray, across: np.ndarray) -> float:
       across: `[m, m]`, logarithms of the distances of these to the halves of the other kind.
 
     Returns:
-      The probability by which chance alone would confirm it as well.
+      The probability that chance alone would also confirm it.
     """
     # Ward's split is even: that of the linkages between means of pairs is often a single odd client.
     one = hierarchical.cut(hierarchical.build_dendrogram(apart, "ward"), num_clusters=2) == 0

@@ -303,7 +303,7 @@ class Inference:
 
     Attributes:
       closest: Int64 [B], the place of the nearest known cluster.
-      founded: Int64 [B], the number from 0 of the new cluster that a newcomer is in; -1 for one that joined `closest`.
+      founded: Int64 [B], the number from 0 of a newcomer's new cluster; -1 for a newcomer that joined `closest`.
     """
 
     closest: np.ndarray
@@ -395,7 +395,7 @@ class KnownClients:
         return np.searchsorted(self.partition.ids, clusters)
 
     def merged_models(self, models: np.ndarray, assignment: np.ndarray, places: np.ndarray, count: int, rule: str):
-        """Merges the models of clusters that are one now.
+        """Merges the models of clusters that have merged.
 
         Args:
           models: `float32 [R, P]`, to which `rows` refers.

@@ -1,6 +1,6 @@
-"""How far clients are apart by what they sent: each function is `(metric, first, second or None) -> float32 [N, M]` on
-the arrays of signatures by name, rows are clients; among the first's clients if there is no second. And inference
-similarity, how alike models answer on the same images (FLIS, arXiv:2208.09754, section II-B and Alg. 2)."""
+"""Distances of clients by what they sent: each function is `(metric, first, second or None) -> float32 [N, M]` on the
+arrays of signatures by name, whose rows are clients; without `second`, distances are among the clients of `first`.
+Also inference similarity: how alike models answer on the same images (FLIS, arXiv:2208.09754, section II-B, Alg. 2)."""
 
 import math
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def inference_similarity(
       others: The same of other clients `[M, ...]`; default the same clients.
       form: A name in `SIMILARITIES`.
 
-    An answer that is none, of outputs that are not finite, is like no other: a class below 0, or probabilities of NaN.
+    An invalid answer, from outputs that are not finite, is like no other: a class below 0, or probabilities of NaN.
 
     Returns:
       `float32 [N, M]` in 0 to `largest_similarity`. With "frobenius" a client's similarity to itself is below 1 too.
@@ -106,10 +106,10 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
     """Returns principal angles in degrees (PACFL Eq. 2 and 3).
 
     A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90
-    degrees an angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the
-    others. Where one of two clients has fewer vectors than columns, metrics that add angles up have fewer to add: their
-    mean counts for each that is missing, or a client with a single vector would be nearer to everybody than members of
-    one group to each other.
+    degrees an angle, and at 0 from others like it: the paper does not define its angles, and it must not stop the
+    others. Where one of two clients has fewer vectors than columns, metrics that add angles have fewer to add. The mean
+    angle then counts for each missing one; otherwise a client with a single vector would be nearer to all clients than
+    members of one group to each other.
 
     Args:
       metric: A name in `choices.ANGLES`.
@@ -227,7 +227,7 @@ def centre_points(metric: str, first: Arrays, second: Arrays | None = None) -> n
 
 
 def sample_distances(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
-    """Returns the 1-Wasserstein distances of clients that sent as many points each (EMD-CFL).
+    """Returns the 1-Wasserstein distances of clients that each sent the same number of points (EMD-CFL).
 
     Args:
       metric: "wasserstein".
@@ -239,7 +239,7 @@ def sample_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
 
 
 def vector_distances(metric: str, first: Arrays, second: Arrays | None, *, directions: int | None = None) -> np.ndarray:
-    """Returns how far clients are apart by the vectors that they sent.
+    """Returns the distances of clients by the vectors that they sent.
 
     Args:
       metric: A name in `VECTOR_METRICS`.
