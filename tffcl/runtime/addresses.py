@@ -30,7 +30,7 @@ class RemoteWorkers:
     """Running workers that share each round's clients, see `remote_workers.use_workers`.
 
     Attributes:
-      addresses: Where they listen; each takes part once.
+      addresses: The addresses at which they listen; each takes part once.
       silence: Seconds without an answer after which one counts as lost.
     """
 

@@ -400,7 +400,7 @@ def use_workers(remote: RemoteWorkers) -> WorkersContext:
     the next of several runs goes on without a lost one, as the next round does.
 
     Args:
-      remote: Where they listen.
+      remote: The addresses at which they listen.
 
     Raises:
       UserError: If one is not there, or does not compute a small trial rightly.

@@ -41,7 +41,7 @@ _PRIVATE = "how certain the number of clusters is remains open: private signatur
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Similarity(Shown):
-    """What clients' signatures say of how alike they are.
+    """The similarity of clients by their signatures.
 
     Attributes:
       client_ids: `[N]`, names of the clients, or their IDs.
@@ -49,15 +49,15 @@ class Similarity(Shown):
       labels: `int32 [N]`, the clusters by the task's settings.
       dendrogram: The tree of merges.
       threshold: Where the tree is cut for `labels`.
-      tree_unit: Of merges and threshold.
+      tree_unit: The unit of merges and threshold.
       notes: What was found of the clusters: whether clients differ, and whether in groups.
       suggestion: Threshold and number of clusters at the largest gap.
-      numbers: How often each number of clusters is at the largest gap where every client has one half of its examples,
-        drawn anew each time (200 times; less often of more than 500 clients, down to 20): number to share, most
-        frequent first. Of FLT in one map of all halves. Empty of two clients, of private signatures, and where a half
-        gives no signature.
+      numbers: How often the largest gap gives each number of clusters if every client has one random half of its
+        examples, drawn anew each time (200 times; less often for more than 500 clients, down to 20): maps a number to
+        its share, most frequent first. For FLT in one map of all halves. Empty for two clients, for private signatures,
+        and if a half gives no signature.
       how: Signature, metric and cut.
-      seed: Of the task.
+      seed: The seed of the task.
     """
 
     client_ids: np.ndarray
@@ -114,9 +114,7 @@ class Similarity(Shown):
         )  # fmt: skip
 
     def histogram(self, truth: np.ndarray | None = None):
-        """Draws how far apart the pairs of clients are, within and across the true groups `[N]` where they
-        are known.
-        """
+        """Draws a histogram of clients' distances, within and across the true groups `[N]` where they are known."""
         from tffcl.lab.reporting import figures
 
         return figures.pairs_figure(
@@ -124,7 +122,7 @@ class Similarity(Shown):
         )
 
     def umap(self):
-        """Draws the clients as points by UMAP: those that are alike are near each other."""
+        """Draws the clients as points by UMAP, with similar clients near each other."""
         from tffcl.lab.reporting import figures
 
         points = project(self.proximity, seed=stream(self.seed, "map"))
@@ -143,21 +141,21 @@ def similarity(
     show_progress: bool = True,
     **values,
 ) -> Similarity:
-    """Lets all clients send their signatures, and measures how alike these are; no federated round is run.
+    """Lets all clients send their signatures, and measures how similar these are; no federated round is run.
 
     In a notebook it shows the heat map and the tree.
 
     Args:
       clients: A population, or what `tffcl.resolve` returns for a method that clusters before training; then the task
-        says all other arguments but `data_dir`. Clients that a run would hold out as newcomers are looked at, too.
-      signature: As of `ComposedParameters`, or these, which have metric, linkage and cut.
-      model: The clients' model. Signatures of models or of normalized examples need it; others need only what it takes
-        and the number of its classes.
-      training: What signatures that train take.
-      seed: Decides what signatures draw, and the random halves of each client's examples.
-      data_dir: Where data sets of tasks are.
-      show_progress: A bar on standard error while clients sign.
-      **values: What else a signature is given: `server_images`, `find_encoder`, `noise_seed`, as of `build_composed`.
+        sets all other arguments except `data_dir`. Clients that a run would hold out as newcomers are included.
+      signature: As in `ComposedParameters`, or such parameters themselves, which have metric, linkage and cut.
+      model: The clients' model. Signatures of models or of normalized examples need it; others need only its input spec
+        and its number of classes.
+      training: The local training of signatures that train.
+      seed: Decides the random numbers of signatures, and the random halves of each client's examples.
+      data_dir: The directory with the data sets of tasks.
+      show_progress: Whether to show a bar on standard error while clients sign.
+      **values: Further arguments of a signature: `server_images`, `find_encoder`, `noise_seed`, as in `build_composed`.
 
     Raises:
       UserError: If the method does not cluster before training, or an argument is missing or of another kind.

@@ -41,8 +41,8 @@ class Summaries(list):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a run: the method's label or the values of a sweep's settings, `seed`, the columns of the table, and
-        `failed`, why it diverged, or ""."""
+        """A row for each run: the method's label or the values of a sweep's settings, `seed`, the columns of the table,
+        and `failed`, the reason why it diverged, or ""."""
         first, columns, found = self._read()
         lines = []
         for names, runs, failures in found:
@@ -52,18 +52,18 @@ class Summaries(list):
 
     @property
     def summary_frame(self) -> pd.DataFrame:
-        """A row a method or a point of a sweep: means over the seeds, `<column>_std`, `_stderr` and `_count`, as in
+        """A row for each method or point of a sweep: means over seeds, `<column>_std`, `_stderr` and `_count`, as in
         table.csv or sweep.csv."""
         frame = report.plain_table(self.out).to_frame()
         return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
 
     @property
     def verdict(self) -> str:
-        """The sentences with which the page of a comparison begins, a line each: whether there are groups, which method
-        is best and whether by more than chance, and what it cost. "" where all runs diverged.
+        """The sentences at the top of a comparison's page, a line each: whether there are groups, which method is best
+        and whether by more than chance, and what it cost. "" if all runs diverged.
 
         Raises:
-          UserError: Of a sweep or a search: a setting that is best on test examples is no choice.
+          UserError: For a sweep or a search, because a setting must not be chosen on test examples.
         """
         if batch_index.read_index(self.out, "comparison") is None:
             raise UserError(
@@ -76,7 +76,7 @@ class Summaries(list):
 
         Args:
           *name: The method's label, or the values of a sweep's settings.
-          seed: Of the run; default the first that was asked for.
+          seed: The seed of the run; default the first that was asked for.
 
         Raises:
           UserError: If there is no such run, it diverged, or its files are not there as they were.

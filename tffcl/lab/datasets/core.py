@@ -24,16 +24,16 @@ class Dataset(Shown):
       test: The test images.
       num_classes: How many labels there are: 0 to num_classes - 1; None where labels are numbers to predict.
       mean: Subtracted from pixels on the scale 0 to 1; one value a channel.
-      std: What pixels are divided by after that; one value a channel.
+      std: Divides pixels after that; one value a channel.
       class_names: Name of each label, or None.
       note: What a reader of results should know, e.g. that this is a part of the set; else "".
-      source_names: Where several sets are put together, their names, to which `Images.source` are indices; else empty.
+      source_names: The names of sets that are put together, which `Images.source` indexes; else empty.
       attribute_names: Names of the columns of `Images.attributes`; else empty.
-      owner_names: What each natural client is called, to which `Images.owner` are indices; empty for numbers.
+      owner_names: The name of each natural client, which `Images.owner` indexes; empty for numbers.
       owner_groups: int32, the true group of each natural client, or None.
       group_names: What each true group is called, by its number; None where groups have numbers only.
-      measured_noise: As of `clients.population.Population`: None for sets whose constants are public.
-      table: What the examples are rows of, see `Images.row`; else None.
+      measured_noise: As in `clients.population.Population`; None for sets whose constants are public.
+      table: The table whose rows are the examples, see `Images.row`; else None.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Dataset(Shown):
     table: Table | None = None
 
     def facts(self):
-        """How much of what."""
+        """The numbers of examples and classes."""
         return {
             "name": self.name,
             "training examples": f"{len(self.train):,}",
@@ -108,7 +108,7 @@ class Dataset(Shown):
 
     @classmethod
     def from_arrays(cls, name: str, train, test, *, clients=None, num_classes: int | None = None) -> "Dataset":
-        """Makes a data set of arrays of one's own, e.g. in a function that a task names as `[dataset] builder`.
+        """Makes a data set from your own arrays, e.g. in a function that a task names as `[dataset] builder`.
 
         Args:
           name: For titles.
@@ -145,9 +145,8 @@ class Dataset(Shown):
         return dataclasses.replace(data, mean=mean, std=std, measured_noise=0.0)
 
     def measured_on(self, rows: np.ndarray) -> "Dataset":
-        """Returns the data set with what is measured of its training examples, means and deviations, measured of those
-        at `rows` alone, `int [m]`; itself where constants are public, or numbers are of a builder that has measured
-        them."""
+        """Returns the data set with means and deviations that are measured only on the training examples at `rows`,
+        `int [m]`; itself where constants are public, or where a builder has measured its numbers itself."""
         if self.measured_noise is None or (self.table is None and not self.train.are_images):
             return self
         if self.table is None:
@@ -171,16 +170,16 @@ class Dataset(Shown):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition(Shown):
-    """Who holds which examples of a data set, N clients.
+    """Which of N clients holds which examples of a data set.
 
     Attributes:
       train: One int64 array of indices into the training images per client; an index may be there several times.
       test: One int64 array of indices into the test images per client; clients may share an array.
       groups: int32 [N], the group each client was made in, or None where there are no true groups.
       transforms: What happens to each client's examples, or None for nothing.
-      names: What each client is called, all different, or None: they are counted from 0.
-      group_names: What each group is called, by its number, or None.
-      note: What a reader of results should know, e.g. who of the data set is no client; else "".
+      names: The name of each client, all different, or None: they are counted from 0.
+      group_names: The name of each group, by its number, or None.
+      note: What a reader of results should know, e.g. which owners of the data set are not clients; else "".
     """
 
     train: tuple[np.ndarray, ...]
