@@ -148,8 +148,8 @@ class PACFLParameters(NoisedSignature, WhenParameters, CutParameters, SubspacePa
       metric: The distance of two subspaces: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
       linkage: The distance between two clusters; "weighted" is what the authors' code calls average.
       threshold: β in degrees; clusters up to this distance are merged; or "self" or "gap", rules that find it.
-      when: See `WhenParameters`; "before_training" is the authors' code and the paper's "one-shot", "as_they_join" is
-        Alg. 1 lines 7 to 16.
+      when: As for all methods that group by signatures; "before_training" is the authors' code and the paper's
+        "one-shot", "as_they_join" is Alg. 1 lines 7 to 16.
     """
 
     metric: one_of(choices.ANGLES) = "smallest_angle"
@@ -215,7 +215,7 @@ class FLHCParameters(WhenParameters, CutParameters):
       linkage: The distance between two clusters.
       threshold: Clusters up to this distance are merged. It is in the unit of weights, so it depends on the model and
         training. Or "self" or "gap", rules that find it.
-      when: See `WhenParameters`; a number is the paper's n rounds of FedAvg before grouping.
+      when: As for all methods that group by signatures; a number is the paper's n rounds of FedAvg before grouping.
     """
 
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
@@ -294,7 +294,7 @@ class EMDCFLParameters(WhenParameters, CutParameters, OutputsParameters):
       metric: The distance between two clients' outputs.
       threshold: Clusters up to this distance, in the unit of the outputs, are merged; or "self" or "gap", rules that
         find it. "self" compares clients with themselves, as the paper does.
-      when: See `WhenParameters`; default after 1 round, as the paper's clients train for an epoch first.
+      when: As for all methods that group by signatures; default 1 round, for the paper's epoch before grouping.
     """
 
     metric: one_of(choices.TRANSPORT) = "wasserstein"
