@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from tffcl import LocalTraining, validation
+from tffcl.aggregators.parameters import DPParameters, RobustParameters
+from tffcl.algorithms.each_round_parameters import IFCAParameters, RRClusterParameters, StoCFLParameters
+from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.errors import UserError
 from tffcl.validation import (
     Count,
@@ -287,3 +290,22 @@ def test_a_parameter_that_there_is_not_is_told_with_the_nearest():
         == copy.deepcopy(LocalTraining(epochs=2))
         == LocalTraining(epochs=2)
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (RobustParameters, {"zeroing": 3}, "zeroing is 3.0; it is for rule 'clipping', and rule is 'median'"),
+        (DPParameters, {"quantile": 0.3}, "quantile is 0.3; it is for clipping 'adaptive', and clipping is 'fixed'"),
+        (IFCAParameters, {"fedavg_rounds": 9}, "fedavg_rounds is 9; it is for start 'fedavg'"),
+        (RRClusterParameters, {"warm_up_rounds": 9, "start": "attracting"}, "it is for start 'warm_up'"),
+        (StoCFLParameters, {"anchor_epochs": 1}, "it is for form 'displacement', and form is 'gradient'"),
+        (PACFLParameters, {"max_classes": 3}, "it is for per_class True, and per_class is False"),
+    ],
+)
+def test_a_key_that_another_keeps_from_meaning_anything_is_refused(kind, values, message):
+    with pytest.raises(UserError, match=message):
+        kind(**values)
+    key, (other, meant, *_) = next((key, also) for key, also in kind.only_with.items() if key in values)
+    assert getattr(kind(**{**values, other: meant}), key) == values[key]
+    assert kind(**{key: getattr(kind(), key)}) == kind()  # as by default it may be written down

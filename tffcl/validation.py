@@ -197,11 +197,14 @@ class Parameters(Shown):
       instead: Names that users of other libraries look for, and what there is in their place.
       alternatives: Groups of keys of which one stands for all: given on the command line, or in a task that extends
         another, it replaces the file's others.
+      only_with: Keys that mean something beside some values of another key alone: `{key: (other, value, ...)}`. With
+        another value the key must be as by default.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this
     instead: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    only_with: ClassVar[Mapping[str, tuple[str, *tuple[object, ...]]]] = {}
 
     def __new__(cls, *_, **given):
         """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that
@@ -221,16 +224,27 @@ class Parameters(Shown):
             # Frozen: what has been converted can be stored in no other way.
             value = _of_table(field.name, getattr(self, field.name), hints[field.name])
             object.__setattr__(self, field.name, check_value(field.name, value, hints[field.name]))
+        given = self._given()
+        for key, (other, *values) in self.only_with.items():
+            if key in given and getattr(self, other) not in values:
+                beside = " or ".join(_shown(each) for each in values)
+                raise wrong(
+                    key, given[key], f"it is for {other} {beside}, and {other} is {_shown(getattr(self, other))}"
+                )
         self.check()
 
-    def __repr__(self) -> str:
-        """The call that makes it, without what is as by default."""
-        given = []
+    def _given(self) -> dict[str, object]:
+        """The fields that are not as by default."""
+        given = {}
         for field in dataclasses.fields(self):
             value, made = getattr(self, field.name), field.default_factory
             if value != (field.default if made is dataclasses.MISSING else made()):
-                given.append(f"{field.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(given)})"
+                given[field.name] = value
+        return given
+
+    def __repr__(self) -> str:
+        """The call that makes it, without what is as by default."""
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._given().items())})"
 
     def facts(self) -> Mapping[str, object]:
         """All fields; those that are not set are told as such."""

@@ -439,7 +439,7 @@ def test_one_member_of_five_that_is_not_a_number_moves_the_others_by_little(tff_
         ("dp", {"clipping": "adaptive", "count_share": 0.97}, "aggregation.quantile_share is 0.05; with count_share"),
         ("robust", {"attackers": 0.5}, "aggregation.attackers is 0.5; it must be a number from 0 to below 0.5"),
         ("robust", {"rule": "mode"}, "unknown aggregation.rule 'mode'"),
-        ("robust", {"zeroing": 0.5}, "aggregation.zeroing is 0.5; it must be 0 or a number from 1"),
+        ("robust", {"rule": "clipping", "zeroing": 0.5}, "aggregation.zeroing is 0.5; it must be 0 or a number from 1"),
         ("compression", {"bits": 9}, "aggregation.bits is 9; it must be a whole number from 1 to 8"),
         ("secure_sum", {"clip": 1}, "unknown key in .aggregation. 'clip'"),
         ("secure", {}, "unknown aggregation 'secure'"),

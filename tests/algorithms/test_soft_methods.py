@@ -299,7 +299,7 @@ def test_newcomers_of_a_soft_composition_found_clusters_of_which_all_keep_an_opt
 
 
 @pytest.mark.parametrize("wrong, message", [
-    ({"temperature": 0.5}, 'temperature is for grouping "soft"'),
+    ({"temperature": 0.5}, "temperature is 0.5; it is for grouping 'soft', and grouping is 'hierarchical'"),
     ({"grouping": "soft", "training": "ditto"}, 'grouping "soft" trains all models by "sgd"'),
     ({"grouping": "soft", "regroup_every": 2}, 'grouping "soft" is formed once, before training'),
     ({"grouping": "soft", "temperature": 0}, "temperature is 0"),

@@ -1,7 +1,7 @@
 """The parameters of each aggregation that a task file can name; imports nothing heavy."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -50,6 +50,8 @@ class DPParameters(Parameters):
       secure: Whether the sums are secure, too, so that the aggregator sees no client's upload.
     """
 
+    only_with: ClassVar = dict.fromkeys(("quantile", "clip_learning_rate", "quantile_share"), ("clipping", "adaptive"))
+
     noise_multiplier: NonNegative = 1.0
     clip: Positive = 1.0
     clipping: one_of(CLIPS) = "fixed"
@@ -90,12 +92,16 @@ class RobustParameters(Parameters):
       rule: "clipping" to a quantile of the members' norms; "median" or "trimmed_mean" of each coordinate; or
         "multi_krum", the mean of the updates that are nearest to others (Blanchard et al. 2017).
       attackers: The share of a cluster's members that "trimmed_mean" and "multi_krum" guard against. They leave out
-        this share of each coordinate's values at both ends, or of the members.
+        this share of each coordinate's values at both ends, or of the members. The other rules do not need it.
       quantile: For "clipping", the share of updates that are not clipped.
       initial_clip: For "clipping", the first clip of every cluster.
       clip_learning_rate: For "clipping", how fast the clip follows the quantile.
       zeroing: For "clipping", updates more than this many times as long as the clip count as zero; 0: none do.
     """
+
+    only_with: ClassVar = dict.fromkeys(
+        ("quantile", "initial_clip", "clip_learning_rate", "zeroing"), ("rule", "clipping")
+    )
 
     rule: one_of(ROBUST_RULES) = "median"
     attackers: _Minority = 0.2

@@ -2,7 +2,7 @@
 mixtures of models. Imports nothing heavy."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -142,6 +142,12 @@ class IFCAParameters(Parameters):
         code does (a leak).
     """
 
+    only_with: ClassVar = {
+        "least_share": ("start", "attracting"),
+        "warm_up_rounds": ("start", "warm_up"),
+        "fedavg_rounds": ("start", "fedavg"),
+    }
+
     num_clusters: Count = 2
     start: one_of(IFCA_STARTS) = "independent"
     initialization: one_of(choices.INITIALIZATIONS) | None = None
@@ -192,6 +198,10 @@ class StoCFLParameters(NoisedSignature):
       projection: Dimensions that each client projects its signature to; 0, or the model's number of parameters, is no
         projection.
     """
+
+    only_with: ClassVar = dict.fromkeys(
+        ("anchor_epochs", "anchor_batch_size", "anchor_learning_rate"), ("form", "displacement")
+    )
 
     threshold: Annotated[
         float, msgspec.Meta(ge=-1, le=1, description="a cosine, from -1 (all clients in one cluster) to 1 (no merges)")

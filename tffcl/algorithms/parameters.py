@@ -370,6 +370,7 @@ class ComposedParameters(WhenParameters):
     """
 
     alternatives: ClassVar = _ALTERNATIVES
+    only_with: ClassVar = {"temperature": ("grouping", choices.SOFT)}
 
     signature: str | dict = "subspace"
     metric: str | None = None
@@ -424,8 +425,6 @@ class ComposedParameters(WhenParameters):
                 raise UserError(
                     'grouping "soft" is formed once, before training; leave when and regroup_* out', key="when"
                 )
-        elif self.temperature is not None:
-            raise UserError('temperature is for grouping "soft"; leave it out', key="temperature")
 
 
 CASES = ("joint", "disjoint")

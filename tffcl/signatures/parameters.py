@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -63,6 +63,8 @@ class SubspaceParameters(Parameters):
       samples: How many of a client's examples a signature uses, chosen at random; default all.
       energy: A client sends only as many vectors as hold this share of its data's energy, the sum of squares; 1: all p.
     """
+
+    only_with: ClassVar = {"max_classes": ("per_class", True)}
 
     num_vectors: Count = 3
     per_class: bool = False
