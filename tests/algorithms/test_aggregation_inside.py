@@ -91,7 +91,7 @@ def test_a_method_whose_clients_choose_takes_it_too(tff_worker, model, populatio
 def test_what_cannot_be_is_said():
     with pytest.raises(UserError, match="aggregation is .dp.; it must be an aggregation factory.*tffcl.aggregation"):
         keyed_factory("dp")
-    with pytest.raises(UserError, match="num_clusters is 2, and that of aggregation 3; they must be the same"):
+    with pytest.raises(UserError, match="has num_clusters 3; here it must be 2, or left out"):
         keyed_factory(ClusteredMeanFactory(3), 2)
 
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_said():
 def test_an_aggregation_of_another_number_of_clusters_is_refused(tff_worker, model, population, inner):
     """Clients of a cluster that it does not have would count nowhere."""
     engine = build_clustered_training(model, ONCE, aggregation=ClusteredMeanFactory(2, inner))
-    refused = pytest.raises(UserError, match="num_clusters is 3, and that of aggregation 2; they must be the same")
+    refused = pytest.raises(UserError, match="has num_clusters 2; here it must be 3, or left out")
     with refused:
         engine.start(population, np.array([0, 1, 2, 1, 0]))
     state = ClusteredState(**engine.start(population, np.array([0, 1, 1, 1, 0])))

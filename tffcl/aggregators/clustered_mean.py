@@ -161,7 +161,8 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
         return aggregation
     if given.num_clusters not in (None, num_clusters):
         raise UserError(
-            f"num_clusters is {num_clusters}, and that of aggregation {given.num_clusters}; they must be the same"
+            f"aggregation {type(aggregation).__name__} has num_clusters {given.num_clusters}; here it must be "
+            f"{num_clusters}, or left out"
         )
     return given.with_clusters(num_clusters) if given.waits_for_clusters else aggregation
 
