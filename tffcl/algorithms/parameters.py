@@ -462,8 +462,7 @@ class FLTParameters(NoisedSignature):
         "cohort" (only clients that took part) or "stored" (everyone, of all models on the server, as in Alg. 3 line
         17). They are the same where all take part. Otherwise "stored" dilutes each update with the models of absent
         clients: with a fifth of the clients a round on LEAF FEMNIST it reaches 55 % after 100 rounds, "everyone" 67 %;
-        and only "everyone" is FedAvg when all are related. In the paper FLT converges faster than FedAvg there (Fig.
-        4), so it must mean "everyone".
+        and only "everyone" is FedAvg when all are related, than which FLT is faster in the paper (Fig. 4).
       weighting: How clients are weighted in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a
         client's share of all examples, and a factor by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, and the products
         do not sum to 1. "examples" takes the first, as FedAvg and the authors' later code do; "uniform" takes the
@@ -476,6 +475,8 @@ class FLTParameters(NoisedSignature):
       period: τ. Clients are also related anew in every round that is a multiple of this, or in the next round in which
         someone takes part; default never.
     """
+
+    only_with: ClassVar = {"num_clusters": ("clusters", "disjoint"), "mixes": ("clusters", "joint")}
 
     encoder: str = "fashion_mnist"
     encoder_epochs: Count = 25

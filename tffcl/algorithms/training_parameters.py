@@ -116,6 +116,8 @@ class PerFedAvgParameters(Parameters):
         FLIS.
     """
 
+    only_with: ClassVar = {"delta": ("gradient", "hessian_free")}
+
     alpha: NonNegative = 0.01
     beta: Positive | None = None
     gradient: one_of(GRADIENTS) = "first_order"

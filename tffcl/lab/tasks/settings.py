@@ -6,7 +6,7 @@ For [attack] also: which clients are malicious, what they train on, and how they
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -183,6 +183,8 @@ class DriftSettings(Parameters):
       steps: The number of changes of an incremental drift.
     """
 
+    only_with: ClassVar = {"every": ("pattern", "incremental", "recurrent"), "steps": ("pattern", "incremental")}
+
     clients: Annotated[int, msgspec.Meta(ge=0, description="0 or a whole number from 2")] = 0
     round: Annotated[int, msgspec.Meta(ge=2)] = 2
     pattern: one_of(DRIFTS) = "sudden"
@@ -225,6 +227,8 @@ class AttackSettings(Parameters):
         have names. Malicious clients of other groups sign the examples of a benign client of this group. Not set: they
         sign their own examples; for the kind "imitation" the group is then 0.
     """
+
+    only_with: ClassVar = {"strength": ("kind", *OF_UPLOADS)}
 
     kind: one_of(ATTACKS) = "sign_flip"
     share: Fraction = 0.0
