@@ -218,7 +218,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
         ({"start": "attractin"}, "did you mean 'attracting'"),
         ({"initialization": "glorrot"}, "did you mean 'glorot'"),
         (
-            {"num_clusters": 4, "least_share": 0.3},
+            {"num_clusters": 4, "start": "attracting", "least_share": 0.3},
             r"least_share is 0.3; it must be above 0 and at most 1 / num_clusters, 0.25",
         ),
         ({"warm_up_rounds": 0}, "warm_up_rounds is 0"),

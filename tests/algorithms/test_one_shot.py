@@ -150,9 +150,10 @@ def test_each_key_of_a_signature_and_what_a_run_gives_reach_its_builder(model, c
         build = composed.SIGNATURES[name].build
         return repr(build(model, how, **composed._taken(build, given))), how, inspect.signature(build).parameters
 
-    (usual, how, taken), noisy = called_with(), {"noise_multiplier": 2.0}
+    usual, how, taken = called_with()
     for key, value in vars(how).items():
-        base = noisy if key == "clip" else {}
+        other, meant, *_ = how.only_with.get(key, ("noise_multiplier", 2.0) if key == "clip" else ("", None))
+        base = {other: meant} if other else {}
         assert called_with({**base, key: another(key, value)})[0] != called_with(base)[0], key
     for key, value in {
         "training": dataclasses.replace(TRAINING, learning_rate=9.0),

@@ -12,7 +12,8 @@ from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
 
-HOW = PerFedAvgParameters(alpha=0.2, beta=0.1, delta=0.01, gradient="first_order", velocity="outer")
+HOW = PerFedAvgParameters(alpha=0.2, beta=0.1, gradient="first_order", velocity="outer")
+HESSIAN_FREE = {"gradient": "hessian_free", "delta": 0.01}
 TRAINING = LocalTraining(epochs=2, batch_size=7, learning_rate=0.5)
 SEED = np.array([3, 4], np.int32)
 
@@ -42,9 +43,9 @@ def data(digits):
         pytest.param({}, marks=pytest.mark.slow),
         {"momentum": 0.5},
         {"momentum": 0.5, "velocity": "shared", "weight_decay": 0.2},
-        pytest.param({"gradient": "hessian_free"}, marks=pytest.mark.slow),
+        pytest.param(HESSIAN_FREE, marks=pytest.mark.slow),
         # As a round of Per-FedAvg has it.
-        pytest.param({"gradient": "hessian_free", "momentum": 0.5}, marks=pytest.mark.slow),
+        pytest.param({**HESSIAN_FREE, "momentum": 0.5}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -100,7 +101,7 @@ FEW += [pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 2, 1), (5, 
 def test_a_client_of_few_examples_trains_with_smaller_batches(model, data, n, needed, size):
     """With n below what a step needs, batches repeat."""
     x, y = data[0][:n], data[1][:n]
-    how = dataclasses.replace(HOW, gradient={2: "first_order", 3: "hessian_free"}[needed])
+    how = dataclasses.replace(HOW, **(HESSIAN_FREE if needed == 3 else {}))
     trained, _ = build_meta_sgd(model, dataclasses.replace(TRAINING, epochs=1), how)(model.initial, x, y, SEED)
     groups = grouped(n, size, needed, 1)
     if not groups:

@@ -1,7 +1,6 @@
 """Every method of the catalog as a subject of the checks, built from a task as a run builds it."""
 
 import contextlib
-import dataclasses
 import functools
 import pathlib
 
@@ -48,7 +47,8 @@ NEEDED = {"encoder": {"encoder": "digits", "encoder_epochs": 1, "encoder_example
 def small_parameters(name: str) -> dict:
     """The method's own keys in a task of few clients."""
     entry = ALGORITHMS[name]
-    fields = [field.name for field in dataclasses.fields(entry.parameter_class())] if entry.parameters else []
+    kind = entry.parameter_class() if entry.parameters else None
+    fields = kind.__dataclass_fields__.keys() - kind.only_with.keys() if kind else ()
     values = {key: value for key, value in SMALL.items() if key in fields}
     for need in entry.takes:
         values |= NEEDED.get(need, {})

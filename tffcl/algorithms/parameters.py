@@ -476,7 +476,7 @@ class FLTParameters(NoisedSignature):
         someone takes part; default never.
     """
 
-    only_with: ClassVar = {"num_clusters": ("clusters", "disjoint"), "mixes": ("clusters", "joint")}
+    only_with: ClassVar = {"mixes": ("clusters", "joint")}
 
     encoder: str = "fashion_mnist"
     encoder_epochs: Count = 25

@@ -113,7 +113,6 @@ num_clusters = 2
 [attack]
 kind = "sign_flip"
 share = 0.2
-strength = 5
 """
 
 
@@ -168,8 +167,9 @@ def test_a_run_has_not_ended_before_it_says_who_was_malicious(task, tmp_path, mo
 
 @pytest.mark.slow  # the rules are in tests/aggregators/test_inside_clusters.py
 def test_a_robust_rule_saves_what_the_mean_loses(task, tmp_path):
-    lost = run(task, tmp_path / "mean", "pacfl")
-    saved = run(task, tmp_path / "median", "pacfl", aggregation={"name": "robust", "rule": "median"})
+    attack = {"strength": 5}
+    lost = run(task, tmp_path / "mean", "pacfl", attack=attack)
+    saved = run(task, tmp_path / "median", "pacfl", attack=attack, aggregation={"name": "robust", "rule": "median"})
     benign = [each.summary["attack"]["benign_accuracy"] for each in (lost, saved)]
     assert benign[1]["mean"] > benign[0]["mean"] + 0.2
     told = json.loads((tmp_path / "median" / "summary.json").read_text())
