@@ -1,1 +1,1 @@
-"""From a task file to settings, and to the model, data and method that they name."""
+"""Turns a task file into settings, and into the model, data and method that the settings name."""

@@ -1,5 +1,5 @@
-"""From a configuration to the parts of a run: data, model, method; and a run loaded again from its directory: its data,
-its models, and what they answer."""
+"""Builds the parts of a run from its configuration: data, model and method. Also loads a run, with its data and models,
+from its directory."""
 
 import dataclasses
 import os
@@ -31,11 +31,11 @@ from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
 from tffcl.runs.run_directory import CHECKPOINTS, CLIENT_STATES, LEDGER, RunDirectory
 
-_loaded: list = []  # the last data and what they were loaded for: the runs of a comparison share them
+_loaded: list = []  # [key, data] of the last load: the runs of a comparison share their data
 
 
 def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDataset:
-    """Loads a task's data, parted among clients by the run's seed."""
+    """Loads a task's data, partitioned among clients by the run's seed."""
     check_config("config", config)
     joining = (config.newcomers, config.seed) if config.newcomers.any else ()
     _use_own(config)
@@ -44,27 +44,27 @@ def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDatase
     places = storage.resolve(data_dir), config.directory, _written(config.dataset.get("path"))
     wanted = (*tables, drawn, joining, places)
     if wanted not in _loaded[:1]:
-        _loaded.clear()  # two data sets at a time could be too much memory
+        _loaded.clear()  # two data sets at a time could need too much memory
         found = load_federated(*tables, seed=drawn, data_dir=data_dir, participants=config.participants)
         _loaded[:] = wanted, found
     return _loaded[1]
 
 
 def _written(path: object) -> list[tuple]:
-    """What files of the user's own are told by, which somebody in a notebook writes anew between two runs."""
+    """Sizes and times of the user's own files, which a notebook may write anew between two runs."""
     place = storage.expanded(path).absolute() if isinstance(path, str) else None
-    there = [place, *sorted(place.rglob("*"))] if place and os.path.exists(place) else []  # else its reader says why
+    there = [place, *sorted(place.rglob("*"))] if place and os.path.exists(place) else []  # the loader reports it
     return [(each, (about := each.lstat()).st_size, about.st_mtime_ns) for each in there]
 
 
 def _use_own(config: RunConfig):
-    """Lets the task's own builders be those of its directory: another task's may have modules of the same names."""
+    """Imports the task's own builders from its directory; another task may have modules of the same names."""
     if config.directory:
         load_own(config.as_dict(), config.directory)
 
 
 def data_fingerprint(federated) -> dict[str, str]:
-    """What the data of a task are told by, those of newcomers and of the server included, see `runs.fingerprint`."""
+    """Fingerprints of a task's data, including those of newcomers and of the server, see `runs.fingerprint`."""
     found = {}
     for name, images in (("training", federated.train), ("test", federated.test), ("the server's", federated.server)):
         if images is not None:
@@ -79,16 +79,16 @@ def data_fingerprint(federated) -> dict[str, str]:
 
 
 def build_model(config: RunConfig, federated) -> FlatModel:
-    """Builds the task's model for the data's shape, with initial weights by the run's seed.
+    """Builds the task's model for the data's shape; the run's seed decides the initial weights.
 
     Raises:
-      UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes. Labels of
-        another kind are told by `tffcl.train`, as those of a population made in Python.
+      UserError: If a user's own builder gives no `FlatModel`, or one for other examples or too few classes. Labels of
+        another kind are reported by `tffcl.train`, as for a population that was made in Python.
     """
     _use_own(config)
     name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
-    # Numbers that are no images reach the model as they are.
+    # Numbers that are not images reach the model unchanged.
     normal = (np.asarray(federated.mean), np.asarray(federated.std)) if federated.train.are_images else None
     given = {"normalization": normal, "seed": stream(config.seed, "model")}
     model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
@@ -106,7 +106,7 @@ def _labels_in_words(classes: int | None) -> str:
 
 
 def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
-    """What the method's builders need beside model, training and parameters."""
+    """The values that the method's builder needs beside model, training and parameters."""
     server, method = federated.server, config.method
 
     def find(encoder: str, **options):
@@ -132,15 +132,15 @@ def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: boo
 def build_method(
     config: RunConfig, model: FlatModel, federated, data_dir: str | None = None, *, simulated: bool = False
 ) -> Method:
-    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory.
+    """Builds the configured method; FLT's encoder is searched, and kept, in the data directory.
 
     Args:
       config: The run.
-      model: What is trained.
-      federated: Its data.
+      model: The model to train.
+      federated: The data of the run.
       data_dir: Where data sets are.
-      simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it
-        would be deployed: with fresh noise, and clients that are what they are.
+      simulated: True for a run: its noise repeats with its seed, and its malicious clients attack. False for the method
+        as it would be deployed: with fresh noise, and without simulated attacks.
     """
     given = _given(config, federated, data_dir, simulated=simulated)
     factory = build_aggregation(config, model, simulated=simulated)
@@ -151,12 +151,12 @@ def build_method(
 
 
 def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
-    """Builds the factory that [aggregation] means; None for the method's own mean.
+    """Builds the factory that [aggregation] describes; None for the method's own mean.
 
-    In simulations its noise repeats with the seed.
+    In simulations the factory's noise repeats with the seed.
 
     Raises:
-      UserError: If a builder of the user's gives no aggregation factory.
+      UserError: If a user's own builder gives no aggregation factory.
     """
     if not config.aggregation:
         return None
@@ -165,20 +165,20 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
     if not row.foreign:
         given = {
             "seed": stream(config.seed, "aggregation") if simulated else None,
-            # How many parameters each layer has, in order.
+            # The number of parameters of each layer, in order.
             "layers": model and tuple(part.stop - part.start for part in model.layer_slices().values()),
         }
         return aggregation(name, **options, **{key: given[key] for key in row.takes})
     factory = made_by("aggregations", name, row.builder(), None, **options)
-    if factory is None:  # which stands for the plain mean, and is what a function without return gives
+    if factory is None:  # None would mean the plain mean, but a function without `return` gives it, too
         wanted = 'an aggregation factory, or "mean"'
         raise UserError(f"aggregation {name} gave None; it must give {wanted}", table="aggregation", key="builder")
-    keyed_factory(factory)  # says what is wrong with what it is not
+    keyed_factory(factory)  # raises a UserError if it is no aggregation factory
     return factory
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
-    """Builds the grouping of a method that clusters before training."""
+    """Builds the clustering of a method that clusters before training."""
     own = () if config.method is None else (config.method,)
     build, given = config.method_source.clustering_builder, _given(config, federated, data_dir)
     assert build, f"{config.algorithm} does not cluster before training"
@@ -190,9 +190,9 @@ class TrainedRun(Trained):
     """A run of a task at its newest checkpoint.
 
     Attributes:
-      config: What was run.
-      federated: Who holds what in that round.
-      ledger: What was released of the clients up to then, without a file.
+      config: The configuration of the run.
+      federated: The data of each client in that round.
+      ledger: The private releases about the clients up to that round, without a file.
     """
 
     config: RunConfig
@@ -212,14 +212,12 @@ def load_run(
     Args:
       out: The directory of one run.
       data_dir: Where data sets are; default as in `datasets`.
-      trust_builders: As of `resolve.load_run_config`: without, a run that names functions of somebody's own is refused.
-      simulated: Whether the method goes on as the run's, with noise that follows from its seed; else as one that is
-        deployed.
+      trust_builders: As in `resolve.load_run_config`; by default a run that names somebody's own functions is refused.
+      simulated: As in `build_method`: whether noise follows from the run's seed and malicious clients attack.
 
     Raises:
-      UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or
-        the settings have changed since. An older checkpoint is not taken: its models are not those that the run's
-        results are of.
+      UserError: If `out` holds no run or no checkpoint, the newest checkpoint is damaged or missing, or the data or the
+        settings have changed since. An older checkpoint is not used: the run's results belong to other models.
     """
     directory = RunDirectory(out)
     out = directory.path
@@ -245,7 +243,7 @@ def load_run(
         state, totals = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, totals.releases)
     population = taken_by(method.model, population_in(config, federated, newest))
-    state = method.choose(state, population.evaluated)  # a checkpoint between evaluations holds older choices
+    state = method.choose(state, population.evaluated)  # a checkpoint between two evaluations holds older choices
     federated, _ = drifted_in(config, federated, newest)
     return TrainedRun(method, state, population, newest, names_of(population), config, federated, ledger)
 
@@ -255,14 +253,14 @@ def _newest(checkpoints: Checkpoints, state_class: type):
     try:
         return checkpoints.load(newest, state_class)
     except UserError as error:
-        if not before or isinstance(error, Foreign):  # those before are, too
+        if not before or isinstance(error, Foreign):  # the checkpoints before it are foreign, too
             raise
         raise UserError(f"{str(error).removesuffix(str(ANEW))}; {_again(before[-1])}") from None
 
 
 def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, then: np.ndarray) -> Ledger:
-    """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of
-    the rounds."""
+    """The ledger of the run at its newest checkpoint. Releases that no seed repeats count even if their rounds were
+    lost."""
     everyone = population_in(config, federated, config.train.rounds)
     ledger = Ledger(config.privacy, len(everyone), then)
     ledger.file = out / LEDGER

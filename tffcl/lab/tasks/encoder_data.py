@@ -1,15 +1,15 @@
-"""Training data of FLT's encoders: published choices by name, and the notation of others. Imports nothing heavy."""
+"""Training data of FLT's encoders: published choices by name, and a notation for others. Imports nothing heavy."""
 
 from collections.abc import Mapping, Sequence
 
 from tffcl.errors import UserError
 from tffcl.registry import Row, add
 
-# Those of the authors' code, where the paper says only "10 classes of CIFAR100" and "without any overlap with CIFAR10".
+# Classes of the authors' code; the paper says only "10 classes of CIFAR100" and "without any overlap with CIFAR10".
 _BESIDE_CIFAR10 = "11,20,22,31,37,51,54,65,86,90"
 _APART_FROM_CIFAR10 = "3,8,13,15,20,22,25,29,31,37,43,46,51,54,65,84,85,86,90,92"
 
-# Name to what it is trained on, and what it is for.
+# Name of an encoder -> (its training data, its purpose).
 ENCODERS: Mapping[str, tuple[str, str]] = {
     "flt_mnist_enc1": ("emnist_balanced", "FLT's Enc1 for MNIST: EMNIST covers its classes; with fine_tune_epochs = 0"),
     "flt_mnist_enc2": ("fashion_mnist", "FLT's Enc2 for MNIST, FEMNIST and EMNIST: other images; clients fine-tune it"),
@@ -28,17 +28,17 @@ add("encoders", lambda: {name: Row(summary) for name, (_, summary) in ENCODERS.i
 
 
 def training_sets(encoder: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Says what an encoder is trained on.
+    """Returns the data that an encoder is trained on.
 
     Args:
       encoder: A name in `ENCODERS`, or data sets joined by "+", each alone or with chosen classes:
         "cifar10+cifar100:11,20,22".
 
     Returns:
-      `(data set, classes)` for each set; no classes are all.
+      `(data set, classes)` for each data set; an empty `classes` means all classes.
 
     Raises:
-      UserError: If it is not written so, or a set or a class is there twice.
+      UserError: If `encoder` is not written so, or names a data set or a class twice.
     """
     found = []
     for part in ENCODERS.get(encoder, (encoder, ""))[0].split("+"):
@@ -61,7 +61,7 @@ def _unreadable(encoder: str) -> UserError:
 
 
 def file_name(sets: Sequence[tuple[str, Sequence[int]]], examples: int | None, epochs: int, latent: int) -> str:
-    """The name, without its ending, of the file that an encoder trained on these sets is kept in."""
+    """The name, without its ending, of the file of an encoder that is trained on these data sets."""
     parts = [name + "".join(f"_{label}" for label in classes) for name, classes in sets]
     size = "" if latent == 128 else f"-{latent}"
     return f"{'+'.join(parts)}-{examples or 'all'}-{epochs}-epochs{size}"

@@ -1,4 +1,4 @@
-"""The encoder that FLT's server broadcasts: trained on a public data set, kept in a file with where it comes from."""
+"""The encoder that FLT's server broadcasts: trained on a public data set, and kept in a file with its provenance."""
 
 import dataclasses
 import hashlib
@@ -22,12 +22,12 @@ from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder
 from tffcl.runs.callbacks import progress_bar
 from tffcl.validation import Count, Positive, Whole, validated
 
-_FORMAT = "tffcl encoder 1"  # a change of what an autoencoder computes from its vector must change this
-_STEPS_AT_A_TIME = 100  # between two movements of the progress bar
+_FORMAT = "tffcl encoder 1"  # change this when an autoencoder computes something else from its vector
+_STEPS_AT_A_TIME = 100  # between two updates of the progress bar
 
 
 def encoder_path(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
-    """Returns where the encoder `name` is kept: `<data_dir, $TFFCL_DATA_DIR or ~/.cache/tffcl>/encoders/<name>.npz`."""
+    """Returns the file of the encoder `name`: `<data_dir, $TFFCL_DATA_DIR or ~/.cache/tffcl>/encoders/<name>.npz`."""
     directory = data_dir or os.environ.get("TFFCL_DATA_DIR") or "~/.cache/tffcl"
     return expanded(directory).absolute() / "encoders" / f"{name}.npz"
 
@@ -49,34 +49,34 @@ def pretrain_encoder(
     input_shape: Sequence[Whole] | None = None,
     show_progress: bool = True,
 ) -> pathlib.Path:
-    """Trains FLT's autoencoder for the images of a data set, by Adam on the mean squared error (FLT section IV-A2).
+    """Trains FLT's autoencoder on the images of a data set, with Adam on the mean squared error (FLT section IV-A2).
 
-    The defaults are those of the authors' code, but that the images are visited in another random order each epoch.
+    The defaults are those of the authors' code. Unlike there, the order of the images is drawn anew in each epoch.
 
     Args:
-      dataset: `name` and options as in a task file, or `names` of several sets, which become one.
+      dataset: `name` and options as in a task file, or `names` of several data sets, which are joined into one.
       epochs: Passes over the training images.
-      batch_size: Examples a step.
-      learning_rate: Of Adam.
-      latent: Size of a code.
-      examples: Only so many random training images; default all.
-      classes: Of each data set, only images of these classes; an empty list is all of them.
-      seed: Decides the data's subset, the initial weights and the order.
+      batch_size: Examples in each step.
+      learning_rate: The learning rate of Adam.
+      latent: The size of a code.
+      examples: The number of random training images to use; default all.
+      classes: For each data set, the classes whose images are used; an empty list is all classes.
+      seed: Decides the subset of images, the initial weights and the order.
       data_dir: Where data sets are; default as in `datasets`.
       out: The file to write; default `encoder_path` of the data set's name.
-      overwrite: Whether a file that is there may be replaced.
-      input_shape: Of the images that it is for; default those of the data set.
-      show_progress: A progress bar on standard error.
+      overwrite: Whether an existing file may be replaced.
+      input_shape: The shape of the images that the encoder is for; default the shape of the data set's images.
+      show_progress: Whether to show a progress bar on standard error.
 
     Returns:
-      The file; `load_encoder` reads it.
+      The file that was written; `load_encoder` reads it.
 
     Raises:
-      UserError: For bad numbers, a data set that cannot be loaded or has images of another shape, a file that is there
-        or cannot be written, and if the training diverges.
+      UserError: For bad numbers, a data set that cannot be loaded or has images of another shape, a file that exists or
+        cannot be written, and if the training diverges.
     """
     several = isinstance(dataset, Mapping) and "names" in dataset
-    # Before the data is read: a file that may not be replaced is reported at once.
+    # A file that may not be replaced is reported before the data are read.
     path = expanded(out) if out else encoder_path(_name(dataset), data_dir)
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists; name another file (out), or allow to replace it (overwrite)")
@@ -88,7 +88,7 @@ def pretrain_encoder(
     else:
         whole = _of_classes(dataset, classes, seed, data_dir)
     x = _chosen(whole, examples, seed)
-    if input_shape is not None:  # training takes minutes, and would be of no use
+    if input_shape is not None:  # checked first, because training takes minutes
         _check_shape(f"an encoder of {_name(dataset)}", x.shape[1:], input_shape)
     autoencoder = build_autoencoder(x.shape[1:], latent=latent, seed=stream(seed, "encoder"))
     vector, loss = _train(autoencoder, x, epochs, batch_size, learning_rate, seed, show_progress)
@@ -129,14 +129,14 @@ def find_encoder(
     """Finds a pre-trained encoder, or pre-trains it and keeps it for the next time.
 
     Args:
-      encoder: A file (.npz), or what to pre-train on, see `encoder_data.training_sets`. The encoder does not depend on
-        a run's seed.
-      input_shape: Of the clients' raw images.
-      epochs: Passes over the data set, if it is pre-trained.
-      examples: Only so many of its images; default all.
-      latent: Size of a code, if it is pre-trained.
-      data_dir: Where data sets are, and encoders are kept.
-      show_progress: A progress bar on standard error.
+      encoder: A file (.npz), or the data to pre-train on, see `encoder_data.training_sets`. The encoder does not depend
+        on a run's seed.
+      input_shape: The shape of the clients' raw images.
+      epochs: Passes over the data set, if the encoder is pre-trained.
+      examples: The number of images to pre-train on; default all.
+      latent: The size of a code, if the encoder is pre-trained.
+      data_dir: Where data sets are, and where encoders are kept.
+      show_progress: Whether to show a progress bar on standard error.
 
     Returns:
       `(autoencoder, vector float32 [P])`.
@@ -159,16 +159,16 @@ def find_encoder(
 
 
 def kept_encoders() -> Iterator[tuple[pathlib.Path, dict]]:
-    """Yields file and provenance of every encoder that is kept in the data directory."""
+    """Yields the file and the provenance of every encoder in the data directory."""
     for path in sorted(encoder_path("any").parent.glob("*.npz")):
         try:
             yield path, _read(path)[1]
-        except UserError:  # a stranger's file, or a damaged one, is told when it is asked for
+        except UserError:  # a foreign or damaged file is reported when somebody asks for it
             continue
 
 
 def _of_classes(dataset: Mapping, classes, seed: int, data_dir: str | None):
-    """The data sets with the images of chosen classes only, as one."""
+    """Joins the data sets into one, with only the images of the chosen classes."""
     names = dataset.get("names", [dataset.get("name")])
     if len(classes) != len(names):
         raise UserError(f"classes has {len(classes)} lists; there must be one for each of {len(names)} data sets")
@@ -184,7 +184,7 @@ def _of_classes(dataset: Mapping, classes, seed: int, data_dir: str | None):
 
 
 def _name(dataset: object) -> str:
-    """A file's name from a data set's section; what is wrong with the section, `load_dataset` says."""
+    """Makes a file's name from a data set's section; `load_dataset` reports what is wrong with the section."""
     if not isinstance(dataset, Mapping):
         return "encoder"
     names = dataset.get("names", dataset.get("name"))
@@ -234,14 +234,15 @@ def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder,
     """Loads what `pretrain_encoder` wrote.
 
     Args:
-      input_shape: Of the clients' raw images.
+      input_shape: The shape of the clients' raw images.
 
     Returns:
-      `(autoencoder, vector float32 [P], provenance)`; the provenance says data set, hyper-parameters, loss, versions
-      and the vector's SHA-256.
+      `(autoencoder, vector float32 [P], provenance)`; the provenance holds the data set, hyper-parameters, loss,
+      versions and the vector's SHA-256.
 
     Raises:
-      UserError: If there is no such file, it is damaged or no encoder, or the encoder takes other images.
+      UserError: If the file does not exist, is damaged or is no encoder, or if the encoder takes images of another
+        shape.
     """
     path = expanded(path)
     vector, provenance = _read(path)
@@ -267,7 +268,7 @@ def _read(path: pathlib.Path) -> tuple[np.ndarray, dict]:
             found = provenance["format"], provenance["sha256"]
     except FileNotFoundError:
         raise UserError(f"there is no encoder in {path}; pretrain_encoder makes one") from None
-    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+    except Exception as error:  # NumPy and zipfile raise a dozen types of errors for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UserError(f"{path} is damaged or no encoder of ours ({reason})") from None
     if found[0] != _FORMAT:

@@ -1,6 +1,6 @@
-"""A finished run of a task as files for a TFF deployment, and the proof that they run.
+"""Exports a finished run of a task as files for a TFF deployment, and checks such files.
 
-Every file is loaded and run, and its numbers are held against the library's.
+The check loads and runs every file, and compares its numbers with the library's.
 """
 
 import functools
@@ -32,28 +32,28 @@ from tffcl.runs import checkpoints
 from tffcl.runs.run_directory import RunDirectory
 
 _TRIED_IMAGES = 64
-_MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
+_MOST_EXAMPLES = 20  # of each real client: the numbers need to be equal, not good
 
 
 def check_export(
     directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False
 ) -> list[str]:
-    """Loads every file of an export, runs it, and holds the numbers against the library's.
+    """Loads every file of an export, runs it, and compares its numbers with the library's.
 
-    Computations and their forms are run on the values that the export brings, whose results the library wrote then,
-    and, where the task's data can be loaded, on real clients beside the library's own computations of today. What can
-    be computed again of the other files is compared; which cannot is said.
+    Computations and their forms are run on inputs that the export contains, and compared with the results that the
+    library wrote beside them. Where the task's data can be loaded, they are also run on real clients and compared with
+    the library's computations of today. Other files are compared where their contents can be computed again.
 
     Args:
-      directory: What `export_run` wrote.
+      directory: The directory that `export_run` wrote.
       data_dir: Where data sets are; default as in `datasets`.
-      trust_builders: As of `load_run`.
+      trust_builders: As in `load_run`.
 
     Returns:
-      A line for each file that was run or compared, and one for the others.
+      A line for each file that was run or compared, and one line that names the other files.
 
     Raises:
-      UserError: Naming the file that is damaged, foreign, or gives other numbers.
+      UserError: If a file is damaged, foreign, or gives other numbers; the message names it.
     """
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)
@@ -78,7 +78,7 @@ def check_export(
 
 
 def _has_line(directory: pathlib.Path, name: str, lines: list[str]) -> bool:
-    """Whether a line is about a file, or about a directory that it is in."""
+    """Whether a line is about the file, or about a directory that contains it."""
     *above, _ = pathlib.PurePosixPath(name).parents
     return any(line.startswith(f"{directory / place}: ") for line in lines for place in (name, *above))
 
@@ -123,7 +123,7 @@ def _run_form(kind: str, parts, signature, arguments):
 
 
 def _compared_noise(path: pathlib.Path, run: Callable, expected, same: str) -> str:
-    """Compares what noise leaves to compare: shapes, that all is finite, and that two runs differ."""
+    """Compares what can be compared under noise: equal shapes, finite values, and a difference between two runs."""
     found, again = run(), run()
     shaped, between = difference(expected, found), difference(found, again)
     if not np.isfinite(shaped.largest) or not np.isfinite(between.largest):
@@ -136,8 +136,9 @@ def _compared_noise(path: pathlib.Path, run: Callable, expected, same: str) -> s
 def _check_with_library(
     directory: pathlib.Path, manifest: dict, config: RunConfig, data_dir: str | None, read: Mapping[str, object]
 ) -> list[str]:
-    """Compares with the method that the task builds, on its data; `read` are the computations in the files, by name,
-    which are compiled once.
+    """Compares with the method that the task builds, on the task's data.
+
+    `read` holds the computations of the files by name, so that each is compiled only once.
     """
     try:
         federated = build.load_data(config, data_dir)
@@ -181,7 +182,7 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
 
 
 def _as_taken(model: FlatModel, x: np.ndarray) -> np.ndarray:
-    """Examples of the type that the model takes, as a run has them."""
+    """Converts examples to the type that the model takes, as a run does."""
     return as_type(x, model.example_spec["x"].dtype.as_numpy_dtype, "the task's examples")
 
 
@@ -208,15 +209,15 @@ def export_run(
 
     Args:
       out: The directory of one run, with a checkpoint.
-      to: The directory to write; it must not exist, or be empty.
+      to: The directory to write; it must be empty or not exist.
       data_dir: Where data sets are; default as in `datasets`.
-      trust_builders: As of `load_run`.
+      trust_builders: As in `load_run`.
 
     Returns:
       The contents of manifest.json.
 
     Raises:
-      UserError: If there is no run, or `to` holds something, or `<to>.partial` exists.
+      UserError: If there is no run, `to` is not empty, or `<to>.partial` exists.
     """
     to = pathlib.Path(to)
     check_free(to)

@@ -1,4 +1,4 @@
-"""The method that a table [algorithms.LABEL] means: of the registry, of an installed package, or of a user's own."""
+"""Finds the method of a table [algorithms.LABEL]: in the registry, in an installed package, or in the user's code."""
 
 import dataclasses
 import functools
@@ -14,13 +14,13 @@ from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, ANY, Row, given, made_by, parameters_of, registered, rows
 from tffcl.validation import Parameters, types_of
 
-# Why a method takes no other aggregation.
+# Why a method takes no [aggregation].
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
 _NO_PARAMETER = (
     "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the "
     "factory, e.g. for build_clustered_training(model, training, aggregation=aggregation)"
 )
-KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
+KEYS = ("method", "builder")  # keys of [algorithms.LABEL] beside the method's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class MethodSource:
     """Where a method comes from.
 
     Attributes:
-      label: What it is called in this comparison, the name of its table.
+      label: The name of its table, which names it in comparisons.
       base: A name in the registry, or "module:function".
-      directory: Where the modules of builders are looked for first; "" for nowhere.
+      directory: Where modules of builders are searched first; "" for nowhere.
     """
 
     label: str
@@ -39,7 +39,7 @@ class MethodSource:
 
     @property
     def _row(self) -> Row | None:
-        """That of the registry; None for a builder of the user's own."""
+        """Its row in the registry; None for a user's own builder."""
         return ALGORITHMS.get(self.base)
 
     @property
@@ -54,12 +54,12 @@ class MethodSource:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the builder takes beside model, training and parameters, see `registry.given`."""
+        """Names of what else the builder takes beside model, training and parameters, see `registry.given`."""
         return (*self._row.takes, *self._row.needs) if self._row else self._own_builder[2]
 
     @property
     def clustering_builder(self) -> Callable | None:
-        """Builds the method's grouping before training; None for methods without."""
+        """The builder of the method's clustering before training; None for a method without one."""
         return self._row.clustering_builder() if self._row else None
 
     @property
@@ -70,14 +70,14 @@ class MethodSource:
         """Builds the method.
 
         Args:
-          model: What is trained.
-          training: Local hyper-parameters.
-          parameters: The method's own.
+          model: The model to train.
+          training: Hyper-parameters of local training.
+          parameters: The method's own parameters.
           given: The values of `needs`.
-          aggregation: A factory for the updates; None for the method's own mean.
+          aggregation: A factory that aggregates the updates; None for the method's own mean.
 
         Raises:
-          UserError: If the method takes no other aggregation than its own.
+          UserError: If the method allows no aggregation but its own.
         """
         if aggregation is not None:
             if "aggregation" not in inspect.signature(self.builder).parameters:
@@ -92,14 +92,14 @@ class MethodSource:
         return build(parameters, **given)
 
     def parameters_from(self, values: Mapping) -> Parameters | None:
-        """Makes the method's own parameters of its table's keys, None if it has none; UserError for a wrong key."""
+        """Makes the method's own parameters from its table's keys, None if it has none; UserError for a wrong key."""
         return parameters_of(self.parameter_class, values, f"algorithms.{self.label}")
 
     def check(self, contents: Mapping):
-        """Raises UserError if names tell that the method cannot work with a task's data, aggregation or attack.
+        """Raises UserError if names already show that the method cannot use a task's data, aggregation or attack.
 
         Args:
-          contents: Tables of the task.
+          contents: The tables of the task.
         """
         if self._row and "server_images" in self._row.needs and not contents["dataset"].get("server_examples"):
             raise no_server_data(self.label)
@@ -107,7 +107,7 @@ class MethodSource:
         self._check_attack(contents.get("attack", {}))
 
     def _rows(self, contents: Mapping) -> list[Row]:
-        """What is known of the method, and of the local training and the grouping that its table names."""
+        """Registry rows of the method, and of the local training and the grouping that its table names."""
         found, table = [self._row], contents.get("algorithms", {}).get(self.label, {})
         for key in ("training", "grouping") if self._row else ("training",):
             name = table.get(key)
@@ -116,7 +116,7 @@ class MethodSource:
         return [row for row in found if row is not None]
 
     def check_training(self, contents: Mapping, training: LocalTraining):
-        """Raises UserError if the method holds for clients that train by SGD alone, and these do not."""
+        """Raises UserError if the method is valid only for clients that train by SGD, and these do not."""
         for row in self._rows(contents):
             if row.sgd:
                 training.require_sgd(self.label, *row.sgd)
@@ -152,12 +152,12 @@ class MethodSource:
 
 
 class _Spread(Parameters):
-    """Base of parameters that a builder takes one by one and not as one object."""
+    """Base of parameters that a builder takes as separate arguments, not as one object."""
 
 
 @functools.cache
 def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parameters] | None, tuple[str, ...]]:
-    """A user's builder with the class of its parameters, made of its signature, and what else it takes."""
+    """A user's builder, the class of its parameters (made from its signature), and names of what else it takes."""
     parameters = list(inspect.signature(builder).parameters.values())
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 or any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
@@ -188,20 +188,20 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
 
 
 def find_method(label: str, table: Mapping, directory: str = "", kind: str = "algorithm") -> MethodSource:
-    """Finds what a table [algorithms.LABEL] means.
+    """Finds the method of a table [algorithms.LABEL].
 
     Args:
-      label: Of the table.
-      table: Its `method` is a name, by default the label; its `builder` "module:function" instead.
-      directory: Of the task file.
-      kind: What the label is, for the message about an unknown one.
+      label: The label of the table.
+      table: The table. Its `method` is a name, by default the label; or its `builder` is "module:function".
+      directory: The directory of the task file.
+      kind: The kind of name that the label is, for the message about an unknown one.
 
     Raises:
-      UserError: If both are given, or the name is unknown.
+      UserError: If `method` and `builder` are both given, or the name is unknown.
     """
     where = f"algorithms.{label}"
     references = references_in(table)
-    for reference in references:  # found by its module's name from now on
+    for reference in references:  # later calls find it by its module's name
         load_reference(reference, directory, where)
     directory = str(pathlib.Path(directory).resolve()) if references and directory else ""
     if "builder" in table and "method" in table:

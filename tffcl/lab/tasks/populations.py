@@ -1,4 +1,4 @@
-"""From a federated data set to the clients that computations see, in every round of a run."""
+"""Makes, from a federated data set, the clients that computations see in each round of a run."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def build_population(federated: FederatedDataset, clients=None, *, versions: np.
 
     Args:
       clients: Only these client IDs; default all.
-      versions: `int [N]`, how often the data of each have changed; default never.
+      versions: `int [N]`, how often the data of each client have changed; default never.
     """
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
     counts = federated.label_counts()
@@ -49,11 +49,10 @@ def build_population(federated: FederatedDataset, clients=None, *, versions: np.
 
 
 def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[Population, Mapping[int, Population]]:
-    """Makes the populations of a run: before the first round, and from later rounds on where clients join or data
-    change.
+    """Makes the populations of a run: the first one, and one for each later round in which clients join or data change.
 
     Returns:
-      `(population, {round: population from then on})`.
+      `(first population, {round: population from that round on})`.
     """
     changes = {config.newcomers.round if config.newcomers.any else 0, *config.drift.rounds(config.train.rounds)}
     return population_in(config, federated, 0), {
@@ -62,7 +61,7 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
 
 
 def population_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> Population:
-    """Makes the population that holds in a round of a run, with what malicious clients pretend; 0 is before the
+    """Makes the population of a round of a run, with the false data of malicious clients; round 0 is before the
     first."""
     attack = config.attack
     malicious = attack.malicious(config.participants(federated.num_clients), config.seed)
@@ -77,7 +76,7 @@ def population_in(config: RunConfig, federated: FederatedDataset, round_number: 
 
 
 def _there_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> np.ndarray:
-    """Returns who takes part in a round of a run, `int [n]`."""
+    """Returns the clients that are there in a round of a run, `int [n]`."""
     everyone = 0 < config.newcomers.round <= round_number
     return np.arange(federated.num_clients) if everyone else config.participants(federated.num_clients)
 
@@ -104,24 +103,24 @@ def drifted_in(
 
 
 def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:
-    """Returns the clients whose data change in the middle of a run, `int [n]`: of those that took part before."""
+    """Returns the clients whose data change in the middle of a run, `int [n]`; all were there before the change."""
     there = _there_in(config, federated, config.drift.round - 1)
     return drifting_clients(federated, config.drift.clients, there, seed=cohort.stream(config.seed, "drift"))
 
 
 def drifting_clients(federated: FederatedDataset, count: int, there: np.ndarray, *, seed: int) -> np.ndarray:
-    """Draws the clients whose data change, evenly over the true groups where there are any.
+    """Draws `count` clients whose data change, evenly over the true groups where there are any.
 
     Args:
-      federated: Who holds what before.
-      there: The clients of whom they are drawn: newcomers have no data that could change before they join.
-      seed: Decides which.
+      federated: The data of each client before the change.
+      there: The clients to draw from; newcomers have no data that could change before they join.
+      seed: Decides which clients are drawn.
 
     Returns:
-      Int64 [count], in the order in which `passed_on` passes their data on: equal groups stand together.
+      Int64 [count], in the order in which `passed_on` moves their data: clients of one group are neighbours.
 
     Raises:
-      UserError: If there are fewer clients, or only one: it has nobody to exchange data with.
+      UserError: If `there` has fewer clients, or `count` is below 2: one client has nobody to exchange data with.
     """
     if not 2 <= count <= len(there):
         raise UserError(
@@ -132,7 +131,7 @@ def drifting_clients(federated: FederatedDataset, count: int, there: np.ndarray,
     if federated.true_groups is None:
         return order[:count]
     groups = federated.true_groups[order]
-    # The first of every group before the second of any, and so on.
+    # The first client of every group comes before the second client of any group, and so on.
     turn = np.empty(len(order), np.int64)
     for group in np.unique(groups):
         turn[groups == group] = np.arange((groups == group).sum())
@@ -141,13 +140,14 @@ def drifting_clients(federated: FederatedDataset, count: int, there: np.ndarray,
 
 
 def passed_on(federated: FederatedDataset, clients: np.ndarray) -> np.ndarray:
-    """Returns whose data each client holds, `int [N]`, when some exchange theirs.
+    """Returns whose data each client holds, `int [N]`, after some clients exchanged theirs.
 
-    Each takes what stands as many places further in the list as the largest group in it has members, so that everyone
-    changes its group if no group has more than half of them. The union of all data stays what it is.
+    Each client takes the data of the client that is `step` places further in the list. `step` is the size of the
+    largest group in the list, so every client changes its group if no group has more than half of the listed clients.
+    The union of all data stays the same.
 
     Args:
-      federated: Who holds what before.
+      federated: The data of each client before the change.
       clients: Distinct client IDs, from `drifting_clients`.
     """
     truth = federated.true_groups
@@ -158,17 +158,17 @@ def passed_on(federated: FederatedDataset, clients: np.ndarray) -> np.ndarray:
 
 
 def next_groups(federated: FederatedDataset, there: np.ndarray) -> np.ndarray:
-    """Returns whose data each client holds, `int [N]`, when each true group holds those of the next one.
+    """Returns whose data each client holds, `int [N]`, when each true group holds the data of the next group.
 
-    The first of a group takes what the first of the next has, and so on; where the next is smaller, from its first
-    again.
+    The first client of a group takes the data of the first client of the next group, and so on. If the next group is
+    smaller, its clients are used again from the first.
 
     Args:
-      federated: Who holds what before.
-      there: The clients that take part before: all others keep their data, and nobody holds these.
+      federated: The data of each client before the change.
+      there: The clients that are there before the change; all others keep their data, and nobody takes it.
 
     Raises:
-      UserError: If the partition has no groups, or one only.
+      UserError: If the partition has no groups, or only one.
     """
     truth = federated.true_groups
     if truth is None or (groups := np.unique(truth[there])).size < 2:
@@ -183,13 +183,14 @@ def next_groups(federated: FederatedDataset, there: np.ndarray) -> np.ndarray:
 def exchanged(
     federated: FederatedDataset, source: np.ndarray, share: float = 1.0, *, seed: int = 0
 ) -> FederatedDataset:
-    """Returns who holds what when clients hold the data of others: train, test, validation and true group.
+    """Returns the data set after clients took the data of others: training, test and validation examples, true group.
 
     Args:
-      federated: Who holds what before.
-      source: `int [N]`, whose data each holds.
-      share: Of the other's examples so many, and of its own the rest; the group is the other's from a half on.
-      seed: Decides which examples, if not all: those of a smaller share are among those of a larger one.
+      federated: The data of each client before the change.
+      source: `int [N]`, whose data each client takes.
+      share: The share of the other client's examples that a client takes; it keeps the rest of its own. From one half
+        on, its true group is the other client's.
+      seed: Decides which examples, if not all; those of a smaller share are among those of a larger share.
     """
 
     def held(indices):
@@ -197,7 +198,7 @@ def exchanged(
             return indices and tuple(indices[other] for other in source)
 
         def parts(client):
-            # At random: a partition may have a client's examples in the order of their classes.
+            # At random, because a partition may store a client's examples in the order of their classes.
             drawn = np.random.default_rng([seed, client]).permutation(indices[client])
             return np.split(drawn, [round(share * len(drawn))])
 

@@ -1,4 +1,4 @@
-"""A run's configuration: from a task file, the method's own table in it, and the command line's overrides."""
+"""Makes a run's configuration from a task file, the method's own table in it, and the command line's overrides."""
 
 import dataclasses
 import pathlib
@@ -36,8 +36,8 @@ from tffcl.runs.run_directory import BUILT_FROM, CONFIG, RunDirectory
 from tffcl.validation import Parameters, check_kind, check_labels, check_options, check_value, from_table
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_OWN = ("dataset", "partition", "model", "aggregation")  # tables that a builder of the user's own may stand behind
-# Tables that are the same for every method; [train] may have values of the method's own.
+_OWN = ("dataset", "partition", "model", "aggregation")  # tables that may name a user's own builder
+# Tables that are the same for every method; [train] may also have a method's own values.
 SETTINGS = {
     "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings, "newcomers": NewcomerSettings,
     "drift": DriftSettings, "privacy": PrivacySettings, "attack": AttackSettings,
@@ -49,25 +49,25 @@ class RunConfig(Shown):
     """All values that decide a run.
 
     Attributes:
-      task: Name of the task.
-      algorithm: The label of the method's table, by default its name.
+      task: The name of the task.
+      algorithm: The label of the method's table; by default the method's name.
       seed: Decides partition, sampling, initial weights, shuffling and server-side randomness.
       description: The task in a sentence.
-      source: Where its setting comes from.
+      source: Where the task's setting comes from, e.g. a paper.
       dataset: Name and options, see `datasets`.
       partition: Name and options.
       model: Name and options, see `models`.
-      train: Protocol of training, with the method's own values.
+      train: The protocol of training, with the method's own values.
       method: The method's own parameters; None for a method that has none.
-      evaluation: When accuracies are taken.
+      evaluation: When accuracies are measured.
       checkpoint: When the state is saved.
       newcomers: Who joins later.
-      drift: Whose data change in the middle.
-      privacy: What private releases may cost.
+      drift: Whose data change in the middle of the run.
+      privacy: The budget of private releases.
       attack: Which clients are malicious.
-      aggregation: Name and options of how updates are aggregated inside each cluster; empty for the plain mean.
-      base: What the method is, where that is not its label: a name in the registry, or a builder "module:function".
-      directory: Where modules of builders are looked for, the task file's; "" where there are none.
+      aggregation: Name and options of the aggregation of updates inside each cluster; empty for the plain mean.
+      base: The method, if its label does not name it: a name in the registry, or a builder "module:function".
+      directory: Where modules of builders are searched: the task file's directory; "" if there are no such modules.
     """
 
     task: str
@@ -91,7 +91,7 @@ class RunConfig(Shown):
     directory: str = ""
 
     def facts(self):
-        """What is run, in short; `as_dict` has every value."""
+        """The most important values; `as_dict` has every value."""
         train = self.train
         names = [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)]
         each = train.participation
@@ -120,17 +120,17 @@ class RunConfig(Shown):
         return bool(self.dataset.get("validation"))
 
     def held_out(self, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns who takes part from the first round on, and the newcomers, see `cohort.hold_out`."""
+        """Returns the clients that are there from the first round on, and the newcomers, see `cohort.hold_out`."""
         return cohort.hold_out(num_clients, self.newcomers.count(num_clients), self.seed)
 
     def participants(self, num_clients: int) -> np.ndarray:
-        """Returns who takes part from the first round on."""
+        """Returns the clients that are there from the first round on."""
         return self.held_out(num_clients)[0]
 
     @property
     def measured(self) -> Mapping[str, Metric] | None:
-        """What the run measures, by column of rounds.csv; None where a builder of the user's own gives the model. Where
-        only the data tell whether labels are numbers, and no metrics are named, what it measures of either kind."""
+        """The metrics of the run by column of rounds.csv; None if a user's own builder gives the model and no metrics
+        are named. If no metrics are named and only the data show whether labels are numbers, those of both kinds."""
         names = self.evaluation.metrics
         if references_in(self.model) and not names:
             return None
@@ -141,11 +141,11 @@ class RunConfig(Shown):
 
     @property
     def last_change(self) -> int:
-        """The round from which on clients join or data are others, the later one of the two; 0 for none."""
+        """The first round with newcomers or with drifted data, the later of the two; 0 without either."""
         return max(each.round if each.any else 0 for each in (self.drift, self.newcomers))
 
     def as_dict(self) -> dict:
-        """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
+        """Plain containers without None, as TOML takes them, and without tables that set nothing, such as [drift]."""
         values = _without_none(dataclasses.asdict(self))
         there = {"newcomers": self.newcomers.any, "drift": self.drift.any, "attack": self.attack.share}
         for name, is_there in {**there, "privacy": values["privacy"]}.items():
@@ -166,7 +166,7 @@ def _without_none(value):
 def parse_overrides(pairs: Sequence[str]) -> dict:
     """Turns `["train.rounds=3", ...]` into `{"train": {"rounds": 3}}`; values are TOML, or else text.
 
-    Nothing after the equals sign is `task_file.UNSET`: the file's value is taken away.
+    No value after the equals sign means `task_file.UNSET`: the file's value is removed.
 
     Raises:
       UserError: If a pair is not KEY=VALUE with a dotted key.
@@ -197,7 +197,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
 
 
 def check_config(name: str, config: object):
-    """Raises UserError if something else is given in the place of what `resolve` returns."""
+    """Raises UserError if `config` is not what `resolve` returns."""
     wanted = (
         "what tffcl.resolve(task, algorithm) returns; methods and clients that were made in Python are for tffcl.train"
     )
@@ -207,8 +207,8 @@ def check_config(name: str, config: object):
 def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None) -> RunConfig:
     """Makes the configuration of a run, which `tffcl.run`, `compare` and `similarity` take, from a task and a method.
 
-    A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
-    [train]'s keys where the papers used others. TensorFlow is not imported, unless by a module of the user's own.
+    A task's [train] applies to all methods. [algorithms.NAME] has that method's own parameters, and its own values of
+    [train]'s keys where the papers used other values. TensorFlow is imported only if a user's own module imports it.
 
     Args:
       task: A task file or a name in `tasks/`.
@@ -217,7 +217,7 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
       overrides: Nested tables that replace the file's values.
 
     Raises:
-      UserError: For unknown or contradictory keys and values, by name.
+      UserError: For unknown or contradictory keys and values; the message names them.
     """
     check_value("seed", seed, Seed)
     check_kind("algorithm", algorithm, str, "one name (tffcl list algorithms); tffcl.compare takes several of these")
@@ -252,11 +252,11 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
 
     Args:
       task: The task.
-      algorithm: The method that runs; None where several may.
-      key: Of [train], or of the method's own table.
+      algorithm: The method that runs; None if several may run.
+      key: A key of [train], or of the method's own table.
 
     Raises:
-      UserError: If the key is of neither.
+      UserError: If the key is in neither table.
     """
     if algorithm:
         return method_key(key, find_source(task, algorithm))
@@ -269,10 +269,10 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
 
 
 def method_key(key: str, algorithm: str | MethodSource) -> str:
-    """Returns the key with its section: a parameter of the method, or a key of [train], may come without.
+    """Returns the key with its section; a parameter of the method, or a key of [train], may be given without one.
 
     Raises:
-      UserError: If it comes without and is neither, or the method is unknown.
+      UserError: If a key without section is neither of these, or the method is unknown.
     """
     source = find_method(algorithm, {}) if isinstance(algorithm, str) else algorithm
     if "." in key:
@@ -287,10 +287,10 @@ def method_key(key: str, algorithm: str | MethodSource) -> str:
 
 
 def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:
-    """Finds the method that a label means in a task.
+    """Finds the method of a label in a task.
 
     Raises:
-      UserError: As `resolve`, for an unknown task or method.
+      UserError: For an unknown task or method, as in `resolve`.
     """
     loaded = task_file.load_task(task)
     with loaded.locating(overrides or {}):
@@ -298,7 +298,7 @@ def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None 
 
 
 def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
-    """The method of a label; the task's other labels must mean methods, too."""
+    """The method of a label; the task's other labels must name methods, too."""
     tables = contents.get("algorithms", {})
     check_labels(tables, "a label of [algorithms]")
     for other in tables:
@@ -308,7 +308,7 @@ def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
 
 
 def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSource) -> Mapping:
-    """The file's tables without keys that one on the command line replaces, as a cut by count does one by threshold."""
+    """The file's tables without keys that an override replaces, e.g. a threshold that a number of clusters replaces."""
     label, methods = source.label, contents.get("algorithms", {})
     if label not in methods:
         return contents
@@ -320,15 +320,15 @@ def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSourc
 def _resolved(
     name: str, contents: Mapping, source: MethodSource, seed: int, overrides: Mapping, directory: str
 ) -> RunConfig:
-    """Checks a task's tables, but for what the user's own builders of model and aggregation take.
+    """Checks a task's tables, except the options of the user's own builders of model and aggregation.
 
     Args:
-      name: Of the task.
-      contents: Its tables, with the command line's values in them.
+      name: The name of the task.
+      contents: The task's tables, merged with the command line's values.
       source: Where the method comes from.
       seed: See `RunConfig`.
       overrides: The command line's values, which win over the method's own values of [train].
-      directory: Where modules of builders are looked for first.
+      directory: Where modules of builders are searched first.
     """
     label = source.label
     own = {key: value for key, value in contents.get("algorithms", {}).get(label, {}).items() if key not in KEYS}
@@ -358,7 +358,7 @@ def _resolved(
 
 
 def _check_named(kind: str, table: Mapping):
-    """Checks the keys of [model] or [aggregation]; UserError for what is not allowed."""
+    """Checks the keys of [model] or [aggregation]; raises UserError for a key or value that is not allowed."""
     name, row, options = find_in_table(kind, table)
     if kind == "aggregations" and not row.foreign:
         parameters_of(row.parameter_class(), options, "aggregation")
@@ -367,7 +367,7 @@ def _check_named(kind: str, table: Mapping):
 
 
 def load_own(contents: Mapping, directory: str) -> str:
-    """Imports the user's own builders of data, model and aggregation; returns where they are, "" without any."""
+    """Imports the user's own builders of data, model and aggregation; returns their directory, "" without any."""
     found = ""
     for section in _OWN:
         for reference in references_in(contents.get(section, {})):
@@ -377,7 +377,7 @@ def load_own(contents: Mapping, directory: str) -> str:
 
 
 def never_happens(config: RunConfig) -> UserError | None:
-    """Returns what is wrong if clients are to join, or data to change, in a round that the run does not have."""
+    """Returns an error if clients join, or data change, only after the run's last round; otherwise None."""
     last = config.train.rounds
     for table, what, happens in (
         ("drift", "data would never change", config.drift.any and config.drift.round > last),
@@ -398,7 +398,7 @@ def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Map
         return from_table(TrainSettings, train, "train")
     except UserError as error:
         if error.table == "train" and error.key in own and error.key not in overrides.get("train", {}):
-            error.table = f"algorithms.{algorithm}"  # where the value stands
+            error.table = f"algorithms.{algorithm}"  # the table that has the value
         raise
 
 
@@ -407,11 +407,11 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
 
     Args:
       out: The directory of one run.
-      trust_builders: Whether functions that the file names as "module:function" may be imported and called; a
-        configuration of the reader's own: those that it names in the same directory.
+      trust_builders: Whether functions that the file names as "module:function" may be imported and called. If it is
+        the caller's own configuration, only functions that this names in the same directory may be.
 
     Raises:
-      UserError: If it is not a run's directory, its config.toml is damaged or was edited, or it names functions that
+      UserError: If `out` is not a run's directory, or its config.toml is damaged, was edited, or names functions that
         are not trusted.
     """
     out = pathlib.Path(out)
@@ -443,15 +443,15 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
 
 
 def _check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
-    """Checks, before anything is imported, that a run's file names no function that its reader does not trust.
+    """Checks, before anything is imported, that a run's file names no function that the caller does not trust.
 
     Args:
-      values: Of a run's config.toml, which whoever made the run has written.
-      file: It, for the message.
-      own: Settings of the reader's own, whose functions of the same directory are trusted; or none.
+      values: The contents of a run's config.toml, which may come from somebody else.
+      file: That file, for the message.
+      own: The caller's own settings, whose functions in the same directory are trusted; may be empty.
 
     Raises:
-      UserError: Naming the first such function.
+      UserError: If there is such a function; the message names the first one.
     """
     known = _named_in(own) if own.get("directory", "") == values.get("directory", "") else []
     foreign = [each for each in _named_in(values) if each not in known]

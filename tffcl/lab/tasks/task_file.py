@@ -1,4 +1,4 @@
-"""Task files: where they are, how they are read, and which line of one is meant when a key is wrong."""
+"""Task files: where they are, how they are read, and which line of a file an error about a key belongs to."""
 
 import contextlib
 import dataclasses
@@ -20,31 +20,31 @@ SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint",
     "newcomers", "drift", "privacy", "attack", "aggregation", "algorithms",
 )  # fmt: skip
-ABOUT = ("description", "source")  # what is no setting
+ABOUT = ("description", "source")  # keys that are no settings
 _TEXTS = ("extends", *ABOUT)
 _COHORT_SIZES = ("clients_per_round", "participation")
-# Of these keys of a section one stands for all: the one that is said last.
+# Keys of a section that replace each other: the one that is set last holds.
 _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "train": _COHORT_SIZES,
     "algorithms": _COHORT_SIZES,
     "newcomers": ("clients", "share"),
 }
-_CUTS = {"threshold", "num_clusters"}  # of which most methods take one
-_DEEPEST = 20  # tables and lists within each other
-_LARGEST = 2**31 - 1  # of whole numbers: clients, rounds, units and labels are 32-bit where they are used
+_CUTS = {"threshold", "num_clusters"}  # most methods take only one of them
+_DEEPEST = 20  # levels of tables and lists
+_LARGEST = 2**31 - 1  # whole number: clients, rounds, units and labels are 32-bit where they are used
 _MOST_EXTENDED = 20
 _LONGEST_PATH = 300  # characters in a message
-_SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
+_SOURCES = ("name", "names", "builder")  # keys that say where data, partition and model come from
 
 
 @dataclasses.dataclass(frozen=True)
 class Task(Shown):
-    """A task file as read.
+    """A task file that has been read.
 
     Attributes:
-      name: Of the task: the file's name without its ending.
+      name: The name of the task: the file's name without its ending.
       path: The file.
-      contents: Its tables, over those of the task that it extends.
+      contents: The file's tables, merged over those of the task that it extends.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Task(Shown):
     contents: Mapping
 
     def facts(self):
-        """Where it is, and of what it is made."""
+        """The task's name, file and methods."""
         methods = ", ".join(self.contents.get("algorithms", {})) or "none"
         return {"name": self.name, "file": self.path, "methods": methods}
 
     @contextlib.contextmanager
     def locating(self, overrides: Mapping):
-        """Adds file and line to an error about a key of this file; a key of the command line's `overrides` has none."""
+        """Adds file and line to an error about a key of this file, but not to one about a key of `overrides`."""
         try:
             yield
         except UserError as error:
@@ -80,7 +80,7 @@ def _table(contents: Mapping, path: list[str]) -> Mapping:
 
 
 def _line_of(text: str, table: str, key: str | None) -> int | None:
-    """The line of a key in a table of a task file, or of the table's head if `key` is None; None if there is none."""
+    """The line of a key in a table of a task file, or of the table's header if `key` is None; None if not found."""
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([^\]]+)\]", line)
@@ -96,19 +96,19 @@ def _line_of(text: str, table: str, key: str | None) -> int | None:
 
 @functools.cache
 def task_directory() -> pathlib.Path:
-    """Where the task files are: beside the package in a checkout, inside it in an installed wheel."""
+    """The directory of the task files: beside the package in a checkout, inside it in an installed wheel."""
     package = pathlib.Path(__file__).resolve().parents[2]
     inside = package / "_tasks"
     return inside if inside.is_dir() else package.parent / "tasks"
 
 
 def results_directory() -> pathlib.Path:
-    """Where the results of the studies that come with tffcl are, a directory each."""
+    """The directory that holds, for each study that comes with tffcl, a directory of its results."""
     return task_directory() / "results"
 
 
 def task_names() -> list[str]:
-    """Names of the tasks that come with tffcl."""
+    """The names of the tasks that come with tffcl."""
     return list(_names_in(task_directory(), task_directory().stat().st_mtime_ns))
 
 
@@ -126,10 +126,10 @@ add("tasks", _rows)
 
 
 def named_algorithms(task: str | pathlib.Path) -> list[str]:
-    """The methods that a task has a table for, in its order.
+    """The labels of a task's methods, in the order of their tables.
 
     Raises:
-      UserError: If it has none.
+      UserError: If the task has none.
     """
     loaded = load_task(task)
     if not loaded.contents.get("algorithms"):
@@ -138,12 +138,12 @@ def named_algorithms(task: str | pathlib.Path) -> list[str]:
 
 
 def settings_in(contents: Mapping) -> dict:
-    """Returns the tables of a task, or of a run, without what only describes it."""
+    """Returns the tables of a task, or of a run, without its description and source."""
     return {key: value for key, value in contents.items() if key not in ABOUT}
 
 
 class _Unset:
-    """A value that takes away what a key has."""
+    """A value that removes a key's value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -153,12 +153,12 @@ UNSET = _Unset()
 
 
 def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
-    """`base` with the values of `over`, table by table; `UNSET` takes a key away, and so does a key that stands for it.
+    """`base` with the values of `over`, table by table; `UNSET` removes a key, and so does an alternative of the key.
 
     Args:
-      base: Tables of a task, or one table of a `section`.
-      over: What wins.
-      section: Which; None for all of a task.
+      base: The tables of a task, or one table of a `section`.
+      over: The values that win.
+      section: The section of the table; None for all tables of a task.
     """
     stands_for = _ALTERNATIVES.get(section, ()) if section else ()
     given = [key for key in stands_for if over.get(key, UNSET) is not UNSET]
@@ -173,13 +173,13 @@ def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
 
 
 def overridden(before: Mapping, later: Mapping, task: str | pathlib.Path = "") -> dict:
-    """`merged` of what is set over a task, where a method's own value of a key of [train] that was set before gives way
-    to what is set in [train] later. What a label stands for is read from the task, if one is given."""
+    """Merges two sets of overrides of a task. A method's own value of a [train] key in `before` is dropped if `later`
+    sets that key in [train]. If a task is given, the method of a label is read from it."""
     before = _with_one_cut(before, later, task)
     result, train = merged(before, later), later.get("train", {})
     for label, table in before.get("algorithms", {}).items() if isinstance(train, Mapping) else ():
         own = later.get("algorithms", {}).get(label, {})
-        if not isinstance(own, Mapping):  # as whoever reads it says
+        if not isinstance(own, Mapping):  # the reader of the result reports this
             continue
         given = {*train, *(_COHORT_SIZES if set(train) & set(_COHORT_SIZES) else ())}
         left = {key: value for key, value in table.items() if key not in given or key in own}
@@ -188,8 +188,8 @@ def overridden(before: Mapping, later: Mapping, task: str | pathlib.Path = "") -
 
 
 def without_replaced(table: Mapping, over: Mapping, parameters: type[Parameters] | None) -> dict:
-    """Returns a method's table without keys in the place of which `over` has another one, as a number of clusters in
-    that of a threshold."""
+    """Returns a method's table without the keys that an alternative in `over` replaces, e.g. a threshold that a number
+    of clusters replaces."""
     given = {key for key, value in over.items() if value is not UNSET}
     groups = parameters.alternatives if parameters else ()
     replaced = {key for group in groups if given.intersection(group) for key in group} - set(over)
@@ -197,12 +197,12 @@ def without_replaced(table: Mapping, over: Mapping, parameters: type[Parameters]
 
 
 def _with_one_cut(base: Mapping, over: Mapping, task: str | pathlib.Path = "") -> Mapping:
-    """`base` where tables of methods lack the threshold, or the number of clusters, in whose place `over` has the other
-    one."""
+    """`base` without each method's threshold (or number of clusters) if `over` sets the number of clusters (or the
+    threshold) instead."""
     methods, later = base.get("algorithms", {}), over.get("algorithms", {})
     for label in (each for each in methods if isinstance(later.get(each), Mapping)):
         was, table = methods[label], later[label]
-        if _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # else no task is read, no method's class imported
+        if _CUTS & set(table) and _CUTS & (set(was) - set(table)):  # otherwise read no task, import no class
             there = load_task(task).contents.get("algorithms", {}).get(label, {}) if task else {}
             row = ALGORITHMS.get(str({**there, **was, **table}.get("method", label)))
             methods = {**methods, label: without_replaced(was, table, row.parameter_class())} if row else methods
@@ -210,7 +210,7 @@ def _with_one_cut(base: Mapping, over: Mapping, task: str | pathlib.Path = "") -
 
 
 def put(table: dict, section: str, key: str, value: object):
-    """Sets a key of a section in one of its tables, in the place of what stands for it there."""
+    """Sets a key of a section in one of its tables and removes the key's alternatives."""
     for other in _ALTERNATIVES.get(section, ()):
         if other != key and key in _ALTERNATIVES[section]:
             table.pop(other, None)
@@ -221,13 +221,13 @@ def load_task(task: str | pathlib.Path) -> Task:
     """Reads a task file.
 
     A file with `extends = "other"` takes the other task's values where it has none of its own; `other` is a name or a
-    path relative to the file. A table that names another data set, partition or model replaces the other's table.
+    path relative to the file. A table that names another data set, partition or model replaces the other task's table.
 
     Args:
       task: A path that ends in .toml, or a name in `tasks/`.
 
     Raises:
-      UserError: If it does not exist, is no TOML, has unknown sections or lacks one, or extends itself.
+      UserError: If the file does not exist, is not TOML, has unknown sections, lacks a section, or extends itself.
     """
     check_kind("task", task, (str, os.PathLike), "the name of one (tffcl list tasks), or the path of a file .toml")
     path = pathlib.Path(task)
@@ -263,7 +263,7 @@ def check_tables(contents: Mapping, where: str):
 
 
 def _by_name(name: str, beside: pathlib.Path) -> pathlib.Path:
-    """The file of a task that comes with tffcl; `beside` is where one of the user's own would be."""
+    """The file of a task that comes with tffcl; `beside` is the directory where a user's own file would be."""
     path = task_directory() / f"{name}.toml"
     if name not in task_names():
         if name and is_file(beside / f"{name}.toml"):
@@ -273,11 +273,11 @@ def _by_name(name: str, beside: pathlib.Path) -> pathlib.Path:
 
 
 def is_file(path: pathlib.Path) -> bool:
-    """Whether there is such a file, or may be one; there is none of a name that no file can have."""
+    """Whether the file exists, or may exist; a name that no file can have gives False."""
     try:
         return path.is_file()
     except PermissionError:
-        return True  # whoever reads it is told
+        return True  # reading the file reports the error
     except (OSError, ValueError):
         return False
 
@@ -304,7 +304,7 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
         beside if beside.suffix == ".toml" else _by_name(str(other), path.parent), (*extending, path.absolute())
     )
     for section in ("dataset", "partition", "model"):
-        # Another set's options mean nothing to this one.
+        # The options of another data set, partition or model mean nothing here.
         tables = own.get(section, {}), base.get(section, {})
         now, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
         if set(_SOURCES) & set(tables[0]) and now != was:
@@ -336,11 +336,11 @@ def read_toml(text: str, where: str) -> dict:
 
     Args:
       text: What the user wrote.
-      where: Its place, for messages.
+      where: The name of its place, for messages.
 
     Raises:
-      UserError: If it is no TOML, or has a date, a whole number beyond 32 bits, or more than 20 levels.
-      tomllib.TOMLDecodeError: If it is no TOML; what that means depends on the place.
+      UserError: If the text is too long, or has a date, a whole number beyond 32 bits, or more than 20 levels.
+      tomllib.TOMLDecodeError: If the text is not TOML; the caller decides what that means.
     """
     if len(text) > MOST_TOML:
         raise UserError(f"{where} has {len(text):,} characters; at most {MOST_TOML:,} are allowed")
@@ -352,14 +352,14 @@ def read_toml(text: str, where: str) -> dict:
         raise UserError(
             f"{where} is nested too deep; at most {_DEEPEST} tables and lists within each other are allowed"
         ) from None
-    except ValueError:  # Python reads no whole numbers of more than 4,300 digits
+    except ValueError:  # Python reads no whole number of more than 4,300 digits
         raise UserError(f"{where} has a whole number of thousands of digits; at most {_LARGEST} is allowed") from None
     check_plain(contents, where)
     return contents
 
 
 def check_plain(contents: Mapping, where: str):
-    """Raises UserError for values that `read_toml` refuses, with their key."""
+    """Raises UserError, which names the key, for values that `read_toml` refuses."""
     left: list[tuple[object, tuple[str, ...], int]] = [(contents, (), 0)]
     while left:
         value, path, depth = left.pop()
