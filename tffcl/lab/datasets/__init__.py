@@ -1,8 +1,7 @@
 """Real data sets and their partitions: who holds what.
 
-`federated.load_federated` does all of it; `catalog` has the names; `core` the types. A loader (`loaders/`)
-reads one data set, a partition (`partitions/`) says which client holds which of its examples. Before that,
-`preparation` sets images aside for methods whose server has some of its own (`server_examples`). Images stay
-uint8 everywhere: normalising with `mean` and `std` is the computation's work, so that signatures may see raw
-pixels as well.
+`federated.load_federated` does all of it; `catalog` has the names and `core` the types. A loader (`loaders/`) reads one
+data set. A partition (`partitions/`) decides which client holds which of its examples. Before the partition,
+`preparation` sets images aside for methods whose server needs some (`server_examples`). Images stay uint8 everywhere:
+the computations normalise with `mean` and `std`, so that signatures can also use raw pixels.
 """

@@ -1,4 +1,4 @@
-"""The names of data sets and partitions, rows of the lab in the registry. Imports nothing heavy."""
+"""The names of data sets and partitions, which the lab adds to the registry. Imports nothing heavy."""
 
 from collections.abc import Mapping
 
@@ -37,9 +37,9 @@ DATASETS: Mapping[str, Row] = dict([
     _set("table", "own", "your own CSV or Parquet file: a column says whose a row is, one its class; natural clients"),
     _set("folders", "own", "your own pictures: CLIENT/LABEL/NAME.png; natural clients"),
 ])
-# Those that always have natural clients: a task file needs no partition for them.
+# Data sets that always have natural clients: a task file needs no partition for them.
 NATURAL = ("femnist", "texts", "table", "folders")
-# Those whose labels may be numbers to predict.
+# Data sets whose labels may be numbers to predict.
 MAY_BE_NUMBERS = ("diabetes", "npz", "table")
 
 PARTITIONS: Mapping[str, Row] = dict([

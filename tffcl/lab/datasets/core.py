@@ -1,4 +1,4 @@
-"""A data set, a partition of it, and the two put together; and what arrays of a data set may hold."""
+"""A data set, a partition of it, and both combined; also checks of the arrays of a data set."""
 
 import dataclasses
 
@@ -11,27 +11,27 @@ from tffcl.errors import UserError
 from tffcl.lab.datasets.images import Images, Transform, measured
 from tffcl.validation import check_kind
 
-_MOST_CLASSES = 100_000  # counts of labels by client and a model's last layer have an entry for each
+_MOST_CLASSES = 100_000  # label counts of each client and a model's last layer have an entry for each class
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset(Shown):
-    """A data set before it is handed out.
+    """A data set before it is partitioned among clients.
 
     Attributes:
-      name: Its name in the catalog.
+      name: The name of the data set, e.g. in the catalog.
       train: The training images.
       test: The test images.
-      num_classes: How many labels there are: 0 to num_classes - 1; None where labels are numbers to predict.
-      mean: Subtracted from pixels on the scale 0 to 1; one value a channel.
-      std: Divides pixels after that; one value a channel.
-      class_names: Name of each label, or None.
-      note: What a reader of results should know, e.g. that this is a part of the set; else "".
-      source_names: The names of sets that are put together, which `Images.source` indexes; else empty.
-      attribute_names: Names of the columns of `Images.attributes`; else empty.
-      owner_names: The name of each natural client, which `Images.owner` indexes; empty for numbers.
+      num_classes: The number of labels, which are 0 to num_classes - 1; None if labels are numbers to predict.
+      mean: Subtracted from pixels on the scale 0 to 1; one value for each channel.
+      std: Divides pixels after that; one value for each channel.
+      class_names: The name of each label, or None.
+      note: What a reader of results should know, e.g. that this is only a part of the data set; else "".
+      source_names: The names of joined data sets, which `Images.source` indexes; else empty.
+      attribute_names: The names of the columns of `Images.attributes`; else empty.
+      owner_names: The name of each natural client, which `Images.owner` indexes; empty if they have numbers only.
       owner_groups: int32, the true group of each natural client, or None.
-      group_names: What each true group is called, by its number; None where groups have numbers only.
+      group_names: The name of each true group, by its number; None if groups have numbers only.
       measured_noise: As in `clients.population.Population`; None for sets whose constants are public.
       table: The table whose rows are the examples, see `Images.row`; else None.
     """
@@ -69,12 +69,12 @@ class Dataset(Shown):
 
     @property
     def num_strata(self) -> int:
-        """How many there are of `Images.strata`."""
+        """The number of different values of `Images.strata`."""
         return 1 if self.num_classes is None or self.label_shape else self.num_classes
 
     def classes_for(self, part: str) -> int:
-        """Returns the number of classes; UserError, which says that `part` needs them, if an example has no single
-        one."""
+        """Returns the number of classes. If an example has no single class, raises UserError, which says that `part`
+        needs classes."""
         if self.num_classes is None or self.label_shape:
             have = "numbers to predict" if self.num_classes is None else f"{self.label_shape[0]} labels an example"
             raise UserError(f"{part} needs one class for each example; {self.name} has {have}")
@@ -111,14 +111,15 @@ class Dataset(Shown):
         """Makes a data set from your own arrays, e.g. in a function that a task names as `[dataset] builder`.
 
         Args:
-          name: For titles.
-          train: `(x [n, ...], y [n])`. uint8 of rank 4 are images, whose mean and deviation are measured; other numbers
-            reach the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are classes,
-            whole numbers from 0, `[n]` or several of each example `[n, L]`; or numbers to predict, floats `[n, ...]`.
+          name: The name for titles.
+          train: `(x [n, ...], y [n])`. x of uint8 and rank 4 are images, whose mean and deviation are measured. Other
+            x reach the model unchanged: whole numbers as int32 (uint8 stays uint8), other numbers as float32. Labels y
+            are classes, whole numbers from 0, `[n]` or several for each example `[n, L]`; or floats `[n, ...]` to
+            predict.
           test: The same for the test examples.
-          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; clients
-            are called so, and ordered by it.
-          num_classes: How many classes there are; None: one more than the largest, and none of numbers.
+          clients: For natural clients, `(train [n], test [n])`: the client of each example, as names or whole numbers.
+            These become the clients' names, and their order.
+          num_classes: The number of classes; default one more than the largest label, and None for floats.
 
         Raises:
           UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
@@ -157,14 +158,14 @@ class Dataset(Shown):
         return dataclasses.replace(made, train=made.featured(self.train), test=made.featured(self.test))
 
     def featured(self, examples: Images) -> Images:
-        """Returns examples with the features that the rows of the table have; as they are where there is none."""
+        """Returns examples with the features of their rows in the table; unchanged if there is no table."""
         if self.table is None:
             return examples
         x = self.table.x[examples.row]  # type: ignore[index]
         return dataclasses.replace(examples, x=numbers_of(x, f"{self.name}: the examples"))
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
-        """Returns the data set of the training images at `train` and the test images at `test` only."""
+        """Returns the data set with only the training images at `train` and the test images at `test`."""
         return dataclasses.replace(self, train=self.train.take(train), test=self.test.take(test))
 
 
@@ -173,10 +174,10 @@ class Partition(Shown):
     """Which of N clients holds which examples of a data set.
 
     Attributes:
-      train: One int64 array of indices into the training images per client; an index may be there several times.
+      train: One int64 array of indices into the training images per client; an index may occur several times.
       test: One int64 array of indices into the test images per client; clients may share an array.
-      groups: int32 [N], the group each client was made in, or None where there are no true groups.
-      transforms: What happens to each client's examples, or None for nothing.
+      groups: int32 [N], the true group of each client, or None if there are no true groups.
+      transforms: The change of each client's examples, or None for no changes.
       names: The name of each client, all different, or None: they are counted from 0.
       group_names: The name of each group, by its number, or None.
       note: What a reader of results should know, e.g. which owners of the data set are not clients; else "".
@@ -191,13 +192,13 @@ class Partition(Shown):
     note: str = ""
 
     def facts(self):
-        """How many clients hold how much."""
+        """The number of clients, and how many examples and groups they have."""
         groups = {} if self.groups is None else {"true groups": len(np.unique(self.groups))}
         sizes = sizes_of(list(map(len, self.train))) if self.train else "none"
         return {"clients": len(self.train), "training examples each": sizes, **groups}
 
     def __post_init__(self):
-        """Raises ValueError if the parts are of different numbers of clients."""
+        """Raises ValueError if the parts have different numbers of clients."""
         parts = (self.train, self.test, self.groups, self.transforms, self.names)
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1:
@@ -206,19 +207,19 @@ class Partition(Shown):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedDataset(Dataset):
-    """A data set as N clients hold it: `train` and `test` are pools in which each distinct image after transforms is
-    once.
+    """A data set with the examples that each of N clients holds; the pools `train` and `test` contain each distinct
+    image, after transforms, once.
 
     Attributes:
       train_indices: One int64 array of indices into `train` per client.
       test_indices: One int64 array of indices into `test` per client; clients may share an array.
-      true_groups: int32 [N], or None where there are no true groups.
-      server: The server's own images, as they are before any client's transform, or None. Methods may look at
-        the pictures only; the labels are for those who check the balance.
-      transforms: What has been done to each client's examples, to be told to readers; None for nothing.
+      true_groups: int32 [N], the true group of each client, or None if there are no true groups.
+      server: The server's own images, without any client's transform, or None. Methods may use only the pictures; the
+        labels serve to check the balance of classes.
+      transforms: The changes that each client's examples have had, for reports; None for no changes.
       validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples
-        to choose hyper-parameters by. None where none are held out.
-      client_names: What each client is called, or None where it has a number only.
+        for the choice of hyper-parameters. None if none are held out.
+      client_names: The name of each client, or None if clients have numbers only.
     """
 
     train_indices: tuple[np.ndarray, ...]
@@ -231,7 +232,7 @@ class FederatedDataset(Dataset):
 
     @property
     def shown_groups(self) -> np.ndarray | None:
-        """What the true group of each client is called: its name, or its number; None where there are none."""
+        """The name, or else the number, of each client's true group; None if there are no true groups."""
         return arrays.called(self.true_groups, self.group_names)
 
     @property
@@ -239,7 +240,7 @@ class FederatedDataset(Dataset):
         return len(self.train_indices)
 
     def facts(self):
-        """Who holds how much of what."""
+        """The number of clients, and the sizes of what they hold."""
         groups = {} if self.true_groups is None else {"true groups": len(np.unique(self.true_groups))}
         return {
             "name": self.name,
@@ -251,8 +252,8 @@ class FederatedDataset(Dataset):
         }
 
     def label_counts(self) -> np.ndarray | None:
-        """Returns int64 [N, num_classes]: how often each client holds each label in its training examples; None where
-        labels are numbers to predict."""
+        """Returns int64 [N, num_classes]: the count of each label in each client's training examples; None if labels
+        are numbers to predict."""
         if self.num_classes is None:
             return None
         rows = [np.bincount(self.train.y[index].ravel(), minlength=self.num_classes) for index in self.train_indices]
@@ -285,16 +286,16 @@ def labels_of(y, where: str) -> np.ndarray:
 
 
 def class_count(*labels: np.ndarray) -> int | None:
-    """Returns one more than the largest label of several arrays; None where they are numbers to predict."""
+    """Returns one more than the largest label of several arrays; None if labels are numbers to predict."""
     if labels[0].dtype.kind == "f":
         return None
     return 1 + int(max(each.max(initial=-1) for each in labels))
 
 
 def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, tuple]:
-    """Returns who holds each training and test example as int32 indices, and what those are called, in sorted order:
-    empty where they are called 0, 1, 2, ... anyway. `places` name the two arrays in errors."""
-    # Text in pandas is of objects.
+    """Returns the owner of each training and test example as int32 indices, and the owners' names in sorted order; no
+    names if these are 0, 1, 2, ... anyway. `places` name the two arrays in errors."""
+    # pandas keeps texts as objects.
     train, test = (
         each.astype(str) if each.dtype == object and all(isinstance(name, str) for name in each.flat) else each
         for each in (train, test)

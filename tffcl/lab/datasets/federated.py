@@ -1,4 +1,4 @@
-"""The way in: from what a task file says to a federated data set."""
+"""Loads the federated data set that a task file describes: a data set and its partition."""
 
 import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,10 +18,10 @@ from tffcl.validation import Whole, check_options, check_value, keys_of
 add("datasets", lambda: catalog.DATASETS, given=("data_dir",))
 add("partitions", lambda: catalog.PARTITIONS, given=("seed",))
 
-# Partitions of several sets at once, and how these become one.
+# Partitions of several data sets, and how these are joined into one.
 _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}, "by_dataset": {"labels": "apart"}}
 
-# Options of every data set, beside those of its loader, are those of these two functions.
+# Every data set has the options of these functions, beside those of its loader.
 _OF_EVERY_SET = (normalized, reduced)
 _AFTERWARDS = (hold_out_server, hold_out_validation)
 
@@ -34,31 +34,31 @@ def load_federated(
     data_dir: str | None = None,
     participants: Callable[[int], np.ndarray] = np.arange,
 ) -> FederatedDataset:
-    """Loads a data set and hands it out to clients.
+    """Loads a data set and partitions it among clients.
 
     Args:
       dataset: `name` (see `tffcl list datasets`), or `builder = "module:function"` that makes a `tffcl.Dataset`, and
         options: `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
-        `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
+        `server_examples` (how many of these only the server has, equally many of each class; 0 by default),
         `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation`
-        (the share of each client's training examples that is held out of training) and those of its loader. For the
-        partitions hybrid, mix4 and by_dataset, `names` instead of `name`: several sets; options then hold for each of
-        them, but `server_examples` and `server_split` for all together.
+        (the share of each client's training examples that is held out of training) and those of its loader. The
+        partitions hybrid, mix4 and by_dataset take several data sets, `names` instead of `name`. Options then apply to
+        each data set, but `server_examples` and `server_split` to all together.
       partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that
         makes a `core.Partition`, and the options of its function.
-      seed: Decides subset, the server's images and partition.
+      seed: Decides the subset, the server's images and the partition.
       data_dir: Where data sets are; see `storage.resolve`.
-      participants: The number of clients to who of them takes part from the first round on: means and deviations that
-        are measured are of their training examples.
+      participants: Maps the number of clients to those that are there from the first round on. Means and deviations
+        are measured on the training examples of these clients.
 
     Raises:
-      UserError: For what a user can mend: unknown names and options, values that are impossible, data that is
-        missing or damaged, a client without training examples.
+      UserError: For errors that a user can correct: unknown names and options, impossible values, missing or damaged
+        data, a client without training examples.
     """
     check_value("seed", seed, Whole)
     name, row, rule = find_in_table("partitions", _mapping("partition", partition))
     function = row.builder()
-    # Before the data is read: a mistyped option is answered at once.
+    # Checked before the data are read, so that a mistyped option is reported at once.
     rule = check_options(f"partition {name}", function, rule, given=given("partitions"))
     settings = dict(_mapping("dataset", dataset))
     for_server, for_validation = (_taken(settings, function) for function in _AFTERWARDS)
@@ -70,11 +70,11 @@ def load_federated(
 
 
 def check_settings(dataset: Mapping, partition: Mapping):
-    """Checks names, options and values as `load_federated` does, without reading data; what a user's own function takes
-    is left to it.
+    """Checks names, options and values as `load_federated` does, but without reading data; the options of a user's own
+    function are not checked.
 
     Raises:
-      UserError: As `load_federated`, but for what only the data show.
+      UserError: As in `load_federated`, except for errors that only the data show.
     """
     settings, name = dict(_mapping("dataset", dataset)), "this partition"
     for function in (*_AFTERWARDS, *_OF_EVERY_SET):
@@ -102,15 +102,15 @@ def load_dataset(
     partition: str = "this partition",
     also: Collection[str] = (),
 ) -> Dataset:
-    """Loads one data set, or several as one.
+    """Loads one data set, or several that are joined into one.
 
     Args:
       dataset: As in `load_federated`, without the options of the server's images.
       seed: Decides the subset.
       data_dir: As in `load_federated`.
-      mixing: How several sets become one (keywords of `mixture`); None if there must be one.
-      partition: For messages, what the data is for.
-      also: For messages, options that the caller has read itself.
+      mixing: How several data sets are joined (keywords of `mixture`); None if there must be only one.
+      partition: The use of the data, for messages.
+      also: Options that the caller has read itself, for messages.
 
     Raises:
       UserError: As in `load_federated`.
@@ -143,7 +143,7 @@ def _options_of(function: Callable) -> list[str]:
 
 
 def _taken(settings: dict, function: Callable) -> dict:
-    """Takes the options of a function out of a user's, checked."""
+    """Takes the options of a function out of the user's settings, and checks them."""
     taken = {key: settings.pop(key) for key in _options_of(function) if key in settings}
     return check_options("dataset", function, taken, given=("seed",))
 
@@ -164,18 +164,18 @@ def federated(
     validation: float = 0.0,
     participants: Callable[[int], np.ndarray] = np.arange,
 ) -> FederatedDataset:
-    """Puts a data set and a partition of it together.
+    """Combines a data set with a partition of it.
 
     Args:
-      partition: Who holds what of it.
+      partition: Which client holds which examples.
       name: The partition's name.
       server: The server's own images, or None.
       seed: Decides the validation examples.
-      validation: As of `hold_out_validation`.
-      participants: As of `load_federated`.
+      validation: As in `hold_out_validation`.
+      participants: As in `load_federated`.
 
     Raises:
-      UserError: If a client has no training examples, or the partition has examples that are not there.
+      UserError: If a client has no training examples, or the partition has examples that do not exist.
     """
     where = f"partition {name} of {dataset.name}"
     groups = checked_groups(partition.groups, partition.group_names, where)
@@ -197,7 +197,7 @@ def federated(
     train_indices, validation_indices = held_indices[: len(transforms)], held_indices[len(transforms) :]
     test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_strata)
     noise = dataset.measured_noise
-    if noise and partition.names is None:  # it hides an owner of the table, and clients hold rows of several
+    if noise and partition.names is None:  # noise hides one owner of the table, but clients hold several owners' rows
         noise = 0.0
     return FederatedDataset(
         name=f"{dataset.name}/{name}", train=train, test=test, num_classes=dataset.num_classes, mean=dataset.mean,
@@ -211,17 +211,17 @@ def federated(
 
 
 def checked_indices(held: Sequence, count: int, kind: str, where: str) -> tuple[np.ndarray, ...]:
-    """Returns what each client holds as int64 indices; clients that shared an array share one again.
+    """Returns the examples of each client as int64 indices; clients that shared an array share one again.
 
     Args:
-      held: Per client, indices into examples, or a mask that says of each example whether the client holds it. The same
-        example may be there several times.
-      count: How many examples there are.
-      kind: Of examples, for messages.
+      held: For each client, indices of examples, or a mask with an entry for every example. An index may occur several
+        times.
+      count: The number of examples.
+      kind: The kind of examples, for messages.
       where: The partition, for messages.
 
     Raises:
-      UserError: If something else is there, by client.
+      UserError: If a client has anything else; the message names the client.
     """
     known: dict[int, np.ndarray] = {}
     for client, index in enumerate(held):
@@ -250,8 +250,8 @@ def _checked(index, count: int, what: str) -> np.ndarray:
 
 
 def checked_groups(groups, names: Sequence[str] | None, where: str) -> np.ndarray | None:
-    """Returns the true groups as int32 [N], or None for none; UserError if they are no integers, or there are names of
-    groups and one has none."""
+    """Returns the true groups as int32 [N], or None for none; raises UserError if they are not integers, or if `names`
+    lacks one of the groups."""
     if groups is None:
         return None
     array = np.asarray(groups)
@@ -266,7 +266,7 @@ def checked_groups(groups, names: Sequence[str] | None, where: str) -> np.ndarra
 
 
 def _check_clients(partition: Partition, where: str):
-    """Raises UserError if there are no clients, or two are called the same."""
+    """Raises UserError if there are no clients, or two have the same name."""
     if not len(partition.train):
         raise UserError(f"{where} has no clients; at least 1 is needed")
     for name, count in collections.Counter(() if partition.names is None else partition.names).items():
@@ -278,17 +278,17 @@ def _check_clients(partition: Partition, where: str):
 def pool(
     images: Images, held: Sequence[np.ndarray], transforms: Sequence[Transform] | None, num_classes: int
 ) -> tuple[Images, tuple[np.ndarray, ...]]:
-    """Gathers what clients hold, after their transforms.
+    """Gathers the clients' examples, after their transforms, in one pool.
 
     Args:
       images: All images.
-      held: Per client, int64 indices into `images`.
-      transforms: Per client, or None for nothing.
-      num_classes: For changes of labels; 1 where no example has a single class.
+      held: For each client, int64 indices into `images`.
+      transforms: The transform of each client, or None for no changes.
+      num_classes: The number of classes, for changes of labels; 1 if no example has a single class.
 
     Returns:
-      The pool, and per client int64 indices into it. Images that nobody holds are left out. An image with which the
-      transforms of two clients do the same, by its class, is there once. Clients that shared an array of indices share
+      The pool, and for each client int64 indices into it. Images that nobody holds are left out. An image occurs once
+      for all clients whose transforms change its class in the same way. Clients that shared an array of indices share
       one again.
     """
     transforms = transforms or [Transform()] * len(held)
@@ -297,7 +297,7 @@ def pool(
     used = np.zeros((len(numbers), len(images)), bool)
     for (transform, _), index in arrays.items():
         used[of_class[transform][images.strata[index]], index] = True
-    # The pool has the used pairs of transform and image in this order.
+    # This is the order of the used pairs of transform and image in the pool.
     place = np.cumsum(used).reshape(used.shape) - 1
     moved = {
         (transform, key): place[of_class[transform][images.strata[index]], index].astype(np.int64)
@@ -310,7 +310,7 @@ def pool(
 def _by_class(
     transforms: Sequence[Transform], num_classes: int
 ) -> tuple[dict[Transform, int], dict[Transform, np.ndarray]]:
-    """Returns numbers of all that is done to examples of a class, and each transform's number of each class."""
+    """Numbers the distinct changes that transforms make to a class; also returns each transform's number per class."""
     numbers: dict[Transform, int] = {}
     of_class = {}
     for transform in dict.fromkeys(transforms):
@@ -320,7 +320,7 @@ def _by_class(
 
 
 def _filled(images: Images, plain: Sequence[Transform], used: np.ndarray, num_classes: int) -> Images:
-    """Applies each of `plain` to the images of its row of `used`, one at a time: beside the result one is in memory."""
+    """Applies each of `plain` to the images of its row of `used`, one at a time, which needs the least memory."""
     rows = np.flatnonzero(used.any(axis=1))
     if len(rows) == 1 and used[rows[0]].all():
         return plain[rows[0]].apply(images, num_classes)

@@ -1,4 +1,4 @@
-"""Labelled images, and how they are turned by any angle, tinted, given other grey values or labels, and measured."""
+"""Labelled images; their transforms (rotations, tints, other grey values or labels), and their mean and deviation."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ import numpy as np
 from tffcl.display import Shown, counted
 from tffcl.errors import UserError
 
-_SHOWN = 10  # changes of labels that are told of a transform
-_BLOCK = 4096  # images that are measured at a time
+_SHOWN = 10  # changes of labels in the description of a transform
+_BLOCK = 4096  # images that are measured at once
 
-# ANDA's three colours set one channel of a picture with three of them to its greatest value. One channel has no hue:
-# there, the first of three stays as it is, and the others have changed brightness and contrast.
+# ANDA's three colours set one of a picture's three channels to its greatest value. A single channel has no hue: there,
+# the first of three tones is the unchanged picture, and the others change brightness and contrast.
 COLOUR_TONES = ("red", "blue", "green")
 GREY_TONES = ("", "negative", "faint")
 
@@ -24,11 +24,11 @@ class Images(Shown):
 
     Attributes:
       x: Images uint8 [n, height, width, channels], 0 to 255; other examples uint8, int32 or float32 [n, ...].
-      y: Labels: int32 [n], classes from 0; int32 [n, L], several of each example; or float32 [n, ...], numbers.
-      owner: int32 [n], the natural client of each (e.g. FEMNIST's writer), or None.
-      source: int32 [n], which of several data sets each is from, or None.
-      attributes: bool [n, attributes], yes-or-no attributes of each (CelebA), or None.
-      row: int64 [n], which row of a table each is, or None.
+      y: Labels: int32 [n], classes from 0; int32 [n, L], several for each example; or float32 [n, ...], numbers.
+      owner: int32 [n], the natural client of each example (e.g. FEMNIST's writer), or None.
+      source: int32 [n], the number of the data set that each example is from, if several are joined, or None.
+      attributes: bool [n, attributes], yes-or-no attributes of each example (CelebA), or None.
+      row: int64 [n], the row of a table that each example is, or None.
     """
 
     x: np.ndarray
@@ -39,7 +39,7 @@ class Images(Shown):
     row: np.ndarray | None = None
 
     def __post_init__(self):
-        """Raises UserError if an array has another type, rank or length, or is not finite."""
+        """Raises UserError if an array has a wrong type, rank or length, or is not finite."""
         if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
             finite = np.isfinite(self.x).reshape(len(self.x), -1).all(axis=1)
             raise UserError(f"image {finite.argmin()} has a pixel that is not finite")
@@ -60,17 +60,17 @@ class Images(Shown):
         return len(self.y)
 
     def facts(self):
-        """How many of what."""
+        """The number of examples, and their type and shape."""
         return {"examples": f"{len(self):,}", "of": f"{self.x.dtype} {list(self.x.shape[1:])}"}
 
     @property
     def strata(self) -> np.ndarray:
-        """int32 [n], the class of each example, by which a draw keeps the shares; all 0 where it has no single one."""
+        """int32 [n], the class of each example, for stratified draws; all 0 if examples have no single class."""
         return self.y if self.y.dtype == np.int32 and self.y.ndim == 1 else np.zeros(len(self), np.int32)
 
     @property
     def are_images(self) -> bool:
-        """Whether these are images, which can be drawn, turned and normalised by channel."""
+        """Whether these are images, which can be shown, turned and normalised by channel."""
         return self.x.dtype == np.uint8 and self.x.ndim == 4
 
     def take(self, index: np.ndarray) -> "Images":
@@ -81,16 +81,16 @@ class Images(Shown):
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """What happens to a client's images and labels when they are handed out.
+    """The change of a client's images and labels when it receives them.
 
     Attributes:
-      degrees: The image is turned by this angle, counter-clockwise, see `turned`.
-      label_shift: Added to the label, modulo the number of classes, before `labels`.
-      tone: What becomes of the image's colours or grey values, see `toned`.
+      degrees: The angle by which images are turned counter-clockwise, see `turned`.
+      label_shift: Added to the label, modulo the number of classes, before `labels` applies.
+      tone: The change of the image's colours or grey values, see `toned`.
       labels: Label y becomes `labels[y]`, one entry per class; empty for no change.
-      classes: The classes, before labels change, of which the images are changed; None for all.
-      gains: What each feature of a table is multiplied by, before `offsets` are added; empty for no change.
-      offsets: As many as `gains`.
+      classes: Only images of these classes, before labels change, are changed; None for all classes.
+      gains: The factor of each feature of a table, before `offsets` are added; empty for no change.
+      offsets: The offset of each feature, as many as `gains`.
     """
 
     degrees: int = 0
@@ -103,18 +103,18 @@ class Transform:
 
     @property
     def is_of_classes(self) -> bool:
-        """Whether it changes labels, or the examples of some classes only."""
+        """Whether the transform changes labels, or only the examples of some classes."""
         return bool(self.label_shift or self.labels or self.classes is not None)
 
     def apply(self, images: Images, num_classes: int) -> Images:
         """Returns the images after the transform (the same object if it changes nothing).
 
         Args:
-          images: Any number of them.
-          num_classes: How many labels there are.
+          images: Any number of images.
+          num_classes: The number of labels.
 
         Raises:
-          UserError: If examples that are no images are to be turned or toned, or images to be measured.
+          UserError: If examples that are not images would be turned or toned, or images would get `gains`.
         """
         if self == Transform():
             return images
@@ -125,9 +125,9 @@ class Transform:
         return Images(x, self._relabelled(images.y, num_classes))
 
     def of_class(self, label: int, num_classes: int) -> "Transform":
-        """Returns what happens to the examples of one class, as a transform without `labels` and `classes`.
+        """Returns the change of the examples of one class, as a transform without `labels` and `classes`.
 
-        Transforms that do the same to a class give equal results here, whatever they do to others.
+        Transforms that change a class in the same way give equal results here, whatever they do to other classes.
         """
         to = int(self._relabelled(np.array([label], np.int32), num_classes)[0])
         if self.classes is not None and label not in self.classes:
@@ -135,7 +135,7 @@ class Transform:
         return dataclasses.replace(self, label_shift=(to - label) % num_classes, labels=(), classes=None)
 
     def in_words(self) -> str:
-        """Says what changes, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for nothing."""
+        """Describes the change, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for no change."""
         degrees = self.degrees % 360
         done = [f"turned by {degrees} degrees"] if degrees else []
         done += [f"made {self.tone}"] if self.tone else []
@@ -169,10 +169,10 @@ class Transform:
 
 
 def turned(x: np.ndarray, degrees: int) -> np.ndarray:
-    """Turns pictures about their centre, counter-clockwise; what the turn leaves empty is black.
+    """Turns pictures about their centre, counter-clockwise; pixels that the turn leaves empty are black.
 
-    Square pictures are turned exactly by multiples of 90 degrees, all others by the nearest pixel, as Pillow does by
-    default: no new grey values come up.
+    Square pictures are turned exactly by multiples of 90 degrees. All other turns take the nearest pixel, as Pillow
+    does by default, so no new grey values occur.
 
     Args:
       x: uint8 [n, height, width, channels].
@@ -192,12 +192,12 @@ def turned(x: np.ndarray, degrees: int) -> np.ndarray:
 
 
 def _sources(height: int, width: int, degrees: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int64 [height * width], where each pixel of a turned picture comes from, and bool, if it is in it."""
+    """Returns the source of each pixel of a turned picture, int64 [height * width], and whether it is inside, bool."""
     middle = np.array([(height - 1) / 2, (width - 1) / 2])
     down, right = (each.ravel() - at for each, at in zip(np.indices((height, width)), middle, strict=True))
     sine, cosine = np.sin(np.deg2rad(degrees)), np.cos(np.deg2rad(degrees))
     exact = np.stack([down * cosine + right * sine, right * cosine - down * sine]) + middle[:, None]
-    # Rounded twice, so that a last bit of the sine does not decide between two pixels.
+    # Rounded twice, so that the last bit of the sine does not decide between two pixels.
     row, column = np.floor(np.round(exact, 6) + 0.5).astype(np.int64)
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     return np.where(inside, row * width + column, 0), inside
@@ -208,7 +208,7 @@ def toned(x: np.ndarray, tone: str) -> np.ndarray:
 
     Args:
       x: uint8 [n, height, width, channels].
-      tone: "" for nothing; "red", "green" or "blue": this channel of three is 255 everywhere (ANDA's colours);
+      tone: "" for no change; "red", "green" or "blue": this channel of three becomes 255 everywhere (ANDA's colours);
         "negative": 255 minus the value; "faint": half the contrast, from 64 to 191.
 
     Returns:
@@ -233,14 +233,14 @@ def toned(x: np.ndarray, tone: str) -> np.ndarray:
 def measured(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and standard deviation of each channel of uint8 images [n, h, w, c], on the scale 0 to 1.
 
-    In whole numbers, which is exact, and in blocks, as a float copy of a large set would be eight times its
-    size. A channel that is constant gets deviation 1.
+    Sums are whole numbers, which are exact, and are taken in blocks, because a float copy of a large data set would
+    have eight times its size. A constant channel gets deviation 1.
     """
     total, squares = np.zeros(x.shape[-1], np.uint64), np.zeros(x.shape[-1], np.uint64)
     for start in range(0, len(x), _BLOCK):
         block = x[start : start + _BLOCK]
         total += block.sum(axis=(0, 1, 2), dtype=np.uint64)
-        # 255 x 255 is just within uint16.
+        # 255 x 255 just fits in uint16.
         squares += np.square(block, dtype=np.uint16).sum(axis=(0, 1, 2), dtype=np.uint64)
     pixels = x.size // x.shape[-1]
     mean = total / pixels

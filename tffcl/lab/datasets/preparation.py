@@ -1,9 +1,8 @@
-"""What happens to a data set beside its partition: normalisation, smaller variants, the server's images, validation
-examples.
+"""Prepares a data set beside its partition: normalisation, smaller variants, the server's images, validation examples.
 
-Images are normalised as `(x / 255 - mean) / std`, per channel. Some methods (FLIS) compare clients by what their models
-say of images of the server's own. FLIS takes "real or synthetic" ones. Here they are held out of the data set; others,
-as synthetic ones, go in by Python: `build_flis_hc` and `build_flis_dc` take any `server_images`.
+Images are normalised as `(x / 255 - mean) / std`, per channel. Some methods (FLIS) compare clients by their models'
+predictions on images that the server has. FLIS takes "real or synthetic" images. Here they are held out of the data
+set. In Python, `build_flis_hc` and `build_flis_dc` take any `server_images`, e.g. synthetic ones.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from tffcl.lab.datasets.images import Images, measured
 from tffcl.lab.datasets.partitions.splitting import by_class, joined
 from tffcl.validation import Count, Fraction, Whole, one_of, validated
 
-# The constants of the transforms in PACFL's, FLIS's and NIID-Bench's code. Fashion-MNIST uses MNIST's there.
+# Constants of the transforms in the code of PACFL, FLIS and NIID-Bench, where Fashion-MNIST has those of MNIST.
 PAPER_CONSTANTS = {
     "mnist": ((0.1307,), (0.3081,)),
     "fashion_mnist": ((0.1307,), (0.3081,)),
@@ -33,7 +32,7 @@ NORMALIZATIONS = ("pacfl", "unit", "half")
 
 
 def constants(name: str, x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the papers' mean and deviation of a set; if there are none, those of its images `x`."""
+    """Returns the papers' mean and deviation of a data set; if there are none, those of its images `x`."""
     return PAPER_CONSTANTS.get(name) or measured(x)
 
 
@@ -42,13 +41,13 @@ def normalized(dataset: Dataset, *, normalization: one_of(NORMALIZATIONS) = "pac
     """Returns the data set with the mean and deviation of a named convention.
 
     Args:
-      dataset: As a loader returns it, with the constants of "pacfl".
-      normalization: "pacfl": the constants of PACFL's code where it has them, else measured on the training
-        images; "unit": pixels from 0 to 1 as they are (FLT, StoCFL on MNIST); "half": from -1 to 1 (FLT,
-        StoCFL on CIFAR-10).
+      dataset: The data set as a loader returns it, with the constants of "pacfl".
+      normalization: "pacfl": the constants of PACFL's code where it has them, else those measured on the training
+        images; "unit": pixels stay from 0 to 1 (FLT, StoCFL on MNIST); "half": pixels become -1 to 1 (FLT, StoCFL on
+        CIFAR-10).
 
     Raises:
-      UserError: For another name.
+      UserError: For another name, or "unit" or "half" if the examples are not images.
     """
     if normalization == "pacfl":
         return dataset
@@ -62,9 +61,9 @@ def normalized(dataset: Dataset, *, normalization: one_of(NORMALIZATIONS) = "pac
 
 
 def stratified(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns `size` random indices into the labels `y`, ascending, with the shares of the classes kept.
+    """Returns `size` random indices into the labels `y`, ascending, which keep the shares of the classes.
 
-    Shares are rounded by largest remainder.
+    Shares are rounded by the largest remainder.
     """
     examples = by_class(y, num_classes)
     fair = np.array([len(index) for index in examples]) * (size / len(y))
@@ -83,7 +82,7 @@ def reduced(dataset: Dataset, *, seed: Whole, subset: Count | None = None, test_
       test_subset: How many test examples to keep; None: all.
 
     Raises:
-      UserError: If there are fewer examples than that.
+      UserError: If the data set has fewer examples than that.
     """
     if subset is None and test_subset is None:
         return dataset
@@ -99,7 +98,7 @@ def reduced(dataset: Dataset, *, seed: Whole, subset: Count | None = None, test_
     return dataset.take(*kept)
 
 
-# What the images of a split are called in messages.
+# The names of the splits in messages.
 _SPLITS = {"train": "training", "test": "test"}
 
 
@@ -107,22 +106,22 @@ _SPLITS = {"train": "training", "test": "test"}
 def hold_out_server(
     dataset: Dataset, *, seed: Whole, server_examples: Whole = 0, server_split: one_of(_SPLITS) = "train"
 ) -> tuple[Dataset, Images | None]:
-    """Gives the server images, before a partition hands the others out to clients.
+    """Gives the server its images, before a partition distributes the others among clients.
 
-    Each class gets as many as the others; one more for some classes that the seed decides, if the number does
-    not divide. What a class is short of comes from the others.
+    The server gets equally many images of each class, and one more of some classes, drawn by the seed, if the number
+    does not divide. If a class has too few images, the other classes make up for it.
 
     Args:
       seed: Decides which images the server gets, and their order.
-      server_examples: How many.
-      server_split: "train": training images, that no client gets then. "test": copies of test images, that
-        clients are tested on all the same, as in the code of FLIS's authors; the data set's note says so.
+      server_examples: The number of images for the server.
+      server_split: "train": training images, which no client gets then. "test": copies of test images, on which clients
+        are tested nevertheless, as in the code of FLIS's authors; the data set's note says so.
 
     Returns:
       The data set for the clients, and the server's images in random order (None if it gets none).
 
     Raises:
-      UserError: If the number is not whole, negative or not below that of the split's images, or the split
+      UserError: If the number is not whole, is negative or not below the number of the split's images, or if the split
         has another name.
     """
     if not server_examples:
@@ -133,7 +132,7 @@ def hold_out_server(
             f"server_examples is {server_examples}; it must be less than the {len(source)} "
             f"{_SPLITS[server_split]} images of {dataset.name}"
         )
-    # A stream of its own: the subset and the partition are the same ones with and without a server's images.
+    # A separate random stream, so that the server's images do not change the draws of subset and partition.
     rng = np.random.default_rng([seed, 0x5E12E])
     index = rng.permutation(_balanced(source.strata, dataset.num_strata, server_examples, rng))
     if server_split == "train":
@@ -145,7 +144,7 @@ def hold_out_server(
 
 
 def _balanced(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns `size` random indices into the labels `y`, as equal numbers of each class as there can be."""
+    """Returns `size` random indices into the labels `y`, with the numbers of the classes as equal as possible."""
     examples = by_class(y, num_classes)
     available = np.array([len(index) for index in examples])
     sizes = np.zeros(num_classes, int)
@@ -154,7 +153,7 @@ def _balanced(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generat
         each = missing // len(left)
         if each:
             sizes = np.minimum(sizes + each, available)
-        else:  # at last: one more for some of those that have more
+        else:  # the rest: one more for some of the classes that have more
             sizes[rng.choice(left, missing, replace=False)] += 1
     return np.concatenate([rng.permutation(index)[:wanted] for index, wanted in zip(examples, sizes, strict=True)])
 
@@ -163,20 +162,19 @@ def _balanced(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generat
 def hold_out_validation(
     train: Sequence[np.ndarray], *, seed: Whole, validation: Fraction = 0.0
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Holds a share of every client's training examples out, after the partition: who holds what stays as it is
-    without.
+    """Holds out a share of every client's training examples, after the partition, which therefore stays the same.
 
     Args:
-      train: Indices into the training examples, `int [n]`, of each client.
-      seed: Decides which examples.
-      validation: The share, rounded to different examples; every client keeps at least one to train on. 0 holds none
-        out.
+      train: For each client, `int [n]`, indices into the training examples.
+      seed: Decides which examples are held out.
+      validation: The share of a client's distinct examples, rounded; every client keeps at least one for training. 0
+        holds none out.
 
     Returns:
-      The same of each client for training and for validation; of nobody for validation where it holds none out.
+      Each client's indices for training, and for validation; the latter are empty if none are held out.
 
     Raises:
-      UserError: If the share is no example of any client.
+      UserError: If the share is less than one example for every client.
     """
     if not validation:
         return tuple(train), ()
@@ -190,9 +188,8 @@ def hold_out_validation(
 
 
 def _parted(index: np.ndarray, share: float, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Training and validation examples of one client, in their order; one that it holds several times is of one kind
-    alone."""
-    places = np.sort(np.unique(index, return_index=True)[1])  # where each example is for the first time
+    """Training and validation examples of one client, in their order; copies of an example are in the same part."""
+    places = np.sort(np.unique(index, return_index=True)[1])  # the first place of each example
     count = min(round(share * len(places)), len(places) - 1)
     held = index[places[np.random.default_rng(seed).choice(len(places), count, replace=False)]]
     chosen = np.isin(index, held)

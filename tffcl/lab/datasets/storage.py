@@ -1,4 +1,4 @@
-"""Where data sets are kept, what to say when one is missing, and a cache of decoded images."""
+"""The directory of data sets, the error for a missing data set, and a cache of decoded images."""
 
 import contextlib
 import hashlib
@@ -16,22 +16,21 @@ import numpy as np
 
 from tffcl.errors import Option, UserError
 
-_CACHE_FORMAT = "1"  # a change of what loaders store must change this
-_SECONDS = 8.0  # in which a server must answer
+_CACHE_FORMAT = "1"  # change this when loaders store something else
+_SECONDS = 8.0  # the time in which a server must answer
 
 
 def resolve(data_dir: str | os.PathLike | None) -> pathlib.Path:
     """Returns the directory of data sets: `data_dir`, else $TFFCL_DATA_DIR, else TFDS's own default.
 
-    TFDS's rule ($TFDS_DATA_DIR, else ~/tensorflow_datasets) is repeated here, as importing TFDS takes
-    seconds.
+    TFDS's rule ($TFDS_DATA_DIR, else ~/tensorflow_datasets) is repeated here, because importing TFDS takes seconds.
     """
     chosen = data_dir or os.environ.get("TFFCL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
     return expanded(chosen or "~/tensorflow_datasets").absolute()
 
 
 def expanded(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a path whose ~ or ~user is that user's home.
+    """Returns a path in which ~ or ~user is replaced by that user's home directory.
 
     Raises:
       UserError: If there is no such user.
@@ -43,7 +42,7 @@ def expanded(path: str | os.PathLike) -> pathlib.Path:
 
 
 def missing(name: str, directory: pathlib.Path, problem: str) -> UserError:
-    """Returns the error for a data set that is neither in `directory` nor can be downloaded."""
+    """Returns the error for a data set that is not in `directory` and cannot be downloaded."""
     return UserError(
         f"{name} is not in {directory} and cannot be downloaded ({problem}): connect once so that it is "
         f"downloaded, or put it there: {Option('--data-dir DIR', 'data_dir=DIR')} or TFFCL_DATA_DIR=DIR"
@@ -57,9 +56,9 @@ def first_line(error: BaseException) -> str:
 
 
 def reachable(url: str) -> bool:
-    """Says if a server answers soon, whatever it answers; through the environment's proxies.
+    """Returns whether a server gives any answer soon; uses the environment's proxies.
 
-    TFDS and scikit-learn retry a host that cannot be resolved for minutes, so it is asked for first.
+    TFDS and scikit-learn retry for minutes if a host cannot be resolved, so this is checked first.
     """
     answered = threading.Event()
 
@@ -68,14 +67,14 @@ def reachable(url: str) -> bool:
             with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_SECONDS):
                 answered.set()
         except urllib.error.HTTPError:
-            answered.set()  # an answer all the same
+            answered.set()  # an error is an answer, too
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLError):
-                answered.set()  # it is there; what is wrong is the downloader's to say
+                answered.set()  # the server is there; the downloader reports what is wrong
         except (OSError, ValueError):
             pass
 
-    # In a thread, as resolving a name knows no timeout.
+    # In a thread, because resolving a name has no timeout.
     asking = threading.Thread(target=ask, name="tffcl-reachable", daemon=True)
     asking.start()
     asking.join(_SECONDS)
@@ -97,11 +96,11 @@ def _read(path: pathlib.Path, fingerprint: str) -> dict[str, np.ndarray] | None:
                 return None
             return {key: file[key] for key in file.files if key != "fingerprint"}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None  # absent or damaged: it is made again
+        return None  # a file that is absent or damaged is made again
 
 
 def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
-    """Writes an .npz file so that readers find all of it or nothing; raises OSError if it cannot."""
+    """Writes an .npz file atomically: readers find the whole file or none; raises OSError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".partial", delete=False) as file:
         try:
@@ -117,14 +116,14 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
 def cached(
     directory: pathlib.Path, key: str, sources: Iterable[pathlib.Path], build: Callable[[], Mapping[str, np.ndarray]]
 ) -> Mapping[str, np.ndarray]:
-    """Returns the arrays that `build` makes from `sources`, from `directory`/.tffcl if they were made before.
+    """Returns the arrays that `build` makes from `sources`, or reads them from `directory`/.tffcl if they are there.
 
-    Decoding takes seconds, and importing what decodes takes more; reading the arrays takes neither.
+    Decoding takes seconds, and importing the decoder takes longer; the cache saves both.
 
     Args:
       directory: The directory of data sets. If it cannot be written, nothing is kept.
-      key: Name of the file in the cache.
-      sources: The files that the arrays are made from; if one of them changes, the arrays are made again.
+      key: The name of the file in the cache.
+      sources: The files from which the arrays are made; if one of them changes, the arrays are made again.
       build: Makes the arrays (no object arrays).
     """
     fingerprint = _fingerprint(sources)

@@ -1,4 +1,4 @@
-"""LEAF FEMNIST by writer, from TFF's copy (Caldas et al. 2018): the natural clients."""
+"""Loads LEAF FEMNIST (Caldas et al. 2018) from TFF's copy, with its writers as natural clients."""
 
 import os
 import pathlib
@@ -25,8 +25,7 @@ _BATCH = 4096
 
 @validated
 def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
-    """Returns FEMNIST, 28x28x1, each image owned by its writer; owners count through the writers' sorted
-    names.
+    """Returns FEMNIST, 28x28x1; the owner of each image is its writer, numbered in the order of the writers' names.
 
     TFF gives floats in which 1.0 is the background. Here ink is bright, 255 for 0.0, as in MNIST.
 
@@ -35,7 +34,7 @@ def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
       data_dir: As in `storage.resolve`; TFF's file in it is `emnist_all.sqlite`.
 
     Raises:
-      UserError: If it is neither there nor can be downloaded, or is damaged.
+      UserError: If the data set is missing and cannot be downloaded, or is damaged.
     """
     directory = storage.resolve(data_dir)
     path = directory / _FILE
@@ -63,7 +62,7 @@ def _emnist():
 
 
 def _download(directory: pathlib.Path):
-    """Downloads beside the goal and moves it there: TFF would take an interrupted download for the file."""
+    """Downloads into a temporary directory and moves the file: TFF would take an incomplete download as complete."""
     if not storage.reachable(_URL):
         raise storage.missing("femnist", directory, f"no answer from {_URL}")
     partial = None
@@ -86,13 +85,13 @@ def _read(directory: pathlib.Path, only_digits: bool) -> dict[str, np.ndarray]:
         splits = {"train": _split(train, writers, "train"), "test": _split(test, writers, "test")}
     except UserError:
         raise
-    except Exception as error:  # SQLite, TensorFlow and TFF each have their own
+    except Exception as error:  # SQLite, TensorFlow and TFF each raise their own types
         raise UserError(f"femnist's {directory / _FILE} cannot be read ({storage.first_line(error)})") from error
     return {f"{key}_{split}": value for split, arrays in splits.items() for key, value in arrays.items()}
 
 
 def _split(clients, writers: list[str], name: str) -> dict[str, np.ndarray]:
-    """Reads all images of a `ClientData`: one data set over all clients, as one per client takes minutes."""
+    """Reads all images of a `ClientData` as one data set over all clients; one per client would take minutes."""
     import tensorflow as tf
 
     ids = list(clients.client_ids)

@@ -1,4 +1,4 @@
-"""A user's own table, folders of pictures, or .npz file, with natural clients."""
+"""Loads a user's own table, folders of pictures, or .npz file, with natural clients."""
 
 import dataclasses
 import pathlib
@@ -32,22 +32,22 @@ def load_table(
     bounds: Mapping[str, Sequence[float]] | None = None,
     noise_multiplier: float | None = None,
 ) -> Dataset:
-    """Returns the data set of a CSV or Parquet file with a row for each example; columns become features, and labels
-    classes or numbers, as `tffcl.Population.from_frame` says.
+    """Returns the data set of a CSV or Parquet file with one row for each example. Columns become features, and labels
+    become classes or numbers, as described in `tffcl.Population.from_frame`.
 
     Args:
       path: The file.
-      client: The column that says whose a row is.
-      label: The column of labels: whole numbers from 0, texts or bools are classes, other numbers are to be predicted;
-        or several such columns.
-      features: The columns that the model takes; default all others with a name.
-      test: The share of each client's rows that is kept for tests, or a column of bools that says which.
-      split_seed: Decides which rows these are.
-      group: A column of the true group of each client.
-      missing: "refuse" (default), "drop" or "mean": what happens to missing values.
-      standardize: Whether columns of numbers become of mean 0 and deviation 1, or which.
+      client: The column with the client of each row.
+      label: The column of labels, or several such columns. Whole numbers from 0, texts and bools are classes; other
+        numbers are to be predicted.
+      features: The columns that the model takes; default all other columns with a name.
+      test: The share of each client's rows that is kept for tests, or a column of bools that marks these rows.
+      split_seed: Decides which rows are kept for tests.
+      group: The column with the true group of each client.
+      missing: "refuse" (default), "drop" or "mean": how missing values are treated.
+      standardize: Whether columns of numbers are scaled to mean 0 and deviation 1; or a list of such columns.
       bounds: [lowest, highest] of each of these columns, for means and deviations with noise.
-      noise_multiplier: That of the noise, against one client.
+      noise_multiplier: The multiplier of this noise, which protects one client.
 
     Raises:
       UserError: If the file cannot be read, a column is missing or of another type, or a value is missing.
@@ -69,17 +69,18 @@ def load_folders(
     test: Fraction = 0.3,
     split_seed: Whole = 0,
 ) -> Dataset:
-    """Returns the data set of a folder PATH/CLIENT/LABEL/NAME.png (or .jpg and others of Pillow's).
+    """Returns the data set of a folder PATH/CLIENT/LABEL/NAME.png (or .jpg and other formats of Pillow).
 
     Args:
-      path: The folder that has one of each client.
-      image_size: Height and width to scale pictures to, or one number for both; default as they are, all equal.
-      channels: 1 for grey, 3 for colours; default 1 where all are grey.
+      path: The folder that contains one folder for each client.
+      image_size: Height and width to which pictures are scaled, or one number for both; default no scaling, if all
+        pictures have one size.
+      channels: 1 for grey, 3 for colours; default 1 if all pictures are grey.
       test: The share of each client's pictures that is kept for tests.
-      split_seed: Decides which ones these are.
+      split_seed: Decides which pictures are kept for tests.
 
     Raises:
-      UserError: If a client has no pictures, one cannot be read, or they are of two sizes.
+      UserError: If a client has no pictures, a picture cannot be read, or pictures have different sizes.
     """
     path = expanded(path)
     return _dataset(path.name, read_folders(path, image_size=image_size, channels=channels, test=test, seed=split_seed))
@@ -115,17 +116,16 @@ _OWNERS = ("client_train", "client_test")
 def load_npz(*, path: str, num_classes: Count | None = None) -> Dataset:
     """Returns the data set of an .npz file; mean and deviation are measured on its training images.
 
-    The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or
-    floats 0 to 1 (stored as the nearest of 256 steps), and `y_train`, `y_test` [n], integers from 0. For
-    natural clients it has `client_train` and `client_test` [n] too, integers or strings, which clients are called by
-    and ordered by.
+    The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or floats 0
+    to 1 (stored as the nearest of 256 steps), and `y_train`, `y_test` [n], integers from 0. For natural clients it also
+    has `client_train` and `client_test` [n], integers or strings, which become the clients' names and their order.
 
     Args:
       path: The file.
-      num_classes: How many labels there are; default: one more than the largest in the file.
+      num_classes: The number of labels; default one more than the largest label in the file.
 
     Raises:
-      UserError: If the file or an array is missing or damaged, or a value is NaN, infinite or out of range;
+      UserError: If the file or an array is missing or damaged, or a value is NaN, infinite or out of range; the message
         says where.
     """
     path = expanded(path)
@@ -144,13 +144,13 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
             return {key: file[key] for key in file.files}
     except FileNotFoundError:
         raise UserError(f"npz file {path} does not exist") from None
-    except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
+    except Exception as error:  # NumPy, zipfile and the tokenizer raise a dozen types of errors for damaged files
         reason = str(error).splitlines()[:1]
         raise UserError(f"{path} cannot be read as an .npz file of plain arrays ({''.join(reason)[:200]})") from None
 
 
 def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images]:
-    """Returns training and test images of arrays as `load_npz` has them; `where` names them in errors."""
+    """Returns training and test images from arrays as in `load_npz`; `where` names the arrays in errors."""
     absent = [key for key in _NEEDED if key not in arrays]
     if absent:
         raise UserError(f"{where} lacks {', '.join(absent)} (needed: {', '.join(_NEEDED)})")
@@ -166,10 +166,10 @@ def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images
 
 
 def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
-    """Returns images as uint8 [n, h, w, c], from integers 0 to 255 or floats 0 to 1, with or without channel.
+    """Returns images as uint8 [n, h, w, c], from integers 0 to 255 or floats 0 to 1, with or without a channel axis.
 
     Raises:
-      UserError: If they have another rank or type, or a value is NaN, infinite or out of range.
+      UserError: If `x` has another rank or type, or a value is NaN, infinite or out of range.
     """
     x = x[..., None] if x.ndim == 3 else x
     if x.ndim != 4:

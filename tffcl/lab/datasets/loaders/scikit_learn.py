@@ -1,6 +1,6 @@
-"""Data sets that come by scikit-learn: its digits, the embedded default, USPS of OpenML (Hull 1994), medical tables.
+"""Loads data sets through scikit-learn: its digits, USPS from OpenML (Hull 1994), and two medical tables.
 
-Of these one has a diagnosis to classify, the other the course of a disease to predict.
+One table has a diagnosis to classify, the other the course of a disease to predict.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ _TEST_SIZE = 0.25
 
 
 def load_digits() -> Dataset:
-    """Returns 8x8x1 digits, 1,347 to train and 450 to test, stratified; the split is always the same.
+    """Returns 8x8x1 digits, 1,347 for training and 450 for tests, stratified; the split is always the same.
 
-    The values 0 to 16 of the original are scaled to 0 to 255.
+    The original values 0 to 16 are scaled to 0 to 255.
     """
     from sklearn import datasets, model_selection
 
@@ -42,14 +42,14 @@ _OPENML_ID = 41082  # "USPS": training images first, then test images; pixels -1
 
 
 def load_usps(*, data_dir=None) -> Dataset:
-    """Returns USPS, 16x16x1 with bright ink, 7,291 to train and 2,007 to test.
+    """Returns USPS, 16x16x1 with bright ink, 7,291 images for training and 2,007 for tests.
 
     Args:
-      data_dir: As in `storage.resolve`; the set is its file `usps.npz` with x_train, y_train, x_test, y_test.
-        If there is none, OpenML's copy is fetched and kept there.
+      data_dir: As in `storage.resolve`; it has the data set as `usps.npz` with x_train, y_train, x_test, y_test. If
+        there is no such file, OpenML's copy is downloaded and kept there.
 
     Raises:
-      UserError: If it is neither there nor can be downloaded, or is damaged.
+      UserError: If the data set is missing and cannot be downloaded, or is damaged.
     """
     directory = storage.resolve(data_dir)
     path = directory / "usps.npz"
@@ -71,12 +71,12 @@ def from_openml(pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]
       x_train, y_train, x_test, y_test as `load_npz` describes them.
 
     Raises:
-      UserError: If it is not the table that is expected.
+      UserError: If the table is not the expected one.
     """
     labels = np.asarray(labels).astype(float).astype(np.int64) - 1
     pixels = np.asarray(pixels, float)
     as_it_was = pixels.shape == (_TRAIN + _TEST, 256) and labels.min() == 0 and labels.max() == 9
-    if not (as_it_was and abs(pixels).max() <= 1.001):  # which NaN is not
+    if not (as_it_was and abs(pixels).max() <= 1.001):  # NaN fails this, too
         raise UserError(f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory")
     x = np.round(np.clip((pixels + 1) / 2, 0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
     return {"x_train": x[:_TRAIN], "y_train": labels[:_TRAIN], "x_test": x[_TRAIN:], "y_test": labels[_TRAIN:]}
@@ -103,9 +103,9 @@ _NOTE = "features are standardised by means and deviations of all training examp
 
 def load_breast_cancer() -> Dataset:
     """Returns the Wisconsin diagnostic breast cancer table (Street et al. 1993): 30 numbers of a tumour's cell nuclei,
-    398 examples to train and 171 to test, stratified; the split is always the same.
+    398 examples for training and 171 for tests, stratified; the split is always the same.
 
-    Class 1 is malignant, which 37 % are, so that precision, recall and F1 are those of finding cancer.
+    Class 1 is malignant (37 % of the examples), so precision, recall and F1 measure how well cancer is found.
     """
     from sklearn import datasets
 
@@ -116,10 +116,10 @@ def load_breast_cancer() -> Dataset:
 
 
 def load_diabetes() -> Dataset:
-    """Returns the diabetes table (Efron et al. 2004): 10 numbers of a patient, 309 examples to train and 133 to test,
-    and how far the disease has gone a year later; the split is always the same.
+    """Returns the diabetes table (Efron et al. 2004): 10 numbers of a patient, and the progression of the disease after
+    a year; 309 examples for training and 133 for tests. The split is always the same.
 
-    The labels are standardised, too: their unit is one deviation over the training examples, 79 of the original.
+    The labels are standardised, too: their unit is one deviation over the training examples, 79 original units.
     """
     from sklearn import datasets
 

@@ -1,4 +1,4 @@
-"""Texts that come with Python and TensorFlow, document by document, for models that predict the next character."""
+"""Documents that come with Python and TensorFlow, for models that predict the next character."""
 
 import importlib.metadata
 import importlib.util
@@ -17,7 +17,7 @@ from tffcl.lab.datasets.images import Images
 from tffcl.validation import Count, each_once, one_of, validated
 
 KINDS = ("prose", "python", "c++")
-CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # a character's class is its place; all others are one class more
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # a character's class is its place; others share one class
 _Kinds = Annotated[
     Sequence[one_of(KINDS)], msgspec.Meta(min_length=1, description=f"a list of one or more of {', '.join(KINDS)}")
 ]
@@ -29,18 +29,18 @@ _TEST_SHARE = 0.25
 def load_texts(
     *, kinds: _Kinds = KINDS, documents: Count = 12, characters: Count = 8000, length: Count = 20
 ) -> Dataset:
-    """Returns documents as sequences of characters, whose labels are the same sequences a character later.
+    """Returns documents as sequences of characters; the labels are the same sequences, one character later.
 
-    Prose is the language reference that `help()` of Python shows, a document a topic; "python" is its standard library,
-    a document a module; "c++" are TensorFlow's headers from their first `#ifndef` on, which is after the licence. They
-    are as long as the installed versions have them; the data set's note names these. A document is a natural client,
-    its kind the true group, and the last quarter of its text is for tests.
+    "prose" is the language reference that Python's `help()` shows, one document for each topic. "python" is the
+    standard library, one document for each module. "c++" are TensorFlow's headers, from their first `#ifndef` on, which
+    comes after the licence. Texts are those of the installed versions, which the data set's note names. Each document
+    is a natural client, its kind is the true group, and the last quarter of its text is for tests.
 
     Args:
-      kinds: Which kinds of documents.
-      documents: How many of each, evenly spaced among those that are long enough, by name.
-      characters: From the beginning of each; shorter documents are left out.
-      length: Of a sequence.
+      kinds: The kinds of documents.
+      documents: The number of documents of each kind, evenly spaced by name among those that are long enough.
+      characters: The number of characters from the beginning of each document; shorter documents are left out.
+      length: The length of a sequence.
 
     Raises:
       UserError: If a kind has fewer such documents, or the texts are not installed.
@@ -61,7 +61,7 @@ def load_texts(
             codes, tested = encode(text[:characters]), round(characters * (1 - _TEST_SHARE))
             for split, part in (("train", codes[:tested]), ("test", codes[tested:])):
                 end = (len(part) - 1) // length * length
-                # The labels are the same sequences a character later.
+                # The labels are the same sequences, one character later.
                 splits[split].append([part[start : start + end].reshape(-1, length) for start in (0, 1)])
             owners.append(f"{kind}: {name}")
             groups.append(group)
@@ -98,13 +98,13 @@ def _modules() -> Iterator[tuple[str, str]]:
 
 
 def _headers() -> Iterator[tuple[str, str]]:
-    # Several, once TensorFlow is imported.
+    # There are several locations once TensorFlow is imported.
     places = [pathlib.Path(each) for each in importlib.util.find_spec("tensorflow").submodule_search_locations]
     found = [path for place in places for path in (place / "include" / "tensorflow" / "core").rglob("*.h")]
     if not found:
         raise UserError("TensorFlow is installed without its C++ headers; kinds = ['prose', 'python'] need none")
     for path in sorted(found):
-        if path.name.endswith(".pb.h"):  # which a program wrote
+        if path.name.endswith(".pb.h"):  # written by a program
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         yield f"{path.parent.name}/{path.stem}", text[max(text.find("#ifndef"), 0) :]

@@ -1,5 +1,5 @@
-"""The image sets of TFDS: MNIST, Fashion-MNIST, CIFAR, SVHN, EMNIST, CelebA (Liu et al. 2015). Only the first reading
-imports TensorFlow."""
+"""Loads the image sets of TFDS: MNIST, Fashion-MNIST, CIFAR, SVHN, EMNIST, CelebA (Liu et al. 2015). TensorFlow is
+imported only when a data set is read for the first time."""
 
 import dataclasses
 import functools
@@ -21,12 +21,12 @@ from tffcl.lab.datasets.preparation import constants
 from tffcl.validation import validated
 
 _BATCH = 4096
-# TFDS looks for the prepared set here before it goes to the source.
+# TFDS looks for a prepared copy here before it asks the source.
 _MIRROR = "https://storage.googleapis.com"
 
 
 def prepared(directory: pathlib.Path, builder: str) -> pathlib.Path | None:
-    """Returns where the newest version of a TFDS data set, e.g. "emnist/letters", is; None if nowhere."""
+    """Returns the directory of the newest version of a TFDS data set, e.g. "emnist/letters"; None if there is none."""
 
     def version(path):
         return [int(part) if part.isdigit() else -1 for part in path.name.split(".")]
@@ -47,15 +47,15 @@ def read_arrays(
     """Returns the arrays of a TFDS data set, which is downloaded if it is not there.
 
     Args:
-      name: Its name in the catalog, for messages.
-      builder: Its name in TFDS, e.g. "emnist/letters".
-      url: The server that TFDS downloads it from, to see if it can be reached.
+      name: The data set's name in the catalog, for messages.
+      builder: The data set's name in TFDS, e.g. "emnist/letters".
+      url: The server from which TFDS downloads the data set, to check whether it can be reached.
       directory: The directory of data sets.
-      decode: From a TFDS builder and a split to arrays; their names get the split added: "x" -> "x_train".
-      key: Name in the cache; `name` if None.
+      decode: Maps a TFDS builder and a split to arrays, whose names get the split added: "x" -> "x_train".
+      key: The name in the cache; default `name`.
 
     Raises:
-      UserError: If it is neither there nor can be downloaded, or cannot be read.
+      UserError: If the data set is missing and cannot be downloaded, or cannot be read.
     """
     if prepared(directory, builder) is None:
         _download(name, builder, url, directory)
@@ -67,7 +67,7 @@ def read_arrays(
         try:
             found = _tfds().builder_from_directory(version)
             splits = {split: decode(found, split) for split in ("train", "test")}
-        except Exception as error:  # TFDS raises many kinds; the user gets the reason
+        except Exception as error:  # TFDS raises many types of errors; the user gets the reason
             raise UserError(f"{name} in {version} cannot be read ({storage.first_line(error)})") from error
         return {f"{key}_{split}": value for split, arrays in splits.items() for key, value in arrays.items()}
 
@@ -97,10 +97,10 @@ def read_split(builder, split: str, convert: Callable | None = None) -> dict[str
     Args:
       builder: A prepared TFDS builder.
       split: "train" or "test".
-      convert: From one example of TFDS to a dict of tensors; its image as "x" and its label as "y" if None.
+      convert: Maps one example of TFDS to a dict of tensors; default its image as "x" and its label as "y".
 
     Returns:
-      One array per tensor, examples along the first axis.
+      One array per tensor, with the examples along the first axis.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -116,14 +116,14 @@ _DIGITS = tuple(string.digits)
 
 @dataclasses.dataclass(frozen=True)
 class _Set:
-    """What is to know about one TFDS set.
+    """What the loader needs to know about one TFDS data set.
 
     Attributes:
-      builder: Its name in TFDS.
-      url: Where TFDS downloads it from.
-      sizes: Training and test images of the complete set.
-      class_names: Name of each label.
-      transposed: If TFDS gives its images with rows and columns exchanged.
+      builder: The data set's name in TFDS.
+      url: The server from which TFDS downloads it.
+      sizes: The numbers of training and test images of the complete data set.
+      class_names: The name of each label, or the number of labels.
+      transposed: Whether TFDS gives images with rows and columns exchanged.
       first_label: The label of the first class.
     """
 
@@ -137,7 +137,7 @@ class _Set:
 
 _FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-# EMNIST balanced joins small letters that look like their capitals (Cohen et al. 2017, section II-C).
+# EMNIST balanced merges small letters that look like their capitals (Cohen et al. 2017, section II-C).
 _BALANCED = _DIGITS + tuple(string.ascii_uppercase) + tuple("abdefghnqrt")
 _NIST = "https://biometrics.nist.gov"
 
@@ -193,7 +193,7 @@ load_emnist_letters = _loader("emnist_letters", "EMNIST letters, 28x28x1, uprigh
 
 _FACES_URL = "https://drive.google.com"
 _FACES = (162770, 19962)
-_LEFT_OUT = (218 - 178) // 2  # rows above and below the square in the middle of 218x178
+_LEFT_OUT = (218 - 178) // 2  # rows above and below the central square of 218x178 pixels
 
 
 @validated
@@ -202,16 +202,16 @@ def load_celeba(
 ) -> Dataset:
     """Returns CelebA's training and test faces with their 40 attributes, [n, size, size, 3].
 
-    The square in the middle of each picture is averaged down to `size`. The label is one attribute: 0 no, 1
-    yes. Mean and deviation are measured.
+    The central square of each picture is averaged down to `size`. The label is one attribute: 0 no, 1 yes. Mean and
+    deviation are measured.
 
     Args:
-      size: Height and width, 8 to 178. The complete set takes 0.6 GB at 32 and grows with the square.
+      size: Height and width, 8 to 178. The complete data set takes 0.6 GB at 32 and grows with the square of `size`.
       target: The attribute that is the label.
       data_dir: As in `storage.resolve`.
 
     Raises:
-      UserError: If there is no such attribute, or the set is neither there nor can be downloaded.
+      UserError: If there is no such attribute, or the data set is missing and cannot be downloaded.
     """
     directory, read = storage.resolve(data_dir), functools.partial(_read_faces, size=size)
     arrays = read_arrays("celeba", "celeb_a", _FACES_URL, directory, read, key=f"celeba_{size}")

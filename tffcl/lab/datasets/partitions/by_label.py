@@ -1,10 +1,10 @@
-"""Partitions by which labels clients hold, and how many examples.
+"""Partitions by the labels and the number of examples that clients hold.
 
-`iid` and `quantity_skew` give everybody the same mix of labels. `label_skew` is NIID-Bench's "#label" partition (Li et
-al. 2022), which PACFL and FLIS use for label skew 20 % and 30 %; `dirichlet` is its Dirichlet partition, which they use
-as Dir(0.1). `label_groups` are groups of clients that hold groups of classes, StoCFL's pathological setting and FLT's
-scenarios 1 and 2; `structured` is FLT's scenario 4, "structured non-IID FEMNIST", with different sizes within each
-group.
+`iid` and `quantity_skew` give all clients the same mix of labels. `label_skew` is NIID-Bench's "#label" partition (Li
+et al. 2022), which PACFL and FLIS use for label skew 20 % and 30 %. `dirichlet` is NIID-Bench's Dirichlet partition,
+which they use as Dir(0.1). `label_groups` makes groups of clients that hold groups of classes: StoCFL's pathological
+setting and FLT's scenarios 1 and 2. `structured` is FLT's scenario 4, "structured non-IID FEMNIST", with different
+sizes within each group.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ from tffcl.validation import Count, Positive, Whole, check_value, one_of, valida
 
 @validated
 def iid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") -> Partition:
-    """Shuffles all training examples and cuts them in near-equal parts; one true group.
+    """Shuffles all training examples and cuts them into near-equal parts; there is one true group.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are more clients than examples.
@@ -54,18 +54,17 @@ def iid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") 
 def quantity_skew(
     dataset: Dataset, *, seed: Whole, clients: Count, power: Positive = 1.0, min_size: Count = 10, test: Rule = "share"
 ) -> Partition:
-    """Gives every client random examples, and the client of rank r (from 1) a number that falls as r to the
-    -`power`.
+    """Gives clients random examples; their numbers follow a power law: rank r (from 1) to the -`power`.
 
-    Everybody gets `min_size` examples first; the rest follows the power law. Ranks are dealt at random. All
-    examples are used; one true group.
+    Every client first gets `min_size` examples; the rest follows the power law. Ranks are assigned at random. All
+    examples are used; there is one true group.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients.
-      power: The exponent; larger is more unequal.
-      min_size: The least examples of a client.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      power: The exponent; a larger one gives more unequal sizes.
+      min_size: The least number of examples of a client.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are too few examples.
@@ -79,17 +78,17 @@ def quantity_skew(
 def label_skew(
     dataset: Dataset, *, seed: Whole, clients: Count, classes_per_client: Count, test: Rule = "classes"
 ) -> Partition:
-    """Gives each client a few classes: client i always class i mod K, then other distinct classes at random.
+    """Gives each client a few classes: client i always gets class i mod K, then other distinct classes at random.
 
-    Each class is shuffled and cut in near-equal parts for the clients that hold it, in their order, so sizes
-    of clients differ. There are no true groups. 20 % of 10 classes is 2 of them, 30 % is 3.
+    Each class is shuffled and cut into near-equal parts for the clients that hold it, in their order, so the sizes of
+    clients differ. There are no true groups. 20 % of 10 classes are 2 classes, 30 % are 3.
 
     Args:
       dataset: The data set, K classes.
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients.
-      classes_per_client: How many classes each of them holds.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      classes_per_client: The number of classes that each client holds.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are fewer classes than that, or a client gets none of the examples of its classes.
@@ -117,25 +116,25 @@ def label_skew(
 
 
 _ATTEMPTS = 5000
-_Alpha = Annotated[float, msgspec.Meta(ge=0.001)]  # NumPy's sampler does not come back from tinier ones
+_Alpha = Annotated[float, msgspec.Meta(ge=0.001)]  # NumPy's sampler never returns for smaller ones
 
 
 @validated
 def dirichlet(
     dataset: Dataset, *, seed: Whole, clients: Count, alpha: _Alpha, min_size: Count = 10, test: Rule = "classes"
 ) -> Partition:
-    """Shares each class out in proportions drawn from a symmetric Dirichlet distribution.
+    """Splits each class in proportions that are drawn from a symmetric Dirichlet distribution.
 
-    Class by class, a client that already holds its equal share of the whole set or more gets nothing of the
-    class, and the proportions of the others are scaled up to 1. This is drawn again until every client has
-    `min_size` examples. All examples are used; there are no true groups.
+    Classes are split one after the other. A client that already holds an equal share of the whole data set, or more,
+    gets nothing of the class, and the proportions of the other clients are scaled to sum to 1. All is drawn again until
+    every client has `min_size` examples. All examples are used; there are no true groups.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients.
-      alpha: The distribution's parameter; smaller is more unequal.
-      min_size: The least examples of a client.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      alpha: The distribution's parameter; a smaller one gives more unequal shares.
+      min_size: The least number of examples of a client.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
       UserError: If there are too few examples, or no draw gives everybody `min_size`.
@@ -153,7 +152,7 @@ def dirichlet(
 
 
 def _cuts(counts: list[int], clients: Count, alpha: _Alpha, min_size: int, rng) -> list[np.ndarray]:
-    """Returns, per class, where to cut it: int [clients - 1]. Only sizes are drawn, so attempts are quick."""
+    """Returns the places at which each class is cut, int [clients - 1]. Only sizes are drawn, so attempts are fast."""
     best = 0
     for _ in range(_ATTEMPTS):
         drawn = _draw(counts, clients, alpha, rng)
@@ -171,7 +170,7 @@ def _cuts(counts: list[int], clients: Count, alpha: _Alpha, min_size: int, rng) 
 
 
 def _draw(counts, clients, alpha, rng):
-    """Draws once; None if only full clients were drawn for some class, which happens with a tiny alpha."""
+    """Draws once; None if, for some class, only full clients have a proportion above 0, as with a tiny alpha."""
     sizes = np.zeros(clients, int)
     fair = sum(counts) / clients
     cuts = []
@@ -180,7 +179,7 @@ def _draw(counts, clients, alpha, rng):
         cumulated = np.cumsum(proportions)
         if not cumulated[-1] > 0:
             return None
-        # Divided by its own end it ends in 1 exactly: full clients at the end get nothing by rounding.
+        # Divided by its own end, it ends at exactly 1, so rounding gives nothing to full clients at the end.
         bounds = (cumulated / cumulated[-1] * count).astype(int)[:-1]
         sizes += np.diff(bounds, prepend=0, append=count)
         cuts.append(bounds)
@@ -199,8 +198,8 @@ _STOCFL = ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
 def scheme_groups(scheme: str, num_classes: int, rng: np.random.Generator) -> list[list[int]]:
     """Returns the groups of classes of a published scheme, which is for 10 classes.
 
-    "stocfl": {0,1,2}, {3,4}, {5,6}, {7,8,9} (StoCFL, appendix A.1). "flt1": five random pairs (FLT, scenario
-    1). "flt2": five triples of a random order, in a ring, each with one class in common with the next (FLT,
+    "stocfl": {0,1,2}, {3,4}, {5,6}, {7,8,9} (StoCFL, appendix A.1). "flt1": five random pairs (FLT, scenario 1).
+    "flt2": five triples along a ring of the classes in random order, each with one class in common with the next (FLT,
     scenario 2).
     """
     check_value("scheme", scheme, _Scheme)
@@ -236,26 +235,26 @@ def label_groups(
 ) -> Partition:
     """Gives each group of classes to an equal block of clients, each class in near-equal parts.
 
-    A class of one group is shared out among its clients. A class of several groups is shared out among the
-    clients of all of them, or, with `share`, in each of them anew: clients of different groups then hold the
-    same examples, as in FLT's code. Classes of no group are not used. The true groups are the blocks.
+    A class of one group is split among the clients of the group. A class of several groups is split among the clients
+    of all these groups; with `share`, it is split anew in each group, so clients of different groups hold the same
+    examples, as in FLT's code. Classes of no group are not used. The true groups are the blocks.
 
-    With `rotations`, all of that is done once for each rotation, of all examples: with 2 and the scheme "stocfl" there
-    are the eight true groups of StoCFL's Fig. 7.
+    With `rotations`, this is done once for each rotation, each time with all examples. With 2 and the scheme "stocfl",
+    the result has the eight true groups of StoCFL's Fig. 7.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients; a multiple of the number of groups.
       groups: The groups of classes.
       scheme: Instead of `groups`, a published scheme for 10 classes: "stocfl" (0 to 2, 3 and 4, 5 and 6, 7 to 9),
         "flt1" (five random pairs), or "flt2" (five triples in a ring, each with one class in common with the next).
-      share: If examples of a class of several groups are given once for each of them.
-      rotations: As in `rotated`, 1 for none; equal blocks of clients, all of a rotation side by side.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      share: Whether the examples of a class of several groups are given to each of these groups.
+      rotations: As in `rotated`; 1 for none. Each rotation has an equal block of consecutive clients.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
-      UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not
-        divide into the groups, or there are too few examples.
+      UserError: If neither or both of `groups` and `scheme` are given, a class does not exist, the clients do not
+        divide equally into the groups, or there are too few examples.
     """
     turns, classes = turned(dataset, rotations), dataset.classes_for("label_groups")
     if (groups is None) == (scheme is None):
@@ -270,7 +269,7 @@ def label_groups(
     give = _shared if share else _once
     train = [part for _ in turns for part in give(examples, chosen, once, rng)]
     turn_of = of_client // len(chosen)
-    # Every rotation has the test images to itself.
+    # Every rotation has all test images.
     domains = Domains(turn_of, [np.arange(len(dataset.test))] * len(turns))
     transforms = [turns[each] for each in turn_of] if len(turns) > 1 or turns[0] != Transform() else None
     return with_tests(dataset, train, test=test, seed=seed, groups=of_client, transforms=transforms, domains=domains)
@@ -295,12 +294,12 @@ def _shared(examples, chosen, of_client, rng):
 
 
 def growing_sizes(total: int, clients: int) -> np.ndarray:
-    """Returns int [clients], ascending, of sum `total`: half of it in equal parts, half in growing ones.
+    """Returns int [clients], ascending, with sum `total`: half of it in equal parts, half in growing parts.
 
-    Client i (from 1) gets floor(F + exp(a i^2)), where F = floor(total / 2 / clients) and `a` is such that
-    the real sizes sum to `total`. The paper speaks of a power law; this is the rule of its code, but for what
-    rounding leaves: one each goes to the largest, where the code gives all of it to the first client, which
-    so becomes a large one.
+    Client i (from 1) gets floor(F + exp(a i^2)), where F = floor(total / 2 / clients) and `a` is such that the sizes
+    before rounding sum to `total`. The paper mentions a power law; this is the rule of its code, except for the rest
+    that rounding leaves. Here each of the largest clients gets one more. The code gives the whole rest to the first
+    client, which thus becomes a large one.
     """
     flat = total // 2 // clients
     target = total - flat * clients
@@ -325,19 +324,19 @@ def structured(
 ) -> Partition:
     """Gives each block of clients a group of consecutive classes, in parts of growing size (`growing_sizes`).
 
-    The last group has what classes are left: EMNIST balanced's 47 make nine groups of 5 and one of 2. The
-    examples of a group are shuffled, so that small clients miss some of its classes. All examples are used;
-    the groups are the true groups. FLT has 2,400 clients, or 600.
+    The last group has the classes that are left: the 47 classes of EMNIST balanced make nine groups of 5 and one of 2.
+    The examples of a group are shuffled, so small clients miss some of its classes. All examples are used; the groups
+    are the true groups. FLT has 2,400 clients, or 600.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients; a multiple of the number of groups.
-      classes_per_group: How many classes are in a group.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
-        "all" is all test images of the group's classes, as in FLT.
+      classes_per_group: The number of classes in a group.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. The domain
+        has all test images of the group's classes; "all" is FLT's rule.
 
     Raises:
-      UserError: If the clients do not divide into the groups or a group has fewer than two examples per
+      UserError: If the clients do not divide equally into the groups, or a group has fewer than two examples per
         client.
     """
     classes = dataset.classes_for("structured")

@@ -1,4 +1,4 @@
-"""Several data sets at once: as one data set, and partitions in which a client holds images of one of them."""
+"""Joins several data sets into one, and partitions it such that each client holds images of one of them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,23 +25,22 @@ LABELS = ("common", "apart")
 
 @validated
 def mixture(datasets: Sequence[Dataset], *, labels: one_of(LABELS)) -> Dataset:
-    """Puts data sets together.
+    """Joins data sets into one.
 
-    Labels in common: the sets must have images of one shape and as many classes; label y means one thing here
-    and another there (StoCFL's hybrid). Labels apart: smaller images get a black frame, grey ones three equal
-    channels, and the labels of each set come after those of the one before (PACFL's MIX-4: FMNIST framed by
-    2, USPS by 8; 40 labels).
+    Labels in common: the data sets must have images of one shape and equally many classes; label y means something else
+    in each of them (StoCFL's hybrid). Labels apart: smaller images get a black frame, grey images get three equal
+    channels, and the labels of each data set follow those of the data set before it (PACFL's MIX-4: FMNIST framed by 2,
+    USPS by 8; 40 labels).
 
-    A model has one mean and deviation, so those of the sets are averaged channel by channel; PACFL's code
-    normalises each set with its own. With "unit" and "half" there is no difference.
+    A model has one mean and deviation, so those of the data sets are averaged channel by channel. PACFL's code
+    normalises each data set with its own. With "unit" and "half" there is no difference.
 
     Args:
-      datasets: Two or more.
+      datasets: Two or more data sets.
       labels: "common" or "apart".
 
     Raises:
-      UserError: If labels are in common and shapes or numbers of classes differ, or numbers of channels do
-        not fit.
+      UserError: If labels are in common and shapes or numbers of classes differ, or if numbers of channels do not fit.
     """
     for each in datasets:
         each.classes_for("a partition of several data sets")
@@ -87,7 +86,7 @@ def _check_alike(datasets):
 
 
 def framed(x: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """Returns images [n, h, w, c] in the middle of black ones of `shape`; grey ones get equal channels."""
+    """Returns images [n, h, w, c] in a black frame of size `shape`; grey images get equal channels."""
     height, width, channels = shape
     down, right = height - x.shape[1], width - x.shape[2]
     x = np.pad(x, ((0, 0), (down // 2, down - down // 2), (right // 2, right - right // 2), (0, 0)))
@@ -104,7 +103,7 @@ def _names(datasets, labels):
     )
 
 
-# Clients of each set. PACFL's text; it says 100 clients, and these are 97. PACFL's code has 100.
+# Clients of each data set. The numbers in PACFL's text sum to 97, although it says 100 clients; PACFL's code has 100.
 MIX4_COUNTS = {
     "paper": {"usps": 14, "cifar10": 31, "svhn_cropped": 25, "fashion_mnist": 27},
     "code": {"usps": 14, "cifar10": 32, "svhn_cropped": 26, "fashion_mnist": 28},
@@ -112,7 +111,7 @@ MIX4_COUNTS = {
 
 
 def _sources(dataset: Dataset, rule: str) -> list[np.ndarray]:
-    """Returns, per source, the indices of its training images."""
+    """Returns the indices of the training images of each source."""
     if dataset.train.source is None:
         raise UserError(f"{rule} is of several data sets: dataset needs names = ['...', '...']")
     return by_class(dataset.train.source, len(dataset.source_names))
@@ -126,17 +125,17 @@ def _domains(dataset: Dataset, groups: np.ndarray) -> Domains:
 def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") -> Partition:
     """Gives each data set to an equal block of clients, in random near-equal parts (StoCFL's Hybrid MNIST).
 
-    The same label means another thing in each of them. The true groups are the data sets.
+    The same label means something else in each data set. The true groups are the data sets.
 
     Args:
-      dataset: Sets with labels in common.
-      seed: Decides who gets what.
-      clients: How many clients; a multiple of the number of sets.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these,
-        on the test images of the client's set. StoCFL: "all".
+      dataset: Joined data sets with labels in common.
+      seed: Decides which images each client gets.
+      clients: How many clients; a multiple of the number of data sets.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. The domain
+        has the test images of the client's data set. StoCFL: "all".
 
     Raises:
-      UserError: If the clients do not divide or there are too few examples.
+      UserError: If the clients do not divide equally, or there are too few examples.
     """
     sources = _sources(dataset, "hybrid")
     groups = block_groups(clients, len(sources), "data sets")
@@ -150,12 +149,12 @@ def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share
 
 @validated
 def by_dataset(dataset: Dataset, *, seed: Whole, test: Rule = "all") -> Partition:
-    """Makes one client of each data set, called as the set is (PACFL Table 1: how far whole data sets are apart).
+    """Makes one client from each data set, with the data set's name (PACFL Table 1: distances between data sets).
 
     Args:
-      dataset: Sets with labels apart.
-      seed: Decides shares of test images.
-      test: Which test images a client has: all of its "classes", "all" of its set, or a "share" of these.
+      dataset: Joined data sets with labels apart.
+      seed: Decides the shares of test images.
+      test: A client's test images: all of its "classes", "all" of its data set, or a "share" of its data set's.
     """
     train = _sources(dataset, "by_dataset")
     partition = with_tests(dataset, train, test=test, seed=seed, domains=_domains(dataset, np.arange(len(train))))
@@ -174,23 +173,23 @@ def mix4(
 ) -> Partition:
     """Gives each client `per_class` images of every class of one data set (PACFL, "Mixture of 4 Datasets").
 
-    USPS has no class with 14 x 50 images but three, so what the paper says cannot be had without giving
-    images twice. If a class is short, either the other classes of the set make up for it (every client still
-    gets as many images, none twice), or, with `share`, each client draws its images anew and some are with
-    several clients. The true groups are the data sets. Images that nobody gets are not used.
+    Only three classes of USPS have 14 x 50 images, so the paper's numbers are impossible without giving images twice.
+    If a class has too few images, the other classes of the data set make up for it: every client still gets equally
+    many images, none twice. With `share`, each client draws its images anew instead, and several clients may have the
+    same image. The true groups are the data sets. Images that nobody gets are not used.
 
     Args:
-      dataset: Sets with labels apart; PACFL's are usps, cifar10, svhn_cropped, fashion_mnist.
-      seed: Decides who gets what.
-      counts: Clients of each set: "paper" (14, 31, 25, 27 of the sets above: 97 in all), "code" (14, 32, 26,
-        28), or numbers in the order of the sets.
-      per_class: Images of each class that a client gets.
-      share: If an image may be with several clients.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these,
-        on the test images of the client's set.
+      dataset: Joined data sets with labels apart; PACFL's are usps, cifar10, svhn_cropped, fashion_mnist.
+      seed: Decides which images each client gets.
+      counts: The clients of each data set: "paper" (14, 31, 25, 27 of the data sets above: 97 in all), "code" (14, 32,
+        26, 28), or numbers in the order of the data sets.
+      per_class: The number of images of each class that a client gets.
+      share: Whether several clients may have the same image.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. The domain
+        has the test images of the client's data set.
 
     Raises:
-      UserError: If a set has too few images, or `counts` does not fit the sets.
+      UserError: If a data set has too few images, or `counts` does not fit the data sets.
     """
     sources = _sources(dataset, "mix4")
     counts = _counts(counts, dataset.source_names)
@@ -206,7 +205,7 @@ def mix4(
 
 
 def _completed(dataset: Dataset, train: list[np.ndarray], test: str, seed: int, groups: np.ndarray) -> Partition:
-    """The partition whose true groups are the data sets."""
+    """Makes the partition whose true groups are the data sets."""
     partition = with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=_domains(dataset, groups))
     return dataclasses.replace(partition, group_names=dataset.source_names)
 
@@ -225,7 +224,8 @@ def _counts(counts, names) -> list[int]:
 
 
 def _deal_once(examples, block, per_class, name, rng) -> list[np.ndarray]:
-    """Deals class by class, round and round: equal sizes, shares of a class that differ by one at most."""
+    """Distributes images class by class, to one client after the other: sizes are equal, and a class's shares differ by
+    at most one."""
     each = per_class * len(examples)
     available = np.array([len(index) for index in examples])
     if available.sum() < each * block:

@@ -1,4 +1,4 @@
-"""Partitions that the data themselves suggest: by who made an image, and by what it shows."""
+"""Partitions by properties of the data: by the owner of an image, and by what the image shows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tffcl.lab.datasets.partitions.splitting import (
 )
 from tffcl.validation import Count, Whole, one_of, validated
 
-_MOST_NAMED = 5  # of those who are left out
+_MOST_NAMED = 5  # owners that are named when some are left out
 _Attributes = Annotated[Sequence[str], msgspec.Meta(min_length=2, description="two or more names")]
 
 
@@ -37,16 +37,16 @@ def by_owner(
     min_test: Whole = 1,
     test: one_of((*RULES, "own")) = "own",
 ) -> Partition:
-    """Makes one client of each natural owner, e.g. a writer of FEMNIST; true groups where the data set
-    has some (FLT, scenario 3; StoCFL).
+    """Makes one client from each natural owner, e.g. a writer of FEMNIST; the true groups are the data set's, if it has
+    some (FLT, scenario 3; StoCFL).
 
     Args:
       dataset: A data set with owners.
-      seed: Decides which owners are taken if not all are, and shares of test images.
-      clients: How many owners to take, at random; default all. They keep their order.
+      seed: Decides which owners are taken if not all are, and the shares of test images.
+      clients: The number of owners to take at random; default all. They keep their order.
       min_train: Owners with fewer training images are left out.
-      min_test: Owners with fewer test images are left out, as an accuracy on none means nothing.
-      test: "own": the owner's test images; or all of its own "classes", "all", or a "share" of these.
+      min_test: Owners with fewer test images are left out, because an accuracy without test images means nothing.
+      test: "own": the owner's test images; or all of its "classes", "all" of the data set, or a "share" of all.
 
     Raises:
       UserError: If the data set has no owners, or fewer than `clients` that are large enough.
@@ -88,24 +88,23 @@ def by_attribute(
     attributes: _Attributes = ("Smiling", "Wavy_Hair", "Wearing_Hat"),
     test: Rule = "share",
 ) -> Partition:
-    """Makes a block of clients per attribute, which hold images with this one of the attributes and no other
-    of them.
+    """Makes a block of clients per attribute, which hold the images with only this one of the attributes.
 
-    PACFL's study of clusters on CelebA (appendix, "Clustering Analysis"). Images with none or several of the
-    attributes are not used. The images of an attribute are shuffled and shared out in near-equal parts. The
-    true groups are the blocks.
+    This is PACFL's study of clusters on CelebA (appendix, "Clustering Analysis"). Images with none or several of the
+    attributes are not used. The images of an attribute are shuffled and split into near-equal parts. The true groups
+    are the blocks.
 
     Args:
       dataset: A data set with attributes.
-      seed: Decides who gets what.
+      seed: Decides which images each client gets.
       clients: How many clients; a multiple of the number of attributes.
       attributes: Names of two or more attributes.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these,
-        on the test images with the client's attribute.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. The domain
+        has the test images with the client's attribute.
 
     Raises:
-      UserError: If the data set has no attributes or not these, the clients do not divide, or there are too
-        few images.
+      UserError: If the data set has no attributes or not these, the clients do not divide equally, or there are too few
+        images.
     """
     if dataset.train.attributes is None or dataset.test.attributes is None:
         raise UserError(f"by_attribute needs a data set with attributes (celeba); not {dataset.name}")

@@ -1,8 +1,8 @@
 """The four-shift suite of clustered federated learning: P(X), P(Y), P(Y|X) and P(X|Y), each at a level from 1 to 8.
 
-The levels are taken from code, not from the text of a paper: FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305)
-compares at heterogeneity levels 1 to 8, and its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe,
-public/generate_datasets.py, the static branch) turns each into arguments of the data generator ANDA
+The levels come from code, not from the text of a paper. FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305) compares
+at heterogeneity levels 1 to 8. Its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe,
+public/generate_datasets.py, the static branch) turns each level into arguments of the data generator ANDA
 (github.com/alfredoLimo/ANDA, split_fn.py and utils.py):
 
 | partition | ANDA's split | what level L sets there, 10 classes |
@@ -12,17 +12,17 @@ public/generate_datasets.py, the static branch) turns each into arguments of the
 | shift_concept, P(Y given X) | label_condition_skew | L labels are permuted among themselves |
 | shift_class_features, P(X given Y) | feature_condition_skew | images of L classes are turned, by one of four angles |
 
-Common to all four here, where the source leaves room:
+Where the source leaves a choice, all four partitions here have these rules:
 
-- Groups of clients are near-equal blocks; ANDA draws the group of each client at random, so that some may be empty.
-- Each training example is with one client only, as in ANDA; no example is repeated (ANDA repeats some under label
-  skew).
-- Numbers of classes are tenths of all classes, so that the levels are for any number of them; with 10 they are the
-  source's, with 100 too for P(Y) and P(X|Y) (the comments of the source), while it permutes 20 more labels for P(Y|X).
-- Different groups always differ. Where a level shifts nothing (P(Y) and P(Y|X) at level 1, with 10 classes) all clients
+- Groups of clients are near-equal blocks. ANDA draws the group of each client at random, so groups may be empty.
+- Only one client has each training example, as in ANDA; no example is repeated (ANDA repeats some under label skew).
+- Numbers of classes are tenths of all classes, so that the levels work for any number of classes. With 10 classes they
+  are those of the source; with 100, too, for P(Y) and P(X|Y) (the comments of the source), but for P(Y|X) the source
+  permutes 20 more labels.
+- Different groups always differ. If a level shifts nothing (P(Y) and P(Y|X) at level 1, with 10 classes), all clients
   are in one true group: the control.
-- A higher level keeps what the seed has drawn for a lower one: the same classes or labels are changed, and more.
-- A client's test images are changed as its training images are.
+- A higher level keeps what the seed has drawn for a lower one: it changes the same classes or labels, and more.
+- A client's test images are changed like its training images.
 """
 
 import itertools
@@ -52,7 +52,7 @@ from tffcl.validation import Count, Whole, validated, wrong
 LEVELS = 8
 Level = Annotated[int, msgspec.Meta(ge=1, le=LEVELS)]
 
-# Apart from the stream that deals out examples: these are the same at every level.
+# A separate random stream from the one that distributes examples, so that its draws are the same at every level.
 _DRAWN = 0x5817
 
 
@@ -60,25 +60,25 @@ _DRAWN = 0x5817
 def shift_features(
     dataset: Dataset, *, seed: Whole, clients: Count, level: Level, groups: Count | None = None, test: Rule = "share"
 ) -> Partition:
-    """Makes groups of clients whose images are all turned and tinted in one way: a shift of P(X).
+    """Makes groups of clients in which all images are turned and tinted in one way: a shift of P(X).
 
-    Levels 1 to 4 have 2, 3, 4, 5 rotations, equal parts of the full turn; levels 5 to 8 have the same times three
-    tones, which makes 6, 9, 12, 15 patterns (the source: FLUX's generate_datasets.py; ANDA's
-    split_feature_skew_strict). The tones of colour images are ANDA's: the red, blue or green channel is at its greatest
-    value. ANDA makes grey images three channels wide for that; here they keep their one channel, which has no hue, and
-    the tones are: as it is, negative, and half the contrast.
+    Levels 1 to 4 have 2, 3, 4, 5 rotations, which are equal parts of the full turn. Levels 5 to 8 have each of these in
+    three tones, which makes 6, 9, 12, 15 patterns (the source: FLUX's generate_datasets.py; ANDA's
+    split_feature_skew_strict). The tones of colour images are ANDA's: the red, blue or green channel has its greatest
+    value. ANDA gives grey images three channels for that. Here they keep their one channel, which has no hue, and the
+    tones are: unchanged, negative, and half the contrast.
 
     Args:
       dataset: The data set, of images.
-      seed: Decides who gets what.
+      seed: Decides which images each client gets.
       clients: How many clients.
       level: 1 to 8.
-      groups: How many of the level's patterns there are, drawn at random; default all of them, a group each.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      groups: The number of the level's patterns that are used, drawn at random; default all. Each pattern is a group.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
-      UserError: If the examples are no images, the level has fewer patterns than groups, or there are too few clients
-        or examples.
+      UserError: If the examples are not images, the level has fewer patterns than `groups`, or there are too few
+        clients or examples.
     """
     patterns = _patterns(dataset, "shift_features", 2 + (level - 1) % 4, tones=level > 4)
     if groups is not None:
@@ -92,23 +92,23 @@ def shift_features(
 def shift_labels(
     dataset: Dataset, *, seed: Whole, clients: Count, level: Level, groups: Count | None = None, test: Rule = "share"
 ) -> Partition:
-    """Makes groups of clients that hold some of the classes: a shift of P(Y).
+    """Makes groups of clients that hold only some of the classes: a shift of P(Y).
 
     A group holds K - (level - 1) K / 10 of K classes: 10, 9, ... 3 of ten (the source: FLUX's generate_datasets.py, 11
     - level classes and five groups; ANDA's split_label_skew_strict). ANDA draws the classes of each group at random,
-    which may leave classes to nobody and give two groups the same. Here the classes are put in a ring in random order,
-    and the groups hold stretches of it that start at equal distances: all different, and together all classes (as far
-    as the ring is long).
-    The examples of a class are shared out near-equally among all clients that hold it.
+    so some classes may have no group, and two groups may have the same classes. Here the classes form a ring in random
+    order, and each group holds a stretch of the ring. The stretches start at equal distances, so they are all different
+    and together hold all classes (if they are long enough).
+    The examples of a class are split near-equally among all clients that hold the class.
 
     Args:
       dataset: The data set, K classes.
-      seed: Decides the ring, and who gets what.
+      seed: Decides the ring, and which examples each client gets.
       clients: How many clients.
-      level: 1 to 8. Where the groups hold all classes (level 1), there is one true group.
-      groups: How many groups; default five, or K if that is less.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
-        under "all" a client is tested on all test images of its group's classes.
+      level: 1 to 8. If the groups hold all classes (level 1), there is one true group.
+      groups: The number of groups; default five, or K if that is less.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. With "all",
+        the domain has all test images of the classes of the client's group.
 
     Raises:
       UserError: If there are more groups than classes, or too few clients or examples.
@@ -122,7 +122,7 @@ def shift_labels(
     of_group = [ring[np.arange(start, start + held) % classes] for start in starts]
     of_client = _blocks(clients, len(of_group))
     rng = np.random.default_rng(seed)
-    # In random order: the larger parts of a class, by one example, are then not always with the same clients.
+    # In random order, so that the parts with one example more do not always go to the same clients.
     owners = [
         rng.permutation([client for client in range(clients) if label in of_group[of_client[client]]])
         for label in range(classes)
@@ -131,7 +131,7 @@ def shift_labels(
     for client, index in enumerate(train):
         if not len(index):
             raise UserError(f"shift_labels leaves client {client} without examples; use fewer clients")
-    # Everything is in one domain for "share", so that no two clients share a test image.
+    # For "share", one domain has all test images, so that no two clients have the same test image.
     own = [np.flatnonzero(np.isin(dataset.test.y, group)) for group in of_group]
     domains = Domains(of_client, own) if test == "all" else None
     return with_tests(dataset, train, test=test, seed=seed, groups=of_client, domains=domains)
@@ -141,24 +141,24 @@ def shift_labels(
 def shift_concept(
     dataset: Dataset, *, seed: Whole, clients: Count, level: Level, groups: Count | None = None, test: Rule = "share"
 ) -> Partition:
-    """Makes groups of clients with labels of their own for the same images: a shift of P(Y|X).
+    """Makes groups of clients with different labels for the same images: a shift of P(Y|X).
 
-    In the first group labels stay; in each other one, level x K / 10 of the K labels are swapped (the source: FLUX's
-    generate_datasets.py, a pool of `level` of ten labels; ANDA's split_label_condition_skew). The source has one pool
-    for all clients, and each permutes it at random, some labels to themselves. Here each group has a pool of its own,
-    and its labels move round in a ring: all of them change, in two labels by swapping them.
+    The first group keeps its labels. In each other group, level x K / 10 of the K labels are swapped (the source:
+    FLUX's generate_datasets.py, a pool of `level` of ten labels; ANDA's split_label_condition_skew). The source has one
+    pool for all clients, and each client permutes it at random, so some labels may stay the same. Here each group has
+    its own pool, and its labels move one place along a ring, so all of them change; two labels are swapped.
 
     Args:
       dataset: The data set, K classes.
-      seed: Decides the labels, and who gets what.
+      seed: Decides the labels, and which examples each client gets.
       clients: How many clients.
-      level: 1 to 8. Where this is one label (level 1 of ten classes) nothing can be swapped, and there is one true
+      level: 1 to 8. If this means one label (level 1 of ten classes), nothing can be swapped, and there is one true
         group.
-      groups: How many groups, with the one of unchanged labels; default four, or as many as there can be.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      groups: The number of groups, with the one of unchanged labels; default four, or the most that is possible.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
-      UserError: If so few labels cannot be swapped in that many ways, or there are too few clients or examples.
+      UserError: If the labels cannot be swapped in that many ways, or there are too few clients or examples.
     """
     classes = dataset.classes_for("shift_concept")
     swapped = min(classes, _tenths(level, classes))
@@ -188,22 +188,22 @@ def shift_class_features(
 ) -> Partition:
     """Makes groups of clients in which the images of some classes are turned: a shift of P(X|Y).
 
-    The images of level x K / 10 of the K classes are changed, of the same classes in every group, and all others stay
-    (the source: FLUX's generate_datasets.py, `level` of ten classes, four rotations, no colours; ANDA's
+    The images of level x K / 10 of the K classes are changed; the classes are the same in every group, and all others
+    stay the same (the source: FLUX's generate_datasets.py, `level` of ten classes, four rotations, no colours; ANDA's
     split_feature_condition_skew_strict, where a group is a rotation; FLUX's own split draws one for each client and
-    class, and leaves no groups). The four groups turn them by 0, 90, 180 and 270 degrees.
+    class, so there are no groups). The four groups turn these images by 0, 90, 180 and 270 degrees.
 
     Args:
       dataset: The data set, of images, K classes.
-      seed: Decides the classes, and who gets what.
+      seed: Decides the classes, and which images each client gets.
       clients: How many clients.
       level: 1 to 8.
-      groups: How many of the patterns there are, the first ones: 4 without tones, 12 with; default all.
-      tones: True: each rotation comes in the three tones of `shift_features`.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these.
+      groups: The number of patterns that are used, from the first on; default all: 4 without tones, 12 with tones.
+      tones: Whether each rotation comes in the three tones of `shift_features`.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these.
 
     Raises:
-      UserError: If the examples are no images, there are fewer patterns than groups, or too few clients or examples.
+      UserError: If the examples are not images, or there are too few patterns, clients or examples.
     """
     patterns = _patterns(dataset, "shift_class_features", 4, tones=tones)
     groups = len(patterns) if groups is None else groups
@@ -220,15 +220,15 @@ def shift_class_features(
 
 
 def _tenths(number: int, classes: int) -> int:
-    """Returns `number` tenths of `classes`, rounded, halves up."""
+    """Returns `number` tenths of `classes`, rounded; halves are rounded up."""
     return (number * classes + 5) // 10
 
 
 def _patterns(dataset: Dataset, partition: str, rotations: int, tones: bool) -> list[Transform]:
-    """Returns all pairs of a rotation and a tone (or none), the tones of a rotation side by side.
+    """Returns all pairs of a rotation and a tone (or no tone); the tones of a rotation are neighbours.
 
     Raises:
-      UserError: If the examples of the data set are no images.
+      UserError: If the examples of the data set are not images.
     """
     if not dataset.train.are_images:
         raise UserError(f"{partition} turns images, and the examples of {dataset.name} are none")
@@ -238,16 +238,16 @@ def _patterns(dataset: Dataset, partition: str, rotations: int, tones: bool) -> 
 
 
 def _label_maps(classes: int, swapped: int, groups: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Returns each group's new label for each label: the first unchanged, the others with `swapped` ones in a ring."""
+    """Returns each group's new labels: unchanged for the first group, else with `swapped` labels moved along a ring."""
 
     def moved(ring):
         to = np.arange(classes)
         to[ring] = np.roll(ring, -1)
         return tuple(to.tolist())
 
-    # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too. So a
-    # draw that would make two groups alike at any level is replaced at every level, unless so many groups leave few
-    # others.
+    # A longer ring takes more labels of the same draw, so that a higher level changes all that a lower level does. So a
+    # draw that would make two groups equal at any level is replaced at every level, unless there are so many groups
+    # that few other draws are left.
     lengths = {_tenths(level, classes) for level in range(1, LEVELS + 1)} - {0, 1}
     if 2 * (groups - 1) > math.perm(classes, min(lengths)) // min(lengths):
         lengths = {swapped}
@@ -271,7 +271,7 @@ def _blocks(clients: int, groups: int) -> np.ndarray:
 
 
 def _dealt(dataset: Dataset, chosen: Sequence[Transform], *, seed: int, clients: int, test: str) -> Partition:
-    """Shares all examples out, equally many to each client, and gives each block of clients its transform."""
+    """Splits all examples equally among the clients, and gives each block of clients its transform."""
     groups = _blocks(clients, len(chosen))
     enough(clients, len(dataset.train))
     train = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))

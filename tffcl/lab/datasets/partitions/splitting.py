@@ -1,9 +1,9 @@
-"""Handing out examples: the small steps that the partitions are made of, and which test images each client gets.
+"""The small steps of which partitions are made, and the rules for the test images of each client.
 
 There are three rules. "classes": all test images of the classes that the client trains on (PACFL's and FLIS's code);
-clients overlap, and a class counts as much as any other, however little of it the client holds. "all": all test images
-of the client's domain (StoCFL). "share": a part of them that no other client gets, with the client's own mix of labels
-as far as rounding allows. The partition by owner has a fourth, "own": the test images of the client's natural owner.
+clients share test images, and a class counts as much as any other even if the client holds few examples of it. "all":
+all test images of the client's domain (StoCFL). "share": a part of them that no other client gets, with the client's
+own mix of labels as far as rounding allows. The partition by owner has a fourth rule, "own": the owner's test images.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ from tffcl.validation import check_value, one_of
 
 
 def equal_parts(examples: np.ndarray, parts: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffles `examples` and cuts them in near-equal parts (sizes differ by one at most), each ascending."""
+    """Shuffles `examples` and cuts them into near-equal parts (sizes differ by at most one), each ascending."""
     return list(map(np.sort, np.array_split(rng.permutation(examples), parts)))
 
 
 def power_parts(
     examples: np.ndarray, parts: int, rng: np.random.Generator, *, power: float, min_size: int = 10
 ) -> list[np.ndarray]:
-    """Shuffles `examples` and cuts them in `parts`, each ascending, whose sizes follow a power law.
+    """Shuffles `examples` and cuts them into `parts`, each ascending, whose sizes follow a power law.
 
-    Each has `min_size` first; of the rest the part of rank r (from 1) has a number that falls as r to the -`power`.
-    Ranks are dealt at random.
+    Each part first gets `min_size` examples. Of the rest, the part of rank r (from 1) gets a number that is
+    proportional to r to the -`power`. Ranks are assigned at random.
 
     Raises:
       UserError: If there are fewer examples than `min_size` for each part.
@@ -61,13 +61,13 @@ def share_classes(
     """Splits each class near-equally among the clients that own it, in the order of the owners.
 
     Args:
-      examples: Per class, its examples.
-      owners: Per class, the clients that own it; a class of nobody is left out.
-      clients: How many clients there are.
+      examples: The examples of each class.
+      owners: The clients that own each class; a class without owners is left out.
+      clients: How many clients.
       rng: Shuffles each class.
 
     Returns:
-      Per client, its examples, ascending.
+      The examples of each client, ascending.
     """
     pieces = [[] for _ in range(clients)]
     for index, holders in zip(examples, owners, strict=True):
@@ -78,10 +78,10 @@ def share_classes(
 
 
 def block_groups(clients: int, groups: int, what: str) -> np.ndarray:
-    """Returns int32 [clients]: the group of each client, equal blocks of consecutive clients.
+    """Returns int32 [clients]: the group of each client, in equal blocks of consecutive clients.
 
     Raises:
-      UserError: If the clients do not divide into the groups; `what` names these, e.g. "rotations".
+      UserError: If the clients do not divide equally into the groups; `what` names these, e.g. "rotations".
     """
     if clients % groups:
         raise UserError(f"clients is {clients}; it must be a multiple of {groups}, the number of {what}")
@@ -89,7 +89,7 @@ def block_groups(clients: int, groups: int, what: str) -> np.ndarray:
 
 
 def near_blocks(clients: int, groups: int) -> np.ndarray:
-    """Returns int32 [clients]: each client's group, blocks of consecutive clients whose sizes differ by at most one."""
+    """Returns int32 [clients]: each client's group, in consecutive blocks whose sizes differ by at most one."""
     return (np.arange(clients) * groups // clients).astype(np.int32)
 
 
@@ -106,12 +106,12 @@ Rule = one_of(RULES)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Domains:
-    """Who may be tested on what.
+    """The test images that each client may get.
 
     Attributes:
       of_client: int [N], the domain of each client.
-      tests: Per domain, int64 indices of the test images that belong to it. Domains may have the same images
-        (turned or relabelled in another way each): "share" shares them out within each domain.
+      tests: For each domain, int64 indices of its test images. Domains may have the same images (each turned or
+        relabelled in another way); "share" splits the images within each domain.
     """
 
     of_client: np.ndarray
@@ -131,12 +131,12 @@ def with_tests(
     """Completes a partition with the clients' test sets.
 
     Args:
-      train: Per client, its training examples.
-      test: The rule, see the head of this file.
+      train: The training examples of each client.
+      test: The rule, see the module's docstring.
       seed: Decides the shares.
       groups: As in `Partition`.
       transforms: As in `Partition`.
-      domains: Who may be tested on what; None: everybody on everything.
+      domains: The test images that each client may get; None: all test images for every client.
 
     Raises:
       UserError: If the rule has another name, or leaves a client without a test image under "share".
@@ -156,7 +156,7 @@ def _all(dataset, train, domains, rng):
 def _classes(dataset, train, domains, rng):
     del rng
     dataset.classes_for("test = 'classes'")
-    made = {}  # one array per domain and set of classes, however many clients have it
+    made = {}  # one array per domain and set of classes, which clients share
     for domain, index in zip(domains.of_client, train, strict=True):
         classes = np.unique(dataset.train.y[index])
         key = int(domain), tuple(classes)
@@ -183,18 +183,18 @@ def _share(dataset, train, domains, rng):
 
 
 def _stratified(y: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shares test images out, each class in proportion to how much of it the clients train on.
+    """Splits test images among clients, each class in proportion to the clients' training examples of it.
 
     Args:
       y: int [m], labels of the test images.
-      counts: int [clients, classes], training examples.
+      counts: int [clients, classes], counts of training examples.
       rng: Shuffles each class.
 
     Returns:
-      Per client, positions in `y`. Images of classes that nobody trains on are given to nobody.
+      For each client, positions in `y`. Nobody gets images of classes that nobody trains on.
     """
     pieces = [[] for _ in counts]
-    owed = np.zeros(len(counts))  # what rounding has kept from each client so far: it comes first next time
+    owed = np.zeros(len(counts))  # what rounding has kept from each client so far; the largest comes first
     for label, index in enumerate(by_class(y, counts.shape[1])):
         total = counts[:, label].sum()
         if not total or not len(index):

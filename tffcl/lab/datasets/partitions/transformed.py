@@ -1,5 +1,5 @@
-"""Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1); and, for tables,
-those whose devices measure in other ways."""
+"""Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1); for tables,
+groups of clients whose devices measure in other ways."""
 
 import functools
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from tffcl.lab.datasets.partitions.splitting import (
 )
 from tffcl.validation import Count, NonNegative, Whole, check_value, validated, wrong
 
-_OF_DEVICES = 0xDE71CE  # their own stream of random numbers: who gets what does not depend on them
+_OF_DEVICES = 0xDE71CE  # a separate random stream, so that clients get the same examples with any devices
 
-# How many equal parts a full turn has, or which angles there are.
+# The number of equal parts of a full turn, or the angles.
 Rotations = (
     Annotated[int, msgspec.Meta(ge=1, le=360)]
     | Annotated[
@@ -52,20 +52,20 @@ def rotated(
     """Makes equal blocks of clients whose images are turned: by 0, 90, 180 and 270 degrees, or by other angles.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which images each client gets.
       clients: How many clients; a multiple of the number of rotations.
-      rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 are 0 and 180
-        degrees, 10 are those of StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
-      reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each
-        image is with one client only.
-      power: 0: clients hold equally many images. Else their sizes follow a power law, as in `quantity_skew`: ten images
-        each, and of the rest the more the larger a client, in each block or, without `reuse`, among all clients.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
-        a client's test images are turned as its training images are.
+      rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 means 0 and 180
+        degrees, 10 is StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
+      reuse: True: each block has all images, split among its clients, as in IFCA and StoCFL. False: only one client has
+        each image.
+      power: 0: clients hold equally many images. Otherwise each client first gets ten images, and the rest follows a
+        power law, as in `quantity_skew`; within each block, or without `reuse` among all clients.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. They are
+        turned like its training images.
 
     Raises:
-      UserError: If the clients do not divide, there are too few examples, or images to be turned otherwise than by 180
-        degrees are not square.
+      UserError: If the clients do not divide equally, there are too few examples, or images that are not square would
+        be turned by other angles than 180 degrees.
     """
     turns = turned(dataset, rotations)
     cut = functools.partial(power_parts, power=power) if power else equal_parts
@@ -73,11 +73,11 @@ def rotated(
 
 
 def turned(dataset: Dataset, rotations: int | Sequence[int]) -> list[Transform]:
-    """Returns the transforms that turn images by these degrees, or by as many equal parts of a full turn.
+    """Returns the transforms that turn images by these angles, or by this number of equal parts of a full turn.
 
     Raises:
-      UserError: If an angle is there twice, or what is to be turned are no images, or others than square ones by other
-        angles than 180 degrees.
+      UserError: If an angle occurs twice, the examples are not images, or images that are not square would be turned by
+        other angles than 180 degrees.
     """
     many = isinstance(rotations, int)
     angles = [360 * number // rotations for number in range(rotations)] if many else list(rotations)
@@ -108,17 +108,17 @@ def shifted(
     """Makes equal blocks of clients whose labels y become (y + shift) modulo the number of classes.
 
     Args:
-      seed: Decides who gets what.
+      seed: Decides which examples each client gets.
       clients: How many clients; a multiple of the number of shifts.
-      shifts: One per true group, all different.
+      shifts: One shift for each true group, all different.
       reuse: As in `rotated`.
-      examples_per_client: Only so many of a client's part, at random; default all of it. Of 20 clients of MNIST 9,600
-        of 12,000 in StoCFL's Table 2.
-      test: Which test images a client has: all of its "classes", "all" of its domain, or a "share" of these;
-        a client's test labels are shifted as its training labels are.
+      examples_per_client: The number of random examples that a client keeps of its part; default all. StoCFL's Table 2
+        has 9,600 of 12,000, for 20 clients of MNIST.
+      test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. Their
+        labels are shifted like its training labels.
 
     Raises:
-      UserError: If the clients do not divide, there are too few examples, or a shift is not one.
+      UserError: If the clients do not divide equally, there are too few examples, or a shift is out of range.
     """
     if len(set(shifts)) < len(shifts):
         raise UserError(f"shifts is {shifts!r}; it must be different whole numbers, e.g. [0, 3, 6, 9]")
@@ -142,25 +142,25 @@ def devices(
     reuse: bool = False,
     test: Rule = "share",
 ) -> Partition:
-    """Makes equal blocks of clients whose numbers are measured by devices that are calibrated in other ways: a shift of
-    P(X) of tables.
+    """Makes equal blocks of clients whose numbers are measured by differently calibrated devices: a shift of P(X) for
+    tables.
 
-    The first device measures right. Each other one reads gain * x + offset of a feature x, with a gain and an offset of
-    its own for each feature, drawn evenly: the logarithm of the gain is from -`shift` to `shift`, and the offset is
+    The first device measures correctly. Each other device shows gain * x + offset for a feature x. It has its own gain
+    and offset for each feature, drawn uniformly: the logarithm of the gain from -`shift` to `shift`, and the offset
     from -`shift` to `shift` times the feature's deviation over the training examples.
 
     Args:
       dataset: The data set, of float32 examples `[n, features]`.
-      seed: Decides the devices, and who gets what.
+      seed: Decides the devices, and which examples each client gets.
       clients: How many clients; a multiple of the number of devices.
       devices: The number of true groups.
-      shift: How far the devices are apart; 0: they all measure the same.
+      shift: How much the devices differ; 0: they all measure the same.
       reuse: As in `rotated`.
-      test: Which test examples a client has: all of its "classes", "all" of its domain, or a "share" of these; the
+      test: A client's test examples: all of its "classes", "all" of its domain, or a "share" of these. The
         client's device measures them, too.
 
     Raises:
-      UserError: If the examples are no such numbers, the clients do not divide, or there are too few examples.
+      UserError: If the examples are not such numbers, the clients do not divide equally, or there are too few examples.
     """
     x = dataset.train.x
     if x.dtype != np.float32 or x.ndim != 2:
@@ -191,10 +191,10 @@ def _grouped(dataset, transforms, what, *, seed, clients, reuse, test, each=None
     least = min(len(part) for part in parts)
     if each is not None and each > least:
         raise UserError(f"examples_per_client is {each}; a client's part has {least}, and it must be at most that")
-    # With reuse every group has the test images to itself; without, a test image too is used once.
+    # With reuse, every group has all test images; without it, each test image is used only once, too.
     of_client = groups if reuse else np.zeros(clients, int)
     domains = Domains(of_client, [np.arange(len(dataset.test))] * (len(transforms) if reuse else 1))
-    few = parts if each is None else [rng.permutation(part)[:each] for part in parts]  # parts are in the set's order
+    few = parts if each is None else [rng.permutation(part)[:each] for part in parts]  # parts are in the data's order
     train = [joined([part]) for part in few]
     of_each = [transforms[group] for group in groups]
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, transforms=of_each, domains=domains)
