@@ -1,1 +1,1 @@
-"""Several runs: comparisons, sweeps, searches and studies; newcomers; and looks at the data without training."""
+"""Several runs: comparisons, sweeps, searches and studies. Also newcomers, and views of the data without training."""

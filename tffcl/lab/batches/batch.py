@@ -1,5 +1,4 @@
-"""Several runs in one directory: jobs, the index that says what they are, what is there already, and how long
-they take."""
+"""Several runs in one directory: jobs, the index that describes them, runs that exist already, and time estimates."""
 
 import contextlib
 import dataclasses
@@ -38,10 +37,10 @@ class Job:
     """One of several runs.
 
     Attributes:
-      config: What is run: of a task, or of objects.
-      place: Its directory below that of the batch.
-      title: What progress calls it.
-      newcomers: Whether held-out clients join it at its end.
+      config: The configuration of the run: of a task, or of objects.
+      place: The run's directory below that of the batch.
+      title: The run's name in progress messages.
+      newcomers: Whether held-out clients join the run at its end.
     """
 
     config: RunConfig | ObjectRun
@@ -51,22 +50,22 @@ class Job:
 
 
 def settings_of(config: RunConfig | ObjectRun) -> dict:
-    """Returns the settings of a run as a TOML file gives them back, without what only describes them."""
+    """Returns the settings of a run as read from a TOML file, without the description and source."""
     return task_file.settings_in(tomllib.loads(tomli_w.dumps(config.as_dict())))
 
 
 def settings_there(place: pathlib.Path, own: RunConfig | ObjectRun | None) -> dict:
-    """Returns the same of the run in a directory, whose functions are trusted as far as a configuration names them."""
+    """Returns the settings of the run in a directory; functions that the configuration `own` names are trusted."""
     try:
         return settings_of(load_run_config(place, trust_builders=own if isinstance(own, RunConfig) else False))
-    except UserError:  # its own code is not there any more, or another's
+    except UserError:  # the run's own code is missing, or is not trusted
         return task_file.settings_in(RunDirectory(place).settings())
 
 
 def settings_with_its_seed(place: pathlib.Path, config: RunConfig | ObjectRun) -> tuple[dict, dict]:
     """Returns the settings of the run in a directory, and those of a configuration with the seed of that run."""
     there, wanted = settings_there(place, config), settings_of(config)
-    # Of a method that is made for each seed, the seed stands in what it was built from, too.
+    # If a method is made for each seed, the description of what it was built from has the seed, too.
     built, was = wanted.get(BUILT_FROM, {}), there.get(BUILT_FROM, {})
     if built.get("seed") == config.seed and was.get("seed") == there.get("seed"):
         wanted[BUILT_FROM] = {**built, "seed": was.get("seed")}
@@ -74,7 +73,7 @@ def settings_with_its_seed(place: pathlib.Path, config: RunConfig | ObjectRun) -
 
 
 def _has_kind(file: pathlib.Path) -> bool:
-    """Whether a file is an index; UserError if it may be one, and cannot be read."""
+    """Whether a file is an index; UserError if it may be one but cannot be read."""
     text = text_of_file(file) if file.name == INDEX else ""
     try:
         return "kind" in json.loads(text)
@@ -88,9 +87,9 @@ class Options:
 
     Attributes:
       data_dir: Where data sets are; default as in `datasets`.
-      resume: A started run goes on; one that has ended is kept in any case.
-      overwrite: Runs that are there are deleted before the first is run.
-      show_progress: What all runs will take, a line before each and a bar a run, on standard error.
+      resume: Whether runs that were started go on; runs that have ended are kept in any case.
+      overwrite: Whether existing runs are deleted before the first run.
+      show_progress: Whether to show the time for all runs, and a line and a bar for each run, on standard error.
       workers: As in `run.run`.
       callbacks: As in `run.run`; they are called for one run after the other.
     """
@@ -106,21 +105,21 @@ class Options:
 class Batch:
     """Runs in one directory, one after the other.
 
-    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the batch
-    is resumed.
+    If a run diverges, it leaves `failed.json` with the reason, and the other runs go on. It is not run again when the
+    batch is resumed.
     """
 
     def __init__(self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = ""):
-        """Checks that the directory may become, or is, that of such a batch.
+        """Checks that the directory is, or may become, that of such a batch.
 
         Args:
           kind: A name in `batch_index.KINDS`.
           out: The directory; it need not exist.
           options: How runs are made.
-          index: Name of the directory in `out` that has the index; default `out` itself.
+          index: The name of the directory in `out` that has the index; default `out` itself.
 
         Raises:
-          UserError: If the directory is a run's or another kind of batch's, or a file there is somebody else's.
+          UserError: If the directory has a run or another kind of batch, or a foreign file that would be overwritten.
         """
         self.kind, self.out, self.options = kind, pathlib.Path(out), options
         self._index = self.out / index
@@ -152,12 +151,12 @@ class Batch:
             )
 
     def _has_lost_index(self) -> bool:
-        """Whether there is no index, and runs are where a batch has them."""
+        """Whether there is no index, but there are runs in the layout of a batch."""
         patterns = (f"*/seed-*/{CONFIG}", f"*/*/seed-*/{CONFIG}")
         return not self.index_file.exists() and any(any(self._index.glob(pattern)) for pattern in patterns)
 
     def place(self, job: Job) -> pathlib.Path:
-        """Returns the directory of a run; UserError if a name leads out of the batch's, or to a link."""
+        """Returns the directory of a run; UserError if a name leads out of the batch's directory, or to a link."""
         place = self.out
         for name in job.place.parts:
             check_label(name, "the name of a directory")
@@ -169,14 +168,14 @@ class Batch:
         return place
 
     def check(self, jobs: Iterable[Job], *, resume: bool = False):
-        """Checks that no run is in the place of a job that may not be touched.
+        """Checks that the jobs' directories have no runs that must not be changed.
 
         Args:
-          jobs: What shall be run.
-          resume: Whether a run that has saved something goes on whatever the options say, and none is overwritten.
+          jobs: The jobs to run.
+          resume: Whether a run that has saved something goes on, and none is overwritten, independently of the options.
 
         Raises:
-          UserError: Naming the first that is of other settings, or that must be resumed or overwritten.
+          UserError: If a run has other settings, or must be resumed or overwritten; the message names the first one.
         """
         overwrite = self.options.overwrite and not resume
         for job in jobs:
@@ -184,12 +183,12 @@ class Batch:
             begun = resume and directory.state is not State.EMPTY
             goes_on = begun or self.options.resume or bool(directory.ended) and not overwrite
             directory.check_claim(job.config.as_dict(), resume=goes_on, overwrite=overwrite)
-            if goes_on and isinstance(job.config, ObjectRun):  # of a task, the settings tell which data
+            if goes_on and isinstance(job.config, ObjectRun):  # a task's settings decide the data
                 job.config.check_same_data(directory)
 
     def _check_built(self, jobs: Sequence[Job]):
-        """Builds what each job of a task runs, once for its seeds, so that what only that shows to be wrong is told
-        before others have run. Of methods that were made in Python the runs are known to fit."""
+        """Builds what each job of a task runs, once for all its seeds, so that errors that only this shows are reported
+        before other jobs have run. Runs of methods that were made in Python have been checked already."""
         to_do = [job for job in reversed(jobs) if self.options.overwrite or not self.done(job)]
         firsts = {job.place.parent: job.config for job in to_do if isinstance(job.config, RunConfig)}
         for config in firsts.values() if len(firsts) > 1 else ():
@@ -197,13 +196,13 @@ class Batch:
 
     @contextlib.contextmanager
     def claimed(self, jobs: Iterable[Job], contents: Mapping, *, built: bool = False):
-        """Checks the jobs, and holds the directory for the block, with its index written and what is overwritten
-        deleted.
+        """Checks the jobs, and locks the directory for the block; deletes runs that are overwritten, and writes the
+        index.
 
         Args:
-          jobs: As far as they are known.
-          contents: Of the index.
-          built: Whether what each job of a task runs is built first, too.
+          jobs: The jobs that are known so far.
+          contents: The contents of the index.
+          built: Whether to build first what each job of a task runs, too.
         """
         jobs = list(jobs)
         self.check(jobs)
@@ -215,14 +214,14 @@ class Batch:
             yield
 
     def clear(self, jobs: Iterable[Job]):
-        """Deletes the runs that are in the places of jobs, if the options say that they are overwritten."""
+        """Deletes the runs in the jobs' directories, if the options say so."""
         if self.options.overwrite:
             for job in jobs:
                 RunDirectory(self.place(job)).clear()
 
     @property
     def index_file(self) -> pathlib.Path:
-        """Where the index is."""
+        """The file of the index."""
         return self._index / INDEX
 
     def note(self, contents: Mapping):
@@ -231,12 +230,12 @@ class Batch:
         self.index = {"kind": self.kind, **contents}
 
     def say(self, line: str):
-        """Writes a line to standard error, if anything is to be said."""
+        """Writes a line to standard error, if progress is shown."""
         if self.options.show_progress:
             print(line, file=sys.stderr, flush=True)
 
     def done(self, job: Job, until: int | None = None) -> str:
-        """Says how a job has ended; or, with `until`, that it has so many rounds. "" if neither."""
+        """Returns how a job has ended; "so far" if it has done `until` rounds; "" if neither."""
         place = self.place(job)
         directory = RunDirectory(place)
         state = directory.ended
@@ -253,20 +252,20 @@ class Batch:
         after_each: Callable[[], None] = lambda: None,
         cheapest_first: bool = False,
     ) -> list[dict | None]:
-        """Runs what jobs lack; those that have ended are kept.
+        """Runs the jobs that have not ended; runs that have ended are kept.
 
         Args:
-          jobs: In their order.
-          until: Runs stop after this round, to go on later.
-          each: Runs a job, default `self.run_or_note`.
+          jobs: The jobs in their order.
+          until: The round after which runs stop, to go on later.
+          each: Runs a job; default `self.run_or_note`.
           after_each: Called after each run.
-          cheapest_first: Whether the runs of each seed are put into the order of what they are known to take.
+          cheapest_first: Whether the runs of each seed are ordered by their estimated time.
 
         Returns:
-          The summary of each job, None for one that diverged or has not finished.
+          The summary of each job; None for a run that diverged or has not finished.
 
         Raises:
-          UserError: If a run fails otherwise than by diverging; what is finished stays.
+          UserError: If a run fails for another reason than diverging; finished runs are kept.
         """
         to_do = [job for job in jobs if not self.done(job, until)]
         if not to_do:
@@ -300,22 +299,22 @@ class Batch:
         return [RunDirectory(self.place(job)).summary() for job in jobs]
 
     def start(self, job: Job, **how) -> Result | None:
-        """Runs a job in its place; further arguments and the result are those of `batches.run.run`."""
+        """Runs a job in its directory; further arguments and the result are those of `batches.run.run`."""
         start = job.config.run if isinstance(job.config, ObjectRun) else functools.partial(run, job.config)
         options = {name: getattr(self.options, name) for name in ("data_dir", "show_progress", "workers", "callbacks")}
         return start(self.place(job), **{**options, **how})
 
     def result(self, job: Job) -> Result:
-        """Returns the result of a run that has finished; UserError if its files are not there as they were."""
+        """Returns the result of a finished run; UserError if its files are missing or have changed."""
         config, place = job.config, self.place(job)
         if isinstance(config, ObjectRun):
             return Result.read(config.load(place), place)
         return Result.read(load_run(place, data_dir=self.options.data_dir, trust_builders=config), place)
 
     def run_or_note(self, job: Job, until: int | None = None):
-        """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, says so in failed.json."""
+        """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, writes failed.json."""
         config, place = job.config, self.place(job)
-        # One that has saved nothing begins anew, also where it was to be of other settings.
+        # A run that has saved nothing begins anew, even if it was started with other settings.
         resume = self.options.resume or RunDirectory(place).state is not State.EMPTY
         how = {"data_dir": self.options.data_dir, "show_progress": self.options.show_progress}
         try:
@@ -330,40 +329,39 @@ class Batch:
 
 
 class Estimate:
-    """What runs will take: by earlier runs of the same settings, and by what those of this command have
-    taken so far.
+    """Estimates the time of runs from earlier runs with the same settings, and from this command's runs so far.
 
     Attributes:
-      left: How many rounds are left of each job that has not ended.
+      left: The number of rounds that are left for each job that has not ended.
     """
 
     def __init__(self, left: Mapping[Job, int], known: Iterable[pathlib.Path]):
-        """Looks up what is known.
+        """Reads the times of earlier runs.
 
         Args:
-          left: How many rounds are left of each job that is to be run.
-          known: Directories below which earlier runs are; later ones win.
+          left: The number of rounds that are left for each job to run.
+          known: Directories that contain earlier runs; later directories win.
         """
         self._known = earlier_runs(known, [job.config.as_dict() for job in left])
         self.left = dict(left)
-        self._by_settings: dict[str, float] = {}  # seconds a round of this command's runs
+        self._by_settings: dict[str, float] = {}  # seconds per round of this command's runs
         self._by_task: dict[str, float] = {}
-        self._expected = self._took = 0.0  # of those that were known from earlier ones, which may be of another machine
+        self._expected = self._took = 0.0  # of runs with an estimate from earlier ones, maybe on another machine
 
     def seconds(self, job: Job) -> float:
-        """Returns what is left of a job; 0 where nothing is known."""
+        """Returns the seconds that are left for a job; 0 if nothing is known."""
         settings, pace = settings_key(job.config.as_dict()), self._took / self._expected if self._expected else 1.0
         rate = self._by_settings.get(settings) or pace * self._known.get(settings, 0.0)
         rate = rate or self._by_task.get(job.config.task, 0.0)
         return rate * self.left.get(job, 0)
 
     def of(self, *jobs: Job, before: str = ": about ") -> str:
-        """Returns in words what is left of jobs together, by default of all; "" where nothing is known."""
+        """Returns in words the time that is left for jobs together, by default for all; "" if nothing is known."""
         seconds = sum(map(self.seconds, jobs or self.left))
         return f"{before}{human_time(seconds)}" if seconds else ""
 
     def finished(self, job: Job, summary: Mapping | None):
-        """Notes that a job has ended, with its summary if it has one, and what it took."""
+        """Notes that a job has ended, and its time if it has a summary."""
         settings, rounds = settings_key(job.config.as_dict()), self.left.pop(job)
         if not summary:
             return
@@ -374,13 +372,13 @@ class Estimate:
             self._took += rate * rounds
 
 
-# What is of another version, or damaged, tells nothing; an estimate stops no run.
+# Files of another version, or damaged ones, are ignored: an estimate must not stop a run.
 _DAMAGE = OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
 
 
 def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
-    """Where earlier runs of jobs may be, beside their own directory; kept results, of which there are thousands, where
-    the index of a study has the task and the method."""
+    """Directories where earlier runs of jobs may be, beside their own directory. Of the thousands of kept results, only
+    those are included whose study's index has the task and the method."""
     asked, kept = {(job.config.task, job.config.algorithm) for job in jobs}, {}
     for file in sorted(task_file.results_directory().glob(f"*/{INDEX}")):
         with contextlib.suppress(*_DAMAGE):
@@ -391,12 +389,12 @@ def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
 
 
 def seconds_a_round(summary: Mapping) -> float:
-    """Returns what a round of a finished run took."""
+    """Returns the seconds per round of a finished run."""
     return summary["seconds"]["total"] / max(summary["rounds"], 1)
 
 
 def settings_key(settings: Mapping) -> str:
-    """What two runs must share to take equally long a round: all but seed, rounds and how often is saved."""
+    """The settings that two runs must share to take equally long per round, as text: no seed, rounds or checkpoints."""
     train = {key: value for key, value in settings["train"].items() if key != "rounds"}
     kept = {
         key: settings.get(key, {}) for key in ("task", "algorithm", "partition", "dataset", "model", "method", "base")
@@ -405,14 +403,14 @@ def settings_key(settings: Mapping) -> str:
 
 
 def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> dict[str, float]:
-    """Reads the seconds a round of finished runs of some settings.
+    """Reads the seconds per round of finished runs with given settings.
 
     Args:
-      roots: Directories below which runs are; later ones win.
-      settings: Those that are asked about; runs of other tasks and methods are not parsed: there may be thousands.
+      roots: Directories that contain runs; later directories win.
+      settings: The settings to look for; of other tasks and methods, runs are not parsed: there may be thousands.
 
     Returns:
-      Seconds a round by `settings_key`, of those settings of which a run was found.
+      Seconds per round by `settings_key`, for those settings for which a run was found.
     """
     settings = list(settings)
     wanted = {settings_key(each) for each in settings}

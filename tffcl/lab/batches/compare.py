@@ -1,4 +1,4 @@
-"""Several methods and seeds on one task, one after the other, in the layout of a comparison."""
+"""Comparisons: several methods and seeds on one task, one after the other, in one directory."""
 
 import itertools
 import pathlib
@@ -71,7 +71,7 @@ def compare(
         evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy.
 
     Raises:
-      UserError: For anything that the user can mend, mostly before anything runs. Finished runs are kept.
+      UserError: For errors that the user can correct, mostly before anything runs. Finished runs are kept.
     """
     check_kind("methods", methods, (Mapping, list, tuple), _WANTED)
     if not methods:
@@ -105,7 +105,7 @@ _WANTED = (
 
 
 def _object_runs(methods: Mapping, clients: Clients, seeds: Sequence[int], protocol: Mapping) -> list[ObjectRun]:
-    """The runs seed by seed, of which each is known to fit the clients."""
+    """The runs, seed by seed; all have been checked to fit the clients."""
     check_labels(methods, "what tables call a method")
     made = protocols(seeds, protocol)
     own = {label: built(f"methods[{label!r}]", build, {}, seeds) for label, build in methods.items()}
@@ -122,19 +122,19 @@ def compare_runs(
     others: Callable[[str], RunConfig] | None = None,
     **how,
 ) -> Summaries:
-    """Does what `compare` does, but for the page.
+    """Does what `compare` does, except for the page.
 
     Args:
-      configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
+      configs: The runs, distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
-      targets: Beside those of an earlier call.
-      others: As of `check_comparable`.
-      **how: As of `batch.Options`.
+      targets: Targets in addition to those of an earlier call.
+      others: As in `check_comparable`.
+      **how: As in `batch.Options`.
 
     Raises:
-      UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs;
-        if two configurations are the same run, or of other settings than one table can have, or one that is there
-        already has others; or if a run fails otherwise than by diverging.
+      UserError: If the directory has something that must not be changed, which is checked before anything runs; if two
+        configurations are the same run, or configurations or existing runs have settings that do not fit in one table;
+        or if a run fails for another reason than diverging.
     """
     for each in configs:
         if not isinstance(each, ObjectRun):
@@ -157,13 +157,13 @@ def compare_runs(
 
 
 def _contents(batch: Batch, configs: Sequence[RunConfig | ObjectRun], targets: Sequence[Target]) -> dict:
-    """Which methods and targets were asked for, those of an earlier command in this directory behind them."""
+    """The methods and targets of this call, followed by those of earlier calls in this directory."""
     methods = dict.fromkeys([*(config.algorithm for config in configs), *read_order(batch.out)])
     wanted = dict.fromkeys(map(str, [*targets, *read_targets(batch.out)]))
     return {"algorithms": list(methods), "targets": list(wanted)}
 
 
-# What all methods of a task have in common, beside [train], of which each may have values of its own.
+# What all methods of a task share. [train] is not included, because each method may have its own values of it.
 _SHARED = (
     "task", "dataset", "partition", "model", "evaluation", "newcomers", "drift", "privacy", "attack", "aggregation",
 )  # fmt: skip
@@ -176,7 +176,7 @@ def _of_all_methods(settings: Mapping) -> dict:
 
 def _check_alike(configs: Sequence[RunConfig | ObjectRun]):
     """Raises UserError if two configurations of tasks differ in what all methods share, or two seeds of a method in
-    anything else. Objects have clients and protocol in common."""
+    anything but the seed. Runs of objects share clients and protocol."""
     firsts: dict[str, RunConfig | ObjectRun] = {}
     for config in configs if not isinstance(configs[0], ObjectRun) else ():
         same, settings = firsts.setdefault(config.algorithm, config), settings_of(config)
@@ -199,26 +199,26 @@ def check_comparable(
     overwrite: bool,
     others: Callable[[str], RunConfig] | None,
 ):
-    """Checks that the runs which stay in a comparison's directory may stand beside those that are asked for.
+    """Checks that the runs which stay in a comparison's directory fit in one table with the requested runs.
 
-    Another seed of a method that is asked for must have all of its settings; another method those that all methods
-    share, and the [train] that the task has for it.
+    A run of a requested method with another seed must have all of the method's settings. A run of another method must
+    have the settings that all methods share, and the [train] that the task has for it.
 
     Args:
       out: Directory of the comparison.
-      configs: What is asked for.
-      overwrite: Whether what is there of it is deleted.
-      others: Returns what another method of the task, which is there already, would be run with; without it, of its
-        [train] the rounds alone are compared.
+      configs: The requested runs.
+      overwrite: Whether existing runs of `configs` are deleted.
+      others: Returns the configuration with which another method of the task would be run. Without it, only the rounds
+        of its [train] are compared.
 
     Raises:
-      UserError: Naming the first run that is of other settings, what differs, and what to do.
+      UserError: If a run has other settings; the message names the first one, what differs, and what to do.
     """
     wanted_configs, of_objects = {config.algorithm: config for config in configs}, isinstance(configs[0], ObjectRun)
     asked = {(config.algorithm, config.seed): config for config in configs}
     for label, seed, place in places_in(out):
         again, directory = (label, seed) in asked, RunDirectory(place)
-        # What has been asked for and has not ended is looked at where it is claimed.
+        # A requested run that has not ended is checked when the batch is claimed.
         if directory.state is State.EMPTY or again and (overwrite or not directory.ended):
             continue
         if label in wanted_configs:
@@ -238,15 +238,15 @@ def check_comparable(
 def _shared(
     there: Mapping, configs: Sequence[RunConfig | ObjectRun], others: Callable[[str], RunConfig] | None
 ) -> tuple[dict, dict]:
-    """Of a run of a method that is not asked for, what must be the same; and what it must be."""
+    """The settings of a run of another method that must be the same as in the requested runs; and these."""
     wanted, found = _of_all_methods(settings_of(configs[0])), _of_all_methods(there)
     if found == wanted:
         try:
-            if isinstance(configs[0], ObjectRun):  # whose protocol is one for all
+            if isinstance(configs[0], ObjectRun):  # which all have one protocol
                 train = settings_of(configs[0])["train"]
             else:
                 train = settings_of(others(there.get("algorithm", "")))["train"] if others else None
-        except UserError:  # the task has no such method any more
+        except UserError:  # the task no longer has this method
             train = None
         same = {config.train.rounds for config in configs}
         if train is None:
@@ -257,9 +257,9 @@ def _shared(
 
 
 def _reason(label: str, key: str, before: object, now: object, *, own: bool) -> str:
-    """What a run was made with otherwise, and what can be done about it but running it anew."""
+    """Says which setting of a run differs, and what the user can do except run it anew."""
     given = f" say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before}),"
-    # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
+    # A method seldom has its own number of rounds; more likely, the run was shortened to try the method out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
     cure = f" {CURES[key]}," if before and key in CURES else given if own else ""
     return f"was run with {key} {_written(before)}, not {_written(now)}; a table has runs of the same settings:{cure}"

@@ -1,4 +1,4 @@
-"""Clients that a run held out join it after its last round (PACFL Alg. 3 and Table 3)."""
+"""Lets clients that a run held out join it after its last round (PACFL Alg. 3 and Table 3)."""
 
 import dataclasses
 import pathlib
@@ -33,7 +33,7 @@ from tffcl.runs.population_changes import taken_by
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 
-_AT_A_TIME = 20  # bounds the models in flight
+_AT_A_TIME = 20  # clients; bounds the number of models in memory
 _MOST_ROWS = 30
 
 
@@ -44,12 +44,12 @@ class _Joined:
     Attributes:
       client_ids: `int [B]`.
       clusters: `int [B]`.
-      founded: `bool [B]`, whether no participant is in the cluster.
-      cluster_accuracy: `float [B]`, of the model that a newcomer is given.
-      local_accuracy: `float [B]`, after its own training; NaN without.
-      metrics: By name `cluster` and `local`, `float [B]`, of the model's further metrics, as the accuracies.
-      everyone: All clients, newcomers included.
-      views: Of the method's state with them.
+      founded: `bool [B]`, whether the cluster has no participant of the run.
+      cluster_accuracy: `float [B]`, the accuracy of the model that a newcomer receives.
+      local_accuracy: `float [B]`, the accuracy after its own training; NaN without training.
+      metrics: For each further metric of the model, its `cluster` and `local` values, `float [B]`, like the accuracies.
+      everyone: All clients, including newcomers.
+      views: The views of the method's state with the newcomers.
     """
 
     client_ids: np.ndarray
@@ -71,10 +71,10 @@ def join_newcomers(
 ) -> dict:
     """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
 
-    The method gives each of them a model, which is tested on the newcomer's test images (`cluster` accuracy),
-    and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
-    (`local` accuracy). The run's own files stay as they are. What newcomers release is counted, together with the
-    run's releases, in `privacy` of newcomers.json.
+    The method gives each newcomer a model. It is tested on the newcomer's test images (`cluster` accuracy), and again
+    after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters (`local` accuracy).
+    The run's own files do not change. `privacy` of newcomers.json counts the newcomers' releases together with those of
+    the run.
 
     Args:
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
@@ -87,7 +87,7 @@ def join_newcomers(
 
     Raises:
       UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or if its budget does
-        not allow what newcomers release.
+        not allow the newcomers' releases.
     """
     out = RunDirectory(out).path
     settings = load_run_config(out, trust_builders=trust_builders).newcomers
@@ -98,9 +98,9 @@ def join_newcomers(
         raise UserError(f"the newcomers of the run in {out} joined it in round {settings.round}; none are left")
     for name in (NEWCOMERS_CSV, NEWCOMERS):  # before anything is computed
         check_replaceable(out / name)
-    # The noise of what newcomers sign follows from the seed, so that whoever lets them join again learns no more.
+    # The noise of newcomers' signatures follows from the seed, so joining again reveals nothing more.
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders, simulated=True)
-    ended = RunDirectory(out).state is State.FINISHED  # perhaps before the rounds that were asked for
+    ended = RunDirectory(out).state is State.FINISHED  # maybe before its planned last round
     contents = _contents(trained, _join(trained, show_progress), ended)
     _write(out, contents)
     return contents
@@ -109,17 +109,16 @@ def join_newcomers(
 def join_all(
     out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False
 ):
-    """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they
-    are.
+    """Lets the newcomers of every finished run of a comparison join their run, unless they have already joined it.
 
     Args:
       out: The directory of the comparison.
       data_dir: Where data sets are; default as in `datasets`.
-      show_progress: A line a run, and a progress bar while newcomers train, on standard error.
-      trust_builders: As of `load_run`.
+      show_progress: Whether to show a line for each run, and a progress bar while newcomers train, on standard error.
+      trust_builders: As in `load_run`.
 
     Raises:
-      UserError: As `join_newcomers` for a run, or if the directory holds no finished run.
+      UserError: As in `join_newcomers` for a run, or if the directory holds no finished run.
     """
     runs = find_runs(out)
     for number, run in enumerate(runs, 1):
@@ -151,20 +150,20 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
 
 
 def are_founded(clusters: np.ndarray, before: Views) -> np.ndarray:
-    """Which clusters `int [B]` no participant is in. One that the server has not met is in none that a newcomer could
-    join, whatever number it stands under."""
+    """Which of the clusters `int [B]` have no participant. Participants that the server has not met do not count: no
+    newcomer could join them, whatever their number."""
     return ~np.isin(clusters, np.asarray(before.clusters)[before.known_or_all])
 
 
 def _personalised(
     trained: TrainedRun, arrivals: Population, models: np.ndarray, rows: np.ndarray, show_progress: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Trains every newcomer's model on its own data, of a mixture the one that weighs most; returns what is measured
-    after that, accuracies `float [B]` and further metrics `float [B, M]`."""
+    """Trains every newcomer's model on its own data; of a mixture, the model with the largest weight. Returns the
+    accuracies `float [B]` and further metrics `float [B, M]` after that."""
     config, model = trained.config, trained.method.model.whole
     training = dataclasses.replace(config.train.local, epochs=config.newcomers.epochs)
     own_round = build_own_round(model, training)
-    # As if in the round after the last, at its learning rate: no cohort of the run has this seed.
+    # As in a round after the last one, with its learning rate; no cohort of the run has this seed.
     seed = (cohort.stream(config.seed, "newcomers"), trained.round_number + 1)
     accuracies, metrics = [], [np.zeros([0, len(model.metrics_of_outputs)])]
     with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
@@ -206,7 +205,7 @@ def _contents(trained: TrainedRun, joined: _Joined, ended: bool) -> dict:
 
 
 def _metrics(joined: _Joined) -> dict:
-    """The further metrics, as summary.json has them."""
+    """The further metrics, in the form of summary.json."""
     return {
         name: {"better": better_of(name), **{kind: summary.spread(own, better_of(name)) for kind, own in each.items()}}
         for name, each in joined.metrics.items()
@@ -214,7 +213,7 @@ def _metrics(joined: _Joined) -> dict:
 
 
 def _rows(federated, joined: _Joined) -> list[dict]:
-    """A row a newcomer, as newcomers.csv has it."""
+    """A row for each newcomer, in the form of newcomers.csv."""
     truth, everyone = federated.shown_groups, joined.everyone
     named = everyone.shown_ids[everyone.index(joined.client_ids)].tolist()
     further = {f"{kind}_{name}": own for name, each in joined.metrics.items() for kind, own in each.items()}
@@ -243,7 +242,7 @@ def _write(out: pathlib.Path, contents: dict):
 
 
 def describe(contents: dict) -> str:
-    """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
+    """Returns the contents from `join_newcomers` as a table of clients and a few lines, for a terminal."""
     return "\n".join([table_of(contents, _MOST_ROWS).to_text(left=0), "", *_lines(contents)])
 
 

@@ -1,6 +1,6 @@
-"""One run: `runs.train` on what a task file builds, with the published numbers of its task and method, or on objects.
+"""Does one run with `runs.train`: of what a task file builds, with the task's published numbers, or of objects.
 
-Objects are a method and clients that were made in Python, in the place of a task's configuration.
+Objects are a method and clients that were made in Python, instead of a task's configuration.
 """
 
 import dataclasses
@@ -52,13 +52,13 @@ def run(
     until: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result | None:
-    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`). The report and the
-    figures are made by `write_report`.
+    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`). `write_report` makes
+    the report and the figures.
 
     Args:
-      config: What to run, see `resolve.resolve`.
-      out: Directory of the run's files.
-      data_dir: The directory where data sets are, or are put; default as in `datasets`.
+      config: The run's configuration, see `resolve.resolve`.
+      out: The directory for the run's files.
+      data_dir: The directory of data sets, to read or to download to; default as in `datasets`.
       resume: Go on from the newest checkpoint in `out`, or start at the beginning if there is none. A run with fewer
         rounds than `config` asks for goes on to the rounds of `config`.
       overwrite: Delete the run that is in `out`.
@@ -68,13 +68,13 @@ def run(
       callbacks: Objects that are called after each round and may end the run, see `tffcl.Callback`.
 
     Raises:
-      UserError: For anything that the user can mend. What was computed before the error is in the checkpoint.
+      UserError: For errors that the user can correct. The checkpoint has the rounds before the error.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     check_config("config", config)
     settings = config.as_dict()
     if workers:
-        remote_workers.use_workers(workers)  # one that is not there is found before the data are read
+        remote_workers.use_workers(workers)  # a missing worker is noticed before the data are read
     directory = RunDirectory(out)
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
     method, population, later, federated = _built(config, data_dir, show_progress)
@@ -98,7 +98,7 @@ def run(
 
 
 def _built(config: RunConfig, data_dir: str | None, show_progress: bool) -> tuple[Method, Population, Mapping, Any]:
-    """Returns the method, the clients before the first round and later, and the data of a task."""
+    """Returns a task's method, its clients before the first round, its clients in later rounds, and its data."""
     with waiting(f"{config.task}: reads and parts the data", show=show_progress):
         federated = build.load_data(config, data_dir)
         population, later = build_populations(config, federated)
@@ -107,7 +107,7 @@ def _built(config: RunConfig, data_dir: str | None, show_progress: bool) -> tupl
 
 
 def check_built(config: RunConfig, data_dir: str | None, *, show_progress: bool):
-    """Raises UserError for what only a task's data, its model or a function of the user's own shows to be wrong."""
+    """Raises UserError for errors that only a task's data, its model or a user's own function can show."""
     method, population, later, _ = _built(config, data_dir, show_progress)
     check_fits(method, _protocol(config, len(population)), population, later)
 
@@ -122,8 +122,8 @@ def _protocol(config: RunConfig, clients: int) -> Protocol:
 
 
 def write_published(config: RunConfig, directory: RunDirectory) -> None:
-    """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file
-    without any."""
+    """Writes `published.json` into the directory of a run: the numbers to expect, and which settings differ. Without
+    such numbers no file is written."""
     cells = list(_cells(config))
     if cells:
         directory.write_result(PUBLISHED, {"cells": cells})
@@ -133,7 +133,7 @@ def _cells(config: RunConfig) -> Iterator[dict]:
     asked = config.task, config.algorithm
     for path in sorted(study_directory().glob("*.toml")):
         text = path.read_text(encoding="utf-8")
-        # A league, which takes long to read, has no published numbers.
+        # A league has no published numbers, and takes long to read.
         if f'"{config.task}"' in text and re.search(r"\bpublished\b", text):
             study = load_study(path.stem)
             for cell in study.cells if study.paper else ():
@@ -142,7 +142,7 @@ def _cells(config: RunConfig) -> Iterator[dict]:
 
 
 def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
-    """A published number as `lab.reporting.study_table` reads it."""
+    """Describes a published number as `lab.reporting.study_table` reads it."""
     wanted = configs.resolve(cell.task, cell.method, seed=config.seed, overrides=cell.overrides)
     return {
         "study": study.name,
@@ -157,7 +157,7 @@ def _noted(study: Study, cell: Cell, config: RunConfig) -> dict:
 
 
 def _differences(wanted: Mapping, found: Mapping) -> list[str]:
-    """The names of the settings that are not the same, such as "train.rounds"."""
+    """The names of the settings that differ, such as "train.rounds"."""
     first, second = (flatten(settings_in(each)) for each in (wanted, found))
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
@@ -167,13 +167,13 @@ PROTOCOL = tuple(field.name for field in dataclasses.fields(Protocol) if field.n
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Clients:
-    """Who takes part in runs of objects.
+    """The clients of runs of objects.
 
     Attributes:
       population: The clients.
-      later: Round to the population from then on, as of `tffcl.train`.
-      task: What tables call clients and protocol together.
-      memory: As of `tffcl.train`.
+      later: Maps a round to the population from that round on, as in `tffcl.train`.
+      task: The name of clients and protocol together in tables.
+      memory: As in `tffcl.train`.
     """
 
     population: Population
@@ -187,20 +187,20 @@ class Clients:
 
     @functools.cached_property
     def data(self) -> dict[str, str]:
-        """The fingerprint of their data, which is taken once for all runs."""
+        """The fingerprint of the clients' data, which is computed once for all runs."""
         return fingerprint.of_populations({0: self.population, **self.later})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ObjectRun:
-    """What a batch runs where objects were made in Python, as a `RunConfig` is what it runs of a task.
+    """A run of a batch from objects that were made in Python, like a `RunConfig` for a task.
 
     Attributes:
-      algorithm: What tables call the method.
+      algorithm: The name of the method in tables.
       method: The method.
       train: The protocol, with the seed.
-      clients: Who takes part.
-      values: Of the settings that a sweep is over; else none.
+      clients: The clients.
+      values: The values of a sweep's settings; otherwise empty.
     """
 
     algorithm: str
@@ -211,12 +211,12 @@ class ObjectRun:
 
     @property
     def task(self) -> str:
-        """What tables call clients and protocol together."""
+        """The name of clients and protocol together in tables."""
         return self.clients.task
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """The seed of the run."""
         return self.train.seed
 
     @property
@@ -232,14 +232,14 @@ class ObjectRun:
 
     @property
     def measured(self) -> Mapping[str, Metric]:
-        """What the run measures, by column of rounds.csv."""
+        """The metrics of the run, by column of rounds.csv."""
         model, validation = self.method.model, self.has_validation
         names = [each.name for each in model.metrics]
         return measured(names, has_accuracy=model.objective.has_accuracy, validation=validation)
 
     @property
     def last_change(self) -> int:
-        """The round from which on clients or their data are others, the last one of several; 0 for none."""
+        """The last round in which clients or their data change; 0 for none."""
         return max(self.clients.later, default=0)
 
     @functools.cached_property
@@ -249,15 +249,15 @@ class ObjectRun:
         return {**default_settings(self.method, self.train), **named, **values}
 
     def as_dict(self) -> dict:
-        """Returns what config.toml has."""
+        """Returns the contents of config.toml."""
         return dict(self._settings)
 
     def check(self) -> Stages:
-        """Returns who takes part when; UserError if the clients do not fit the method's model or the protocol."""
+        """Returns the clients of all rounds; UserError if they do not fit the method's model or the protocol."""
         return check_fits(self.method, self.train, self.clients.population, self.clients.later)
 
     def load(self, out: str | pathlib.Path) -> Trained:
-        """Returns the method with the state of the run that has finished in a directory; UserError if it is gone."""
+        """Returns the method with the state of the finished run in a directory; UserError if the state is missing."""
         directory, method = RunDirectory(out), self.method
         directory.check_same(self._settings)
         self.check_same_data(directory)
@@ -271,7 +271,7 @@ class ObjectRun:
         return Trained(method, method.choose(state, population.evaluated), population, last, stages.names())
 
     def check_same_data(self, directory: RunDirectory):
-        """Raises UserError if the run in a directory was of other data."""
+        """Raises UserError if the run in a directory had other data."""
         fingerprint.check_same_data(directory, self.clients.data)
 
     def run(
@@ -285,7 +285,7 @@ class ObjectRun:
         callbacks: Sequence[Callback] = (),
         data_dir: str | None = None,
     ) -> Result | None:
-        """Runs it; arguments and result as of `batches.run.run`."""
+        """Does the run; arguments and result are those of `batches.run.run`."""
         del data_dir
         return train_by(
             self.train, self.method, self.clients.population, later=self.clients.later, callbacks=callbacks, out=out,
@@ -295,8 +295,8 @@ class ObjectRun:
 
 
 def check_runs_fit(runs: Sequence[ObjectRun]):
-    """Raises UserError if their clients, the same for all, do not fit one of the runs: these are looked at once for
-    each model and size of a cohort."""
+    """Raises UserError if the clients, which all runs share, do not fit one of the runs. Clients are checked once for
+    each model and cohort size."""
     for run in {(id(run.method.model), run.train.clients_per_round): run for run in runs}.values():
         stages = run.check()
     for run in runs:
@@ -336,14 +336,14 @@ def built(what: str, build: object, values: Mapping, seeds: Sequence[int]) -> li
     """Returns a method for each seed.
 
     Args:
-      what: Names it in messages.
+      what: The name of `build` in messages.
       build: A method, which serves all seeds; or a function that returns one. The function is called with the values
-        by name, and with `seed` if it has such a parameter: once for each seed, otherwise once for all.
-      values: Of the settings that a sweep is over.
+        by name, and with `seed` if it has such a parameter: once for each seed, otherwise once for all seeds.
+      values: The values of a sweep's settings.
       seeds: The seeds.
 
     Raises:
-      UserError: If it is neither, if its parameters are others, or if it returns something else.
+      UserError: If `build` is neither, has other parameters, or returns something else.
     """
     if isinstance(build, Method) and not values:
         return [build] * len(seeds)
@@ -363,7 +363,7 @@ def built(what: str, build: object, values: Mapping, seeds: Sequence[int]) -> li
 
 
 def _check_parameters(what: str, build: Callable, values: Mapping) -> bool:
-    """Whether a function has a parameter `seed`; UserError if it does not take the values, or needs more."""
+    """Whether a function has a parameter `seed`; UserError if it does not take the values, or needs other arguments."""
     parameters = inspect.signature(build).parameters.values()
     named = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     any_name = any(each.kind == each.VAR_KEYWORD for each in parameters)

@@ -1,4 +1,4 @@
-"""Choosing a setting: by a metric on validation examples, over a grid or at random, with early stopping of bad ones."""
+"""Searches: chooses settings by a metric on validation examples, from a grid or at random, with successive halving."""
 
 import dataclasses
 import functools
@@ -40,10 +40,10 @@ class SearchOptions:
     """How a setting is chosen.
 
     Attributes:
-      select: Which metric on validation examples decides, see `runs.metrics.on_validation`.
+      select: The metric on validation examples that decides, see `runs.metrics.on_validation`.
       halving: η of successive halving: after a share of the rounds the best 1/η of the points go on, and so on up to
         all rounds; 0 runs all points to their end.
-      fresh_seeds: How many seeds, none of them used in choosing, the picked point is tested with.
+      fresh_seeds: The number of seeds with which the picked point is tested; none of them was used for the choice.
     """
 
     select: str
@@ -66,17 +66,17 @@ def random_axes(texts: Sequence[tuple[str, str]], algorithm: str | MethodSource,
     """Draws points at random.
 
     Args:
-      texts: `(option, KEY=V1,V2,...)` for each setting; KEY=LOW..HIGH is a range, drawn from evenly, or evenly in its
-        logarithm if it is positive and spans a factor of ten or more; whole numbers at both ends give whole numbers.
+      texts: `(option, KEY=V1,V2,...)` for each setting. KEY=LOW..HIGH is a range with uniform draws, or log-uniform
+        draws if it is positive and spans a factor of ten or more. Whole numbers at both ends give whole numbers.
       algorithm: As in `sweep.parse_axis`.
-      samples: How many points.
-      seed: Decides them.
+      samples: The number of points.
+      seed: Decides which points are drawn.
 
     Returns:
-      `(axes, points)`: the points' values, distinct, in the order drawn; the axes have the values that occur.
+      `(axes, points)`: the points' values, distinct, in the order of the draws; the axes have the values that occur.
 
     Raises:
-      UserError: As `sweep.parse_axis`, or if there are fewer different points than samples.
+      UserError: As in `sweep.parse_axis`, or if there are fewer different points than `samples`.
     """
     choices: list[tuple] = []
     for option, text in texts:
@@ -93,9 +93,9 @@ def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> t
     """Draws points at random.
 
     Args:
-      choices: Each key to its values, or to the text of a range, as `random_axes` takes them.
-      samples: As of `random_axes`; so are seed, what is returned and what is raised.
-      seed: As there.
+      choices: Pairs of a key and its values, or the text of a range, as in `random_axes`.
+      samples: As in `random_axes`, like `seed`, the result and the errors.
+      seed: As in `random_axes`.
     """
     if samples < 2:
         raise UserError(f"{argument('samples')} {samples} must be 2 or more")
@@ -121,7 +121,7 @@ def drawn(choices: Sequence[tuple[str, Sequence]], samples: int, seed: int) -> t
 
 
 def _range(option: str, text: str) -> Callable:
-    low, high = _RANGE.fullmatch(text).groups()  # type: ignore[union-attr]  # which whoever calls has looked at
+    low, high = _RANGE.fullmatch(text).groups()  # type: ignore[union-attr]  # the caller has checked the match
     try:
         ends = float(low), float(high)
     except ValueError:
@@ -130,7 +130,7 @@ def _range(option: str, text: str) -> Callable:
         raise UserError(f"{option}: the low end of a range must be below the high one")
     whole = all(re.fullmatch(r"[+-]?\d+", each) for each in (low, high))
     logarithmic = ends[0] > 0 and ends[1] / ends[0] >= 10
-    if whole:  # so that as much of the range is rounded to its ends as to each number between them
+    if whole:  # so that the two ends are as likely as each number between them
         ends = ends[0] - 0.5, ends[1] + 0.5
 
     def draw(rng):
@@ -141,12 +141,12 @@ def _range(option: str, text: str) -> Callable:
 
 
 def rungs(points: int, rounds: int, every: int, halving: int) -> list[tuple[int, int]]:
-    """Returns after which rounds how many points are compared, the last with all rounds.
+    """Returns pairs: a round after which points are compared, and their number; the last pair has all rounds.
 
     Args:
-      points: How many there are.
-      rounds: Of a whole run.
-      every: Rounds between evaluations; bad points are stopped at evaluations only.
+      points: The number of points at the start.
+      rounds: The number of rounds of a whole run.
+      every: Rounds between evaluations; bad points are stopped only at evaluations.
       halving: η; 0 for one rung.
     """
     found, left = [], points
@@ -199,15 +199,15 @@ def search(
       select: The metric that decides: "cluster" or "global" accuracy, or another that the model has, e.g.
         "cluster_auc".
       samples: How many points are drawn at random; default all combinations.
-      halving: After a share of the rounds the best 1/halving of the points go on, after more rounds the best of these,
-        and so on; 0 runs all points to the end.
-      fresh_seeds: The number of seeds with which the picked values are tested, none of which took part in choosing.
+      halving: After a share of the rounds, only the best 1/halving of the points go on; after more rounds, the best of
+        these, and so on. 0 runs all points to the end.
+      fresh_seeds: The number of seeds with which the picked values are tested; none of them was used for the choice.
       seeds: The seeds of the runs that choose.
       task: As in `sweep`, like all arguments that are not described here.
       **protocol: As in `sweep`. Points are compared at evaluations only, see `evaluate_every`.
 
     Raises:
-      UserError: For anything that the user can mend, mostly before anything runs. Finished runs are kept.
+      UserError: For errors that the user can correct, mostly before anything runs. Finished runs are kept.
     """
     options, seeds = SearchOptions(select, halving, fresh_seeds), list(seeds)
     planned = sweep.plan_given(
@@ -223,20 +223,20 @@ def search(
 def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, **how) -> "Found":
     """Does what `search` does.
 
-    What was found, so far, is in `OUT/batch.json`.
+    The results so far are in `OUT/batch.json`.
 
     Args:
-      planned: The points; each run must hold validation examples out.
+      planned: The points; each run must hold out validation examples.
       out: Directory of the search.
       options: How to choose.
-      **how: As of `batch.Options`.
+      **how: As in `batch.Options`.
 
     Raises:
-      UserError: If runs hold no validation examples out, a place holds another run, or all points diverge.
+      UserError: If runs hold out no validation examples, a run's directory has another run, or all points diverge.
     """
     steps = _checked_rungs(planned, options)
     metric = on_validation(options.select)
-    from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import batch as batches  # this imports TensorFlow; mistakes are reported before
     from tffcl.lab.batches.summaries import Found
 
     batch = batches.Batch("search", out, batches.Options(**how))
@@ -248,7 +248,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
                 RunDirectory(place).clear()
         for until, count in steps:
             points = points[:count]
-            # At the end each has its own rounds: these may be what is searched.
+            # At the end, each run has its own number of rounds, which may be the setting that is searched.
             end = None if until == steps[-1][0] else until
             found = scores(batch, [own for _, own in points], options.select, end)
             _check_scores(found, planned, options.select)
@@ -275,7 +275,7 @@ def run_search(planned: Plan, out: str | pathlib.Path, options: SearchOptions, *
 
 
 def _checked_rungs(planned: Plan, options: SearchOptions) -> list[tuple[int, int]]:
-    """The rungs of a search; UserError if its runs do not have what it chooses by."""
+    """The rungs of a search; UserError if its runs lack the metric by which it chooses."""
     first = planned.points[0].runs[0]
     found = rungs(len(planned.points), first.train.rounds, first.evaluate_every, options.halving)
     for run in [run for point in planned.points for run in point.runs]:
@@ -302,22 +302,22 @@ def check_select(select: str, run: "RunConfig | ObjectRun", option: str):
 
 
 def scores(batch: "Batch", points: "Sequence[Sequence[Job]]", select: str, until: int | None) -> list[float]:
-    """Runs what points lack, and takes their accuracies on validation examples.
+    """Runs the jobs of points that have not ended, and returns the points' metric on validation examples.
 
     Args:
-      batch: To which they belong.
-      points: The jobs of each, one a seed.
-      select: Which metric, as `SearchOptions.select`.
-      until: The round after which it is taken; None for the end.
+      batch: The batch of the points.
+      points: The jobs of each point, one for each seed.
+      select: The metric, as `SearchOptions.select`.
+      until: The round after which the metric is taken; None for the end.
 
     Returns:
-      The mean over its seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no
-      such accuracy, as a clustered one has no global model.
+      The mean over seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no such
+      accuracy, e.g. no global model.
     """
 
     def run(job: "Job"):
         batch.run_or_note(job, until)
-        _check_there([validation(batch.place(job), select, until)], job.config.algorithm, select)  # not after all runs
+        _check_there([validation(batch.place(job), select, until)], job.config.algorithm, select)  # at once
 
     to_do = [job for own in points for job in own if not batch.done(job, until)]
     if to_do:
@@ -326,13 +326,13 @@ def scores(batch: "Batch", points: "Sequence[Sequence[Job]]", select: str, until
 
 
 def validation(place: pathlib.Path, select: str, until: int | None = None) -> float:
-    """Returns the accuracy on validation examples of the run in a directory, as of one job in `scores`."""
+    """Returns the metric on validation examples of the run in a directory, as for one job in `scores`."""
     directory, metric = RunDirectory(place), on_validation(select)
     column = metric.column
     if until is not None and until <= directory.rounds_done and directory.state is not State.DIVERGED:
         rounds = directory.rounds()
         return float(rounds.floats(column)[until - 1]) if column in rounds.names else math.nan
-    summary = directory.summary()  # before that round where its budget of privacy was spent: what it has come to then
+    summary = directory.summary()  # a run may end before that round, e.g. at its privacy budget: its final value
     if summary is None:
         return -math.inf
     value = functools.reduce(lambda found, key: found.get(key, {}), metric.source[:-1], summary).get("mean")
@@ -340,7 +340,7 @@ def validation(place: pathlib.Path, select: str, until: int | None = None) -> fl
 
 
 def worst_last(score: float, metric: Metric) -> float:
-    """Returns by what points are sorted; those that diverged, at minus infinity, come last."""
+    """Returns the key by which points are sorted; points that diverged, with minus infinity, come last."""
     return score if metric.better == DOWN and math.isfinite(score) else -score
 
 
@@ -363,7 +363,7 @@ def _check_scores(found: Sequence[float], planned: Plan, select: str):
 
 
 def _fresh(planned: Plan, point: Point, options: SearchOptions) -> "list[Job]":
-    """The runs of the picked point to its end with seeds that chose nothing."""
+    """The runs of the picked point with fresh seeds, which were not used for the choice."""
     from tffcl.lab.batches.batch import Job
 
     seeds = [max(planned.seeds) + 1 + number for number in range(options.fresh_seeds)]
@@ -373,8 +373,8 @@ def _fresh(planned: Plan, point: Point, options: SearchOptions) -> "list[Job]":
 
 
 def _clear_other_points(batch: "Batch", jobs: "Sequence[Job]"):
-    """Deletes the fresh runs of a point that was picked before: one with the settings of a run that chose, and others
-    than the jobs have now."""
+    """Deletes the fresh runs of a point that was picked earlier. Their settings are those of a run that was used for
+    the choice, and differ from those of the jobs."""
 
     def but_seed(settings: Mapping) -> dict:
         return {name: value for name, value in settings.items() if name != "seed"}
@@ -393,7 +393,7 @@ def _clear_other_points(batch: "Batch", jobs: "Sequence[Job]"):
 def _tested(
     summaries: Sequence[Mapping | None], point: Point, jobs: "Sequence[Job]", metric: Metric, select: str
 ) -> dict:
-    """What the index says of the picked point."""
+    """The entry of the picked point in the index."""
     test = {
         kind: [each and each["accuracy"][kind]["mean"] for each in summaries]  # None where it diverged
         for kind in ACCURACIES

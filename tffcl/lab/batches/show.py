@@ -1,4 +1,4 @@
-"""Who holds what of a task, before anything is trained: pictures and a few lines. Needs no TensorFlow."""
+"""Shows the data that each client of a task holds, in pictures and a few lines. Needs no training and no TensorFlow."""
 
 import pathlib
 import textwrap
@@ -22,27 +22,27 @@ _PICTURES = 10
 
 
 def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
-    """Draws and describes how a task's data are parted among clients.
+    """Draws and describes how a task's data are partitioned among clients.
 
-    Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
-    examples) and, of images, `samples.png` (training images of each group, or of the first clients where there are
-    none), all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
+    Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (a histogram of clients by their number of
+    examples) and, if examples are images, `samples.png` (training images of each group, or of the first clients if
+    there are no groups). All show the clients' data: partitioned by the run's seed, and after all transforms.
 
     Args:
       config: The task; method and model do not matter.
-      out: Directory.
+      out: The directory for the pictures.
       data_dir: Where data sets are; see `lab.datasets.storage.resolve`.
 
     Returns:
       A few lines of text: clients, examples, test examples, classes and groups.
 
     Raises:
-      UserError: As `lab.datasets.federated.load_federated`.
+      UserError: As in `lab.datasets.federated.load_federated`.
     """
     from tffcl.lab.reporting import figures
 
     with waiting("reads and parts the data"):
-        # The same stream as of a run: what is shown is what is trained on.
+        # The random stream is that of a run, so that the data are those of training.
         federated = load_federated(
             config.dataset,
             config.partition,
@@ -70,15 +70,15 @@ def _are_drawn(federated: FederatedDataset) -> bool:
 
 
 def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], list[np.ndarray]]:
-    """Rows of pictures uint8 [m, h, w, c], their titles and their labels: of every group, or else of the
-    first clients."""
+    """Rows of pictures uint8 [m, h, w, c], their titles and their labels: for every group, or else for the first
+    clients."""
     held, images = dict(list(_holders(federated).items())[:_MOST_GROUPS]), federated.train
     chosen = [_over_classes(index, images.strata[index]) for index in held.values()]
     return [images.x[index] for index in chosen], list(held), [images.strata[index] for index in chosen]
 
 
 def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
-    """Training indices by name of the group; of the first clients where there are not two groups."""
+    """Training indices by the group's name; by the name of the first clients if there are fewer than two groups."""
     parts, members = federated.train_indices, _members(federated)
     if len(members) < 2:
         named = federated.client_names or [f"client {client}" for client in range(len(parts))]
@@ -87,14 +87,14 @@ def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
 
 
 def _members(federated: FederatedDataset) -> dict[str, np.ndarray]:
-    """The clients of each true group, by what it is called; empty where there are no groups."""
+    """The clients of each true group, by the group's name; empty if there are no groups."""
     numbers, members = np.unique([] if federated.true_groups is None else federated.true_groups, return_inverse=True)
     named = arrays.called(numbers.astype(int), federated.group_names)
     return {f"group {name}": np.flatnonzero(members == place) for place, name in enumerate(named)}
 
 
 def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Some of `index`, ascending by label: of each class as many as of the others, of many classes some."""
+    """Some of `index`, ascending by label: equally many of each class; if there are many classes, of some of them."""
     classes = np.unique(labels)
     if len(classes) > _PICTURES:
         classes = classes[np.linspace(0, len(classes) - 1, _PICTURES).astype(int)]
@@ -130,8 +130,8 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
 
 
 def label_distances(counts: np.ndarray) -> np.ndarray:
-    """How far each client's labels are from those of all together: half the sum of the differences of the shares, 0 to
-    1.
+    """The distance of each client's labels from those of all clients together: half the sum of the absolute differences
+    of the shares, 0 to 1.
 
     Args:
       counts: `int [N, C]`, training examples of each label.
@@ -144,7 +144,7 @@ def label_distances(counts: np.ndarray) -> np.ndarray:
 
 
 def gini(sizes: np.ndarray) -> float:
-    """Gini coefficient of the sizes `[N]`: 0 where all are equal, towards 1 where one client holds all."""
+    """Gini coefficient of the sizes `[N]`: 0 if all are equal, near 1 if one client holds all examples."""
     ordered = np.sort(sizes)
     count = len(ordered)
     return float((2 * np.arange(1, count + 1) - count - 1) @ ordered / (count * ordered.sum()))
@@ -172,7 +172,7 @@ def _group_lines(federated: FederatedDataset, sizes: np.ndarray, counts: np.ndar
     for name, members in list(groups.items())[:_MOST_GROUPS] if len(groups) > 1 else []:
         classes = [] if counts is None else np.flatnonzero(counts[members].sum(axis=0)).tolist()
         held = f", labels {listed([names[each] for each in classes]) if named else ranges(classes)}" if classes else ""
-        # Of partitions of one's own a group may have several.
+        # In a user's own partition, a group may have several transforms.
         changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
         change = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
         many = f"{counted(len(members), 'client')}, {counted(sizes[members].sum(), 'training example')}"
@@ -184,7 +184,7 @@ def _group_lines(federated: FederatedDataset, sizes: np.ndarray, counts: np.ndar
 def _label_lines(
     counts: np.ndarray, client_names: Sequence[str] | None, class_names: Sequence[str] | None
 ) -> Iterator[str]:
-    """A table of the first clients and labels: how many training examples of each label a client holds."""
+    """A table of the first clients and labels: each client's number of training examples of each label."""
     shown = counts[:_MOST_CLIENTS, :_MOST_LABELS]
     clients, labels = client_names or range(len(counts)), class_names or range(counts.shape[1])
     rows = [[client, *(f"{count:,}" for count in row)] for client, row in zip(clients, shown)]

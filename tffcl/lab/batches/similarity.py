@@ -1,4 +1,4 @@
-"""How alike clients are before any training: signatures, proximity matrix, pictures, a suggestion."""
+"""Measures how similar clients are before any training: signatures, proximity matrix, pictures, a suggestion."""
 
 import base64
 import collections
@@ -33,8 +33,8 @@ from tffcl.runs.summary import rand_index
 from tffcl.validation import check_kind, check_value
 
 _MOST_WRITTEN = 10  # clients whose matrix is printed
-_DRAWS, _FEWEST_DRAWS = 200, 20  # of a half of each client, by which the largest gap is looked for again
-_ALL_DRAWS_OF = 500  # clients of whom the tree is made so often; more times takes as long with fewer draws
+_DRAWS, _FEWEST_DRAWS = 200, 20  # draws of a half of each client, to find the largest gap again
+_ALL_DRAWS_OF = 500  # clients up to which all draws are made; with more clients, fewer draws take the same time
 _OF_SIGNATURES = ("server_images", "find_encoder", "noise_seed")
 _PRIVATE = "how certain the number of clusters is remains open: private signatures of halves would be further releases"
 
@@ -50,12 +50,12 @@ class Similarity(Shown):
       dendrogram: The tree of merges.
       threshold: Where the tree is cut for `labels`.
       tree_unit: The unit of merges and threshold.
-      notes: What was found of the clusters: whether clients differ, and whether in groups.
+      notes: Findings about the clusters: whether clients differ, and whether they form groups.
       suggestion: Threshold and number of clusters at the largest gap.
-      numbers: How often the largest gap gives each number of clusters if every client has one random half of its
-        examples, drawn anew each time (200 times; less often for more than 500 clients, down to 20): maps a number to
-        its share, most frequent first. For FLT in one map of all halves. Empty for two clients, for private signatures,
-        and if a half gives no signature.
+      numbers: Maps each number of clusters that the largest gap gives to its share of 200 draws, most frequent first.
+        In each draw, every client has one random half of its examples. More than 500 clients have fewer draws, down to
+        20. FLT makes one map of all halves. Empty for two clients, for private signatures, and if a half gives no
+        signature.
       how: Signature, metric and cut.
       seed: The seed of the task.
     """
@@ -73,7 +73,7 @@ class Similarity(Shown):
     seed: int
 
     def facts(self):
-        """How many clusters, by the settings and by the tree itself."""
+        """The number of clusters by the settings, and what the tree suggests."""
         return {
             "clients": len(self.client_ids),
             "metric": f"{self.how.metric} ({self.how.unit})",
@@ -84,7 +84,7 @@ class Similarity(Shown):
 
     @property
     def number_shares(self) -> str:
-        """`numbers` in words; or why there are none."""
+        """`numbers` in words; or the reason why there are none."""
         shares = ", ".join(f"{number} in {100 * share:.0f} %" for number, share in self.numbers.items())
         return _PRIVATE if self.how.signature.noise_multiplier else shares
 
@@ -104,7 +104,7 @@ class Similarity(Shown):
         )  # fmt: skip
 
     def tree(self):
-        """Draws which clients merge at which distance, and the cut."""
+        """Draws the tree of merges with their distances, and the cut."""
         from tffcl.lab.reporting import figures
 
         suggested = self.suggestion.reason if self.how.suggested_unit == self.tree_unit else ""
@@ -122,7 +122,7 @@ class Similarity(Shown):
         )
 
     def umap(self):
-        """Draws the clients as points by UMAP, with similar clients near each other."""
+        """Draws the clients as points of a UMAP projection, with similar clients near each other."""
         from tffcl.lab.reporting import figures
 
         points = project(self.proximity, seed=stream(self.seed, "map"))
@@ -181,7 +181,7 @@ def similarity(
     how.check(len(population.client_ids))
     with progress_bar(len(population.client_ids), "clients sign", "client", show=show_progress) as bar:
 
-        def show_clients(done: int, clients: int):  # of which some sign several times, as for their halves
+        def show_clients(done: int, clients: int):  # some clients sign several times, e.g. for their halves
             bar.n = min(done, clients)
             bar.set_description("clients sign" if done < clients else "distances of clients are measured")
 
@@ -189,14 +189,14 @@ def similarity(
             formed, notes, numbers = _formed(how, population, seed)
         bar.n = bar.total
         bar.set_description("clients have signed")
-    # A threshold that a task can have is one of the tree in the metric's own unit.
+    # A task's threshold is for the tree in the metric's own unit.
     tree, unit = formed.dendrogram, how.tree_unit or how.unit
     if formed.chance is not None or tree is None:
         tree = hierarchical.build_dendrogram(formed.proximity, how.linkage)
     if formed.chance is not None:
         unit = self_distance.UNIT
     drawn, threshold = formed.dendrogram, formed.threshold
-    if drawn is None or threshold is None:  # another grouping than a tree has one to look at, cut into as many clusters
+    if drawn is None or threshold is None:  # for other groupings, show a tree that is cut into equally many clusters
         drawn, threshold = tree, hierarchical.threshold_of(tree, int(formed.labels.max()) + 1)
         notes = (*notes, "the clusters are not of the tree, which is drawn beside them, cut into as many")
     return Similarity(
@@ -206,7 +206,7 @@ def similarity(
 
 
 def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering, Population]:
-    """The grouping and the clients of a task."""
+    """The clustering and the clients of a task."""
     if config.method_source.clustering_builder is None:
         before = [name for name, row in ALGORITHMS.items() if row.clustering]
         raise unknown("algorithm that clusters before training", config.algorithm, before)
@@ -216,7 +216,7 @@ def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering
 
 
 def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, float]:
-    """How often each number of clusters is at the largest gap, over draws of one half of each client."""
+    """The share of draws, with one half of each client, in which the largest gap gives each number of clusters."""
     first, second = signed.halves  # type: ignore[misc]  # which the rule "self" asks for
     both = {name: np.concatenate([own, second[name]]) for name, own in first.items()}
     clients = len(signed.examples)  # type: ignore[arg-type]  # as the halves
@@ -236,8 +236,8 @@ def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, flo
 def _formed(
     how: OneShotClustering, population: Population, seed: int
 ) -> tuple[Formed, tuple[str, ...], dict[int, float]]:
-    """The clusters by the settings; what there is to say: whatever they are, whether clients differ, and in groups; and
-    which numbers of clusters halves give.
+    """The clusters by the settings; notes, which say under any settings whether clients differ and form groups; and the
+    shares of the numbers of clusters from halves.
     """
     if how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
@@ -249,7 +249,7 @@ def _formed(
         formed = how.form(signed)
         return formed, formed.notes, numbers
     formed = how.form(Signed(signed.whole))
-    if type(how) is not OneShotClustering:  # FLT's distances are those of a map, in which a half is no client's
+    if type(how) is not OneShotClustering:  # FLT's distances are in a UMAP map, in which halves are separate points
         return formed, formed.notes, numbers
     answer, *odd = by_itself.form(signed).notes
     return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes])), numbers
@@ -260,18 +260,18 @@ def write_similarity(
 ) -> str:
     """Measures and draws the clients' proximity matrix.
 
-    Writes `proximity.npz` (as clustering.npz of a run, but with the whole matrix), `proximity.png`, `dendrogram.png`
+    Writes `proximity.npz` (like clustering.npz of a run, but with the whole matrix), `proximity.png`, `dendrogram.png`
     and `histogram.png` into `out`.
 
     Args:
       config: As in `similarity`.
-      out: Directory.
+      out: The directory for the files.
       data_dir: Where data sets are.
-      map_clients: Whether `umap.png` is written too, the clients as points.
+      map_clients: Whether to write `umap.png`, too, which shows the clients as points.
 
     Returns:
-      A few lines of text: the matrix where there are few clients, what was measured, the suggested threshold and
-      number of clusters, and how they fit the truth.
+      A few lines of text: the matrix if there are few clients, the distances, the suggested threshold and number of
+      clusters, and the agreement of the clusters with the true groups.
     """
     from tffcl.lab.reporting import figures
 
@@ -304,7 +304,7 @@ def write_similarity(
 
 
 def _table(found: Similarity):
-    """The matrix itself, where there are few clients."""
+    """The matrix, if there are few clients."""
     names = [str(each) for each in found.client_ids]
     if len(names) <= _MOST_WRITTEN:
         rows = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(names, found.proximity, strict=True)]
@@ -335,7 +335,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
 
 
 def _suggested(config: RunConfig, found: Similarity):
-    """What the largest gap suggests, and how a task says it."""
+    """The suggestion of the largest gap, and the setting that a task needs for it."""
     suggestion = found.suggestion
     suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {counted(suggestion.num_clusters, 'cluster')}"
     yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"

@@ -1,5 +1,5 @@
-"""A paper's table or figure, run: each cell's method on its task for each seed; the same command goes on wherever one
-was ended.
+"""Runs a paper's table or figure: each cell's method on its task for each seed. The same command continues a study that
+was stopped anywhere.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from tffcl.runs.run_directory import CONFIG, FAILED, ROUNDS, SUMMARY, RunDirecto
 from tffcl.runs.run_files import RunNumbers
 
 SMALL_FILES = (ROUNDS, SUMMARY, CONFIG, NEWCOMERS, FAILED)
-# Settings that change nothing of what is trained and compared.
+# Settings that do not change what is trained and compared.
 _UNCHANGING = ("evaluation.every", "evaluation.metrics", "checkpoint.")
 __all__ = ["StudyPlan", "plan", "run_study"]
 
@@ -46,26 +46,27 @@ def run_study(
     show_progress: bool = True,
     workers: runtime.RemoteWorkers | None = None,
 ) -> int:
-    """Runs what a study lacks. The same call goes on wherever an earlier one was ended.
+    """Runs all runs of a study that have not ended. The same call continues where an earlier one was stopped.
 
     `OUT/results/` has the small files of every run and the study's `batch.json`; it can be copied to
-    `tasks/results/NAME`. `OUT/runs/` has the rest.
+    `tasks/results/NAME`. `OUT/runs/` has the other files.
 
     Args:
-      planned: What to run.
+      planned: The plan to run.
       out: Directory of the study.
       data_dir: Where data sets are.
-      overwrite: Runs that are there are deleted.
-      all_here: Nothing but choices of settings is taken from the kept results, which must have one of the runs.
-      keep_checkpoints: Keep what only resuming and exporting need of finished runs, too.
-      show_progress: Estimates, a line and a bar a run on standard error.
+      overwrite: Whether existing runs are deleted.
+      all_here: Whether all runs are made here. The kept results, which must have one of the runs, then give only the
+        choices of settings.
+      keep_checkpoints: Whether finished runs also keep the files that only resuming and exporting need.
+      show_progress: Whether to show estimates, and a line and a bar for each run, on standard error.
       workers: As in `run.run`.
 
     Returns:
-      How many runs failed; the others went on.
+      The number of runs, and of cells that wait for a trial, without a result; a failed run does not stop the others.
 
     Raises:
-      UserError: If `out` holds another study, or this one with other settings.
+      UserError: If `out` holds another study, or this study with other settings.
     """
     known = task_file.results_directory() / planned.study.name
     if all_here and not any(RunDirectory(known / job.place).ended for job in planned.jobs):
@@ -86,10 +87,10 @@ def run_study(
             if any(cell.tune for cell in planned.cells):
                 elsewhere = None if overwrite else known
                 chosen = study_plan.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
-                batch.check([_below(RUNS, job) for job in chosen.jobs])  # with what has been chosen
+                batch.check([_below(RUNS, job) for job in chosen.jobs])  # with the chosen settings
                 _check_other_seeds(chosen.jobs, batch)
                 batch.note(_contents(chosen, batch.index))
-            if overwrite:  # cells of one setting may have become those of several
+            if overwrite:  # cells that shared a run may now have different settings
                 _clear([job for job in chosen.jobs if job.place not in cleared], batch)
                 cleared |= {job.place for job in chosen.jobs}
             elif not all_here:
@@ -100,8 +101,8 @@ def run_study(
 
 
 def _check_other_seeds(jobs: Sequence[Job], batch: Batch):
-    """Raises UserError if a cell has runs of seeds that are not asked for, of other settings than those that are: its
-    mean would be of both."""
+    """Raises UserError if a cell has runs of other seeds with other settings than the requested runs; its mean would
+    mix both."""
     asked = {job.place for job in jobs}
     for place, job in {job.place.parent: job for job in jobs}.items():
         for seed in (batch.index or {}).get("seeds", ()):
@@ -119,8 +120,8 @@ def _check_other_seeds(jobs: Sequence[Job], batch: Batch):
 
 
 def _lower(chosen: StudyPlan, batch: Batch) -> bool:
-    """Takes the settings with which a cell diverged out of its choice, where gentler ones have been tried, and its runs
-    with all seeds away, so that no cell has runs of two settings.
+    """Removes the settings with which a cell diverged from its choice, if gentler settings have been tried. Deletes the
+    cell's runs with all seeds, so that no cell has runs with two settings.
 
     Returns:
       Whether there was such a cell.
@@ -153,12 +154,12 @@ def _clear(jobs: Sequence[Job], batch: Batch):
 
 
 def has_results(job: Job, results: pathlib.Path) -> bool:
-    """Whether a directory of results has a run of these very settings that has finished or diverged."""
+    """Whether a directory of results has a run with exactly these settings that has finished or diverged."""
     place = results / job.place
     if not (place / CONFIG).is_file():
         return False
     try:
-        # With the defaults of keys that an earlier version had not.
+        # Keys that an earlier version did not have get their defaults.
         before = configs.load_run_config(place, trust_builders=job.config)
     except UserError:
         return False
@@ -168,14 +169,14 @@ def has_results(job: Job, results: pathlib.Path) -> bool:
 
 
 def _diverged(place: pathlib.Path) -> bool:
-    """Whether the run of which a directory has the results diverged, and did not fail otherwise."""
+    """Whether the run whose results a directory has diverged, and did not fail for another reason."""
     failure = read_failure(place, "")
     return failure is not None and failure.diverged
 
 
 def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
-    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from,
-    and says so.
+    """Copies the results of exactly these runs from `tasks/results`, and says so; a study can thus continue what
+    another machine has computed.
     """
     taken = [
         job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and has_results(job, known)
@@ -188,18 +189,18 @@ def _take_over(jobs: Sequence[Job], known: pathlib.Path, batch: Batch):
 
 
 def _placed(job: Job, batch: Batch) -> Job:
-    """The job where its run is made, or where its results are if it was run elsewhere and these alone are here."""
+    """The job with the directory of its run, or of its results if it was run elsewhere and only these are here."""
     made = _below(RUNS, job)
     elsewhere = not RunDirectory(batch.place(made)).ended and has_results(job, batch.out / RESULTS)
     return _below(RESULTS, job) if elsewhere else made
 
 
 def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here: bool) -> int:
-    """Runs what is lacking; returns how many runs, and cells whose settings wait for a trial, have no result."""
+    """Runs all runs that have not ended; returns how many runs, and cells that wait for a trial, have no result."""
     for reason, names in planned.missing.items():
         batch.say(f"not available: {', '.join(names)}: {reason}")
     jobs = [_below(RUNS, job) if all_here else _placed(job, batch) for job in planned.jobs]
-    for job in jobs:  # one that was ended before its results were copied
+    for job in jobs:  # a run may have ended before its results were copied
         _keep(job, batch, keep_checkpoints)
     batch.run(jobs, each=lambda job: _run(job, batch, keep_checkpoints), cheapest_first=True)
     lacking = sum(not (batch.place(_below(RESULTS, job)) / SUMMARY).is_file() for job in planned.jobs)
@@ -207,17 +208,17 @@ def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool, all_here:
 
 
 def _run(job: Job, batch: Batch, keep_checkpoints: bool):
-    """Runs one run to its end; one that fails is noted, said and tried again by the same command, and the
-    others go on.
+    """Does one run to its end. If it fails, notes and reports this; the other runs go on, and the same command tries it
+    again.
     """
     reason = ""
     try:
         batch.run_or_note(job)
     except Interrupted:
         raise Interrupted(f"stopped in {job.title}; the same command goes on") from None
-    except UserError as error:  # of one run, as data that are not there
+    except UserError as error:  # of one run, e.g. missing data
         reason = str(error)
-    except Exception as error:  # a fault of ours in one cell must not cost a night, and it is told in full
+    except Exception as error:  # a bug in one cell must not stop the others, and is reported in full
         traceback.print_exc(file=sys.stderr)
         reason = f"{type(error).__name__}: {error}"
     if reason:
@@ -234,7 +235,7 @@ def _results_of(job: Job, batch: Batch) -> pathlib.Path:
 
 
 def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
-    """Copies the small files of a run that has ended to the results, and gives the room of the others back."""
+    """Copies the small files of a run that has ended to the results, and deletes its large files."""
     place, results = batch.place(job), _results_of(job, batch)
     if not batch.done(job) or place == results:
         return
@@ -246,7 +247,7 @@ def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
 
 
 def _copy(place: pathlib.Path, results: pathlib.Path):
-    """Copies the small files of a run, each whole or not at all, their fractions with five digits."""
+    """Copies the small files of a run, each atomically, with five digits for fractions."""
     results.mkdir(parents=True, exist_ok=True)
     for name in SMALL_FILES:
         if not (place / name).is_file():
@@ -259,20 +260,20 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
             write_small_json(results / name, read_json(place / name))
 
 
-CHECKED = 1.0  # percentage points, or percent of another metric, within which a number counts as come back elsewhere
+CHECKED = 1.0  # percentage points, or percent of another metric, by which a reproduced number may differ
 
 
 def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Table, int]:
     """Compares runs that were made anew with the kept results of the same cells and seeds.
 
     Args:
-      planned: What was run.
+      planned: The plan that was run.
       out: Directory of the study.
 
     Returns:
-      The table, and how many runs differ: their accuracies, or of numbers the first of their metrics, are other than
-      the kept ones by more than `CHECKED`, or only one of the two came to its end. On the kind of machine that made the
-      kept ones all numbers of all rounds are the same, up to rounding.
+      The table, and the number of runs that differ: their accuracies, or their first further metric if labels are
+      numbers, differ by more than `CHECKED`, or only one of the two runs finished. On the kind of machine that made the
+      kept results, all numbers of all rounds are the same, up to rounding.
     """
     known, lines, differ = task_file.results_directory() / planned.study.name, [], 0
     for job in planned.jobs:
@@ -297,14 +298,14 @@ def compared_with_kept(planned: StudyPlan, out: str | pathlib.Path) -> tuple[Tab
 
 
 def _end(directory: RunDirectory) -> str:
-    """How a run has ended, "failed" where it did not diverge; "" if it has not."""
+    """How a run has ended, with "failed" if it failed without diverging; "" if it has not ended."""
     failed = directory.state is State.DIVERGED and not _diverged(directory.path)
     return "failed" if failed else directory.ended
 
 
 def _compared(*directories: RunDirectory) -> tuple[Metric, float, float]:
-    """By what two runs are compared, with the number of each: the cluster accuracy, or where there is none, as of
-    numbers, the first further metric."""
+    """The metric by which two runs are compared, and the value of each: the cluster accuracy or, without one (labels
+    are numbers), the first further metric."""
     before, now = (RunNumbers(each.path) for each in directories)
     further = (rows_of(name)[0] for name in before.summary.get("metrics", {}))
     found = [(each, each.of_run(before), each.of_run(now)) for each in (BY_KEY["cluster_accuracy"], *further)]
@@ -312,8 +313,8 @@ def _compared(*directories: RunDirectory) -> tuple[Metric, float, float]:
 
 
 def _same_rounds(before: RunDirectory, now: RunDirectory) -> bool:
-    """Whether two kept runs have the same numbers in all rounds, up to the last of their five digits, in the columns
-    that both have, but for times."""
+    """Whether two kept runs have the same numbers in all rounds, up to the last of five digits, in all columns that
+    both have, except for times."""
     tables = before.rounds(), now.rounds()
     common = set(tables[0].names) & set(tables[1].names) - {"seconds"}
     columns = {name: [table.floats(name) for table in tables] for name in common}
@@ -323,11 +324,11 @@ def _same_rounds(before: RunDirectory, now: RunDirectory) -> bool:
 
 
 def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -> dict:
-    """What the index says of a study; seeds, and cells and choices that are not made anew, stay of an earlier
-    command.
+    """The contents of a study's index. Seeds of earlier commands stay in it, and so do cells and choices that are not
+    made anew.
     """
     study = planned.study
-    # A cell's task with all of its rounds, for "50 of 200": of fewer rounds cells of several tasks may share a run.
+    # The rounds of each cell's own task, for "50 of 200"; with fewer rounds, cells of several tasks may share a run.
     whole = {
         cell.name: configs.resolve(cell.task, cell.method, overrides=cell.overrides).train.rounds
         for cell, place in zip(planned.cells, planned.places, strict=True)
@@ -340,11 +341,11 @@ def _contents(planned: StudyPlan, before: Mapping, anew: Collection[str] = ()) -
     made = {job.place.parent.as_posix(): job.config for job in planned.jobs}
     for cell in study.cells:
         config = made.get(noted[cell.name]["directory"]) if cell.name in noted else None
-        if config and cell.name not in cells and not cell.tune:  # it shared a run, which may be another one now
+        if config and cell.name not in cells and not cell.tune:  # it shared a run, which may now be another one
             own = study_plan.resolve(cell, config.seed, planned.rounds, planned.overrides)
             noted[cell.name] |= {} if settings_of(own) == settings_of(config) else {"directory": None}
     for (name, cell), place in zip(cells.items(), planned.places, strict=True):
-        if not (cell.tune and name in noted):  # else its settings are not chosen yet
+        if not (cell.tune and name in noted):  # otherwise its settings are not chosen yet
             noted[name] = {
                 "column": cell.column,
                 "row": cell.row,

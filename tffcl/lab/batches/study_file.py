@@ -1,4 +1,4 @@
-"""Study files: a paper's table or figure as data, read and checked without running anything."""
+"""Study files: a paper's table or figure as data, which is read and checked without running anything."""
 
 import dataclasses
 import fnmatch
@@ -21,9 +21,9 @@ from tffcl.registry import Row, add
 from tffcl.runs.metrics import ACCURACIES, BY_MEASURE, on_validation
 from tffcl.validation import Whole, check_value, types_of
 
-RUNS, RESULTS = "runs", "results"  # the directories of a study's runs, and of their small files and its tables
+RUNS, RESULTS = "runs", "results"  # directories of a study: its runs; their small files and the study's tables
 LAYOUTS = ("published", "league")
-_LONGEST_SLUG = 80  # file systems end at 255 bytes
+_LONGEST_SLUG = 80  # file systems allow 255 bytes
 _Tables = dict[str, dict]
 _OfAll = {
     "measure": str,
@@ -50,12 +50,12 @@ _OF_COLUMNS = {**_OF_CELLS, "about": str}
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """How the settings of a cell are chosen, where it says over which values.
+    """How the settings of a cell are chosen, if it lists values to choose from.
 
     Attributes:
-      rounds: Share of a run's rounds that a trial has.
-      seed: Of the trials; none of the runs' own.
-      select: Which metric on validation examples decides, see `runs.metrics.on_validation`.
+      rounds: The share of a run's rounds that a trial has.
+      seed: The seed of the trials, which should be none of the runs' seeds.
+      select: The metric on validation examples that decides, see `runs.metrics.on_validation`.
     """
 
     rounds: float = 1.0
@@ -68,23 +68,23 @@ class Cell:
     """A number of a published table.
 
     Attributes:
-      column: Its heading, as the paper has it.
-      row: Its row, as the paper has it.
-      task: The task that gives it; "" if there is none.
+      column: The heading of its column, as in the paper.
+      row: The name of its row, as in the paper.
+      task: The task that gives the number; "" if there is none.
       method: The label of the method in that task.
-      measure: One of `study_results.MEASURES`; the accuracy where the study names none.
-      accuracy: With "rounds_to" and "megabits_to", which accuracy must reach the target.
-      target: And what it must reach, in percent.
+      measure: One of `study_results.MEASURES`; by default the accuracy.
+      accuracy: With "rounds_to" and "megabits_to", the accuracy that must reach the target.
+      target: With the same measures, the target in percent.
       megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of
         `parameters`, `transfers` times.
-      published: `(mean, spread)`, each None where the paper has none.
-      missing: Why it cannot be run; "" if it can.
-      overrides: Nested tables over those of the task.
-      tune: The values of each setting that is chosen by validation before the cell is run; {} if none is.
-      tuning: How they are chosen.
-      since: In which round at the earliest, from which on rounds are counted: those to recovery after data have
-        changed. 0: from the first.
-      tuned: What was chosen, by key.
+      published: `(mean, spread)`; each is None if the paper does not have it.
+      missing: The reason why the cell cannot be run; "" if it can.
+      overrides: Nested tables that replace the task's values.
+      tune: The values of each setting that is chosen by validation before the cell is run; {} for none.
+      tuning: How these settings are chosen.
+      since: The round from which rounds are counted, and in which the target can first be reached, e.g. to measure
+        recovery after data have changed. 0: from the first round.
+      tuned: The chosen value of each setting, by key.
     """
 
     column: str
@@ -105,11 +105,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As `--only` takes it: COLUMN/ROW."""
+        """The name as in `--only`: COLUMN/ROW."""
         return f"{self.column}/{self.row}"
 
     def compared_with(self) -> dict:
-        """What the index of a study says of the published number."""
+        """The entries of a study's index about the published number."""
         return {
             "measure": self.measure,
             "accuracy": self.accuracy,
@@ -125,18 +125,17 @@ class Study:
     """A paper's table or figure.
 
     Attributes:
-      name: Of the study: the file's name without its ending.
-      title: What it shows.
-      paper: Whose it is; "" for what no paper has, whose published numbers no report shows as such.
-      table: Which table or figure.
-      page: Where it stands; 0 where the text at hand has no pages.
-      note: What a reader must know to compare.
-      published_is: What the number behind ± is in the paper; empty where it prints none, or does not say.
-      seeds: Of the runs, where the command names none.
-      cells: Column by column.
-      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are
-        compared by.
-      about: What a column is, in words, by its heading.
+      name: The name of the study: the file's name without its ending.
+      title: What the study shows.
+      paper: The paper; "" for a study of no paper. Reports then do not show numbers as published.
+      table: The table or figure of the paper.
+      page: The page of the table; 0 if the available text has no pages.
+      note: What a reader must know to compare the numbers.
+      published_is: The meaning of the number after ± in the paper; empty if there is none, or the paper does not say.
+      seeds: The seeds of the runs, unless the command names others.
+      cells: The cells, column by column.
+      layout: How its tables look: "published", beside a paper's numbers; or "league", all methods by all measures.
+      about: A description of each column, by its heading.
     """
 
     name: str
@@ -153,17 +152,17 @@ class Study:
 
 
 def study_directory() -> pathlib.Path:
-    """Where the studies that come with tffcl are."""
+    """The directory of the studies that come with tffcl."""
     return task_file.task_directory() / "studies"
 
 
 def study_names() -> list[str]:
-    """Names of the studies that come with tffcl."""
+    """The names of the studies that come with tffcl."""
     return sorted(path.stem for path in study_directory().glob("*.toml"))
 
 
 def _rows() -> dict[str, Row]:
-    """The title of every study, with how many of its cells can be run and how many have kept results, by name."""
+    """For each study, its title, and how many of its cells can be run and have kept results."""
     found = {}
     for name in study_names():
         study = load_study(name)
@@ -178,7 +177,7 @@ add("studies", _rows)
 
 
 def planned_cells() -> dict[str, tuple[str, int]]:
-    """Returns the heading of every study that comes with tffcl, and how many of its cells can be run, by its name."""
+    """Returns, for each study that comes with tffcl, its heading and the number of its cells that can be run."""
     studies = map(load_study, study_names())
     return {
         each.name: (
@@ -190,8 +189,8 @@ def planned_cells() -> dict[str, tuple[str, int]]:
 
 
 def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
-    """The columns and rows of which a study's kept results have a run that finished or diverged; what is damaged counts
-    as none."""
+    """The columns and rows for which a study's kept results have a run that finished or diverged; none if the results
+    are damaged."""
     try:
         ended = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
         failed = [place.parent for place in results.glob("*/*/seed-*/failed.json")]
@@ -213,7 +212,7 @@ def load_study(name: str | pathlib.Path) -> Study:
       name: A name in `tasks/studies/`, or a path that ends in .toml.
 
     Raises:
-      UserError: If there is no such study, or its file has wrong keys or values, by name.
+      UserError: If there is no such study, or its file has wrong keys or values; the message names them.
     """
     path = pathlib.Path(name)
     if path.suffix != ".toml":
@@ -297,7 +296,7 @@ def _tuning(where: str, table: Mapping) -> Tuning:
 
 
 def _check_keys(table: Mapping, known: Mapping[str, Any], where: str):
-    """Raises UserError if a key is not known, or its value not of its type."""
+    """Raises UserError if a key is unknown, or its value has a wrong type."""
     for key, value in table.items():
         if key not in known:
             raise unknown(f"key of {where}", key, known)
@@ -310,10 +309,10 @@ def _check_keys(table: Mapping, known: Mapping[str, Any], where: str):
 def _cell(
     where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]
 ) -> tuple[Cell, bool]:
-    """The cell of a column and a row by the tables of the column, the row and the cell, of which later ones win.
+    """The cell of a column and a row, from the tables of the column, the row and the cell; later tables win.
 
-    With it, whether the paper's table has such a cell at all. The others are left out, but for a study in which nothing
-    is published: it has all of its cells.
+    Also returns whether the paper's table has this cell. Other cells are left out, except in a study without published
+    cells: it has all cells.
     """
     (column, row), (of_column, of_row, own) = names, tables
 
@@ -372,7 +371,7 @@ def _cell(
 
 
 def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
-    """The values to choose from, by key; a later table's key without values takes it away."""
+    """The values to choose from, by key; an empty list removes a key of an earlier table."""
     for key, values in table.items():
         different = isinstance(values, list) and not any(value in values[:i] for i, value in enumerate(values))
         if not different or len(values) == 1:
@@ -387,8 +386,8 @@ def _of_cell(value, key: str):
 
 
 def _number(value, where: str) -> tuple[float | None, float | None]:
-    """A published number: 95.2, [95.2, 0.1], "-" for what the paper did not reach, or "none" for a cell that
-    it has not.
+    """A published number: 95.2, [95.2, 0.1], "-" for a target that the paper did not reach, or "none" for a cell that
+    the paper does not have.
     """
     if value in (None, "-", "none"):
         return None, None
@@ -400,12 +399,12 @@ def _number(value, where: str) -> tuple[float | None, float | None]:
 
 
 def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
-    """Returns the cells that `--only` means, all if it is empty.
+    """Returns the cells that `--only` selects; all cells if it is empty.
 
     Args:
       study: The study.
-      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case; one text may have several with commas
-        between.
+      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in upper or lower case; one text may have several
+        patterns, separated by commas.
 
     Raises:
       UserError: If a pattern fits no cell.
@@ -417,7 +416,7 @@ def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
     for given in only:
         rest = given.split(",")
         while rest:
-            # Names may have commas in them; between patterns they part.
+            # Commas separate patterns, but names may also contain commas.
             for length in range(len(rest) if with_commas else 1, 0, -1):
                 pattern = ",".join(rest[:length]).strip()
                 if own := {cell.name for cell in study.cells if _fits(cell, pattern)}:
@@ -432,12 +431,12 @@ def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
 def _fits(cell: Cell, pattern: str) -> bool:
     pattern = (pattern if "/" in pattern else f"{pattern}/*").lower()
     names = (cell.name.lower(), f"{slug(cell.column)}/{slug(cell.row)}")
-    # Brackets, as in "FLIS (DC)" or "FLT [C = 2]", mean themselves.
+    # Brackets, as in "FLIS (DC)" or "FLT [C = 2]", are plain characters.
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for name in names)
 
 
 def compare_with(study: Study, noted: Iterable[dict]):
-    """Lets cells that an index has noted be compared with what the study's file says now."""
+    """Updates the cells of an index, so that they are compared with the current numbers of the study's file."""
     cells = {(cell.column, cell.row): cell for cell in study.cells}
     for each in noted:
         if cell := cells.get((each["column"], each["row"])):
@@ -445,6 +444,6 @@ def compare_with(study: Study, noted: Iterable[dict]):
 
 
 def slug(name: str) -> str:
-    """Returns a name as directories have it."""
+    """Returns a name in the form that directories have."""
     found = re.sub(r"[^a-z0-9.+-]+", "_", name.lower()).strip("_")
     return (f"_{found}" if found.startswith(".") else found)[:_LONGEST_SLUG] or "_"

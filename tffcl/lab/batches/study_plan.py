@@ -1,4 +1,4 @@
-"""A study before it runs: the jobs of its cells, and the trials by which cells choose their settings."""
+"""The plan of a study: the jobs of its cells, and the trials by which cells choose their settings."""
 
 import collections
 import dataclasses
@@ -32,14 +32,14 @@ class StudyPlan:
     """A study before it runs.
 
     Attributes:
-      study: What it is.
-      cells: Those that were asked for.
-      places: For each of them where its runs are, without the seed's directory; None where it cannot be run.
-      seeds: Of the runs.
-      rounds: What was asked for: a share of each task's rounds, or their number.
-      overrides: Nested tables over those of the tasks, for all runs.
-      jobs: All runs, each of which gives a number to one cell or more, below the directory of all runs and of all
-        results.
+      study: The study.
+      cells: The requested cells.
+      places: The directory of each cell's runs, above the seed's directory; None if the cell cannot be run.
+      seeds: The seeds of the runs.
+      rounds: The requested share of each task's rounds, or their number.
+      overrides: Nested tables that replace the tasks' values, for all runs.
+      jobs: All runs, with their places below the directories of runs and of results. Each run gives a number to one or
+        more cells.
     """
 
     study: Study
@@ -52,7 +52,7 @@ class StudyPlan:
 
     @property
     def missing(self) -> dict[str, list[str]]:
-        """The cells that cannot be run, by why."""
+        """Maps each reason to the cells that cannot be run because of it."""
         reasons: dict[str, list[str]] = {}
         for cell in self.cells:
             if cell.missing:
@@ -61,7 +61,7 @@ class StudyPlan:
 
     @property
     def decided(self) -> list[Job]:
-        """The runs whose settings have not to be chosen first."""
+        """The runs whose settings need not be chosen first."""
         waiting = {place for cell, place in zip(self.cells, self.places, strict=True) if cell.tune}
         return [job for job in self.jobs if job.place.parent not in waiting]
 
@@ -74,17 +74,17 @@ def plan(
     rounds: float = 1,
     overrides: Mapping | None = None,
 ) -> StudyPlan:
-    """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
+    """Makes the configurations of all runs, so that a wrong value is refused before anything runs.
 
     Args:
-      study: What `study_file.load_study` gave.
-      only: Which cells, see `study_file.chosen`; default all.
-      seeds: Default the study's.
-      rounds: Up to 1 a share of each task's rounds, from 2 on their number.
+      study: The study, from `study_file.load_study`.
+      only: Patterns of cells, see `study_file.chosen`; default all cells.
+      seeds: The seeds; default those of the study.
+      rounds: Up to 1, a share of each task's rounds; from 2 on, the number of rounds.
       overrides: Nested tables that replace the tasks' values, for all runs.
 
     Raises:
-      UserError: For a pattern that fits no cell, a wrong number of rounds, or as `resolve.resolve`.
+      UserError: For a pattern that fits no cell, a wrong number of rounds, or as in `resolve.resolve`.
     """
     if not (0 < rounds <= 1 or (rounds >= 2 and float(rounds).is_integer())):
         raise UserError(
@@ -99,7 +99,7 @@ def plan(
     for number, cell in enumerate(cells):
         cells[number] = cell = _without_set(cell, overrides or {})
         resolved = [] if cell.missing else [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
-        if resolved and (error := configs.never_happens(resolved[0])):  # in as many rounds
+        if resolved and (error := configs.never_happens(resolved[0])):  # with so few rounds
             cells[number] = cell = dataclasses.replace(cell, missing=str(error))
         if cell.missing:
             places.append(None)
@@ -115,7 +115,7 @@ def plan(
 
 
 def _without_set(cell: Cell, overrides: Mapping) -> Cell:
-    """The cell, which chooses no setting that the command sets: it would note a value that no run has."""
+    """The cell without choices of settings that the command sets; it would note a value that no run has."""
     own = [overrides.get("train", {}), overrides.get("algorithms", {}).get(cell.method, {})]
 
     def is_set(key: str) -> bool:
@@ -127,10 +127,10 @@ def _without_set(cell: Cell, overrides: Mapping) -> Cell:
 
 
 def _check_measured(cell: Cell, config: RunConfig):
-    """Raises UserError if a run does not measure what its cell compares."""
+    """Raises UserError if a run does not measure the metric that its cell compares."""
     compared = BY_MEASURE.get(cell.accuracy if cell.measure.endswith("_to") else cell.measure)
     if compared and (compared.column or compared.source[0] == "accuracy"):
-        column = compared.column or BY_MEASURE["cluster"].column  # of a variance of accuracies
+        column = compared.column or BY_MEASURE["cluster"].column  # for a variance of accuracies
         check_measured(f"measure {compared.measure} of {cell.name}", column, config.measured)
     every = config.evaluation.every
     if cell.measure.endswith("_to") and every != 1:
@@ -160,8 +160,8 @@ def _shared_places(
     cells: Sequence[Cell],
     resolved: Callable[[Cell], RunConfig],
 ) -> dict[str, pathlib.PurePath]:
-    """Where the runs of cells of one setting are, as of an accuracy and its variance: with the first such cell of the
-    study, whichever of them are asked for."""
+    """The directories of cells that share their runs, e.g. those of an accuracy and of its variance: the directory of
+    the first such cell in the study, even if only others of them are requested."""
     alike = collections.defaultdict(list)
     for cell in study.cells:
         if not cell.missing:
@@ -172,12 +172,12 @@ def _shared_places(
             try:
                 found.setdefault(_identity(resolved(cell)), own_places[cell.name])
             except UserError:
-                pass  # which is told where it is asked for
+                pass  # this is reported when the cell itself is requested
     return found
 
 
 def _own_places(cells: Sequence[Cell]) -> dict[str, pathlib.PurePath]:
-    """A directory for each cell, with a number behind it where names differ in what directories cannot tell."""
+    """The directory of each cell, with a number added if different names would give the same directory."""
     found: dict[str, pathlib.PurePath] = {}
     taken: collections.Counter[pathlib.PurePath] = collections.Counter()
     for cell in cells:
@@ -188,13 +188,13 @@ def _own_places(cells: Sequence[Cell]) -> dict[str, pathlib.PurePath]:
 
 
 def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConfig:
-    """Returns the configuration of a cell's run with a seed, with a share of its task's rounds, or with so many."""
+    """Returns the configuration of a cell's run with a seed; `rounds` is a share of its task's rounds, or a number."""
     changed = task_file.overridden(cell.overrides, overrides, cell.task)
     config = configs.resolve(cell.task, cell.method, seed=seed, overrides=changed)
     if rounds == 1:
         return config
     fewer = int(rounds) if rounds >= 2 else max(1, math.ceil(config.train.rounds * rounds - 1e-9))
-    # Where fewer rounds are run than lie between two evaluations there is one at the end.
+    # If there are fewer rounds than between two evaluations, there is one evaluation at the end.
     return dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=fewer))
 
 
@@ -205,28 +205,28 @@ _RATE = "train.learning_rate"
 def tuned(
     planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_trial: Callable[[Job], None]
 ) -> StudyPlan:
-    """Chooses the settings of the cells that say over which values.
+    """Chooses the settings of the cells that list values to choose from.
 
-    Each point of a cell is run once, with the seed and the share of the rounds of `Cell.tuning`; the best value on
-    validation examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's
-    accuracy, is kept in the index, so that nothing is run twice, also where another machine goes on.
+    Each point of a cell is run once, with the seed and the share of rounds in `Cell.tuning`. The point with the best
+    value on validation examples wins, and the first of equal ones. Test examples are not used. The index keeps the
+    choice and every point's value, so that nothing is run twice, even if another machine continues the study.
 
     Args:
       planned: The study.
-      batch: Its runs.
-      elsewhere: A directory of results of this study whose choices are taken over; None for none.
-      run_trial: Runs a trial, and notes why it failed if it does.
+      batch: The runs of the study.
+      elsewhere: A directory of results of this study whose choices are used; None for no such directory.
+      run_trial: Runs a trial, and notes the reason if it fails.
 
     Returns:
-      The study with the chosen values among the cells' own. A cell all of whose points diverge is missing, and says so;
-      so is one of which a trial failed otherwise, until the same command has made it.
+      The study with the chosen values in its cells. A cell is missing, with the reason, if all of its points diverged.
+      If one of its trials failed for another reason, it is missing until the same command has made that trial.
 
     Raises:
-      UserError: If a cell's runs hold no validation examples out, trials have too few rounds for what happens in one,
-        or a value is wrong.
+      UserError: If a cell's runs hold out no validation examples, trials end before a round in which clients join or
+        data change, or a value is wrong.
     """
     cells = [cell for cell in planned.cells if cell.tune and not cell.missing]
-    own = _own_places(planned.study.cells)  # names that make one directory are apart
+    own = _own_places(planned.study.cells)  # separate directories, even for names that look alike
     jobs = {
         cell.name: [
             _trial(cell, values, own[cell.name] / f"{each}", planned) for each, values in enumerate(points(cell))
@@ -241,12 +241,12 @@ def tuned(
             known[name] = choice
     wanted = [cell for cell in cells if known.get(cell.name, {}).get("mark") != marks[cell.name]]
     trials = [job for cell in wanted for job in jobs[cell.name]]
-    batch.check(trials)  # of another grid there may be some
+    batch.check(trials)  # there may be trials of another grid
     batch.clear(trials)
     to_do = [job for job in trials if not batch.done(job)]
     if to_do:
         batch.run(to_do, each=run_trial)
-    # Of a trial that failed otherwise than by diverging, as on a full disk, nothing is known.
+    # A trial that failed for another reason than diverging, e.g. a full disk, shows nothing about its settings.
     waiting = {cell.name for cell in wanted if not all(map(batch.done, jobs[cell.name]))}
     wanted = [cell for cell in wanted if cell.name not in waiting]
     for cell in wanted:
@@ -256,7 +256,7 @@ def tuned(
         ]
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
-    # The index says what a reader wants to know of them.
+    # The index has all that readers need of the trials.
     shutil.rmtree(batch.out / RESULTS / _TRIALS, ignore_errors=True)
     chosen = {
         cell.name: dataclasses.replace(cell, tune={}, missing=TRIAL_FAILED)
@@ -272,19 +272,19 @@ def tuned(
 
 
 def points(cell: Cell) -> list[dict]:
-    """Returns the settings among which a cell's are chosen: all combinations of its values, by their keys with section.
+    """Returns the settings from which a cell chooses: all combinations of its values, by keys with their section.
 
     Raises:
-      UserError: For a key that is none of the method's or of [train].
+      UserError: For a key that is neither the method's nor of [train].
     """
-    source = find_source(cell.task, cell.method, cell.overrides)  # the row's method may be a label of the task's
+    source = find_source(cell.task, cell.method, cell.overrides)  # the row's method may be a label in the task
     keys = [method_key(key, source) for key in cell.tune]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*cell.tune.values())]
 
 
 def mark(cell: Cell, planned: StudyPlan) -> str:
-    """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what
-    is default.
+    """Returns a short hash of all that a choice depends on: the settings in the task, the study and the command,
+    without defaults.
     """
     task = task_file.settings_in(task_file.load_task(cell.task).contents)
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
@@ -295,21 +295,21 @@ def mark(cell: Cell, planned: StudyPlan) -> str:
 
 
 def _of_method(overrides: Mapping, method: str) -> dict:
-    """What is set, without what is set for other methods: one more in a study changes no choice of the others."""
+    """The overrides without those of other methods, so that a further method in a study changes no other choice."""
     own = {name: table for name, table in overrides.get("algorithms", {}).items() if name == method}
     return {**overrides, "algorithms": own}
 
 
 def gentler(choice: Mapping, diverged: Mapping) -> dict | None:
-    """Returns the choice of a cell whose runs diverged with values that a trial had not shown to: these are noted as
-    such, and `tuned` chooses them no more, nor those of a learning rate as high. None if nothing else is left.
+    """Returns the choice of a cell whose runs diverged although the trial had not. The values are marked as diverged;
+    `tuned` no longer chooses them, or a learning rate that is at least as high. None if no other values are left.
     """
     tried = [{**point, "diverged": True} if point["values"] == diverged else point for point in choice["points"]]
     return {**choice, "points": tried} if _able(tried) else None
 
 
 def _able(tried: Sequence[Mapping]) -> list[Mapping]:
-    """The points of a cell among which its settings are chosen."""
+    """The points from which a cell's settings can be chosen."""
     wild = [point["values"] for point in tried if point.get("diverged")]
 
     def as_wild(values: Mapping) -> bool:
@@ -319,7 +319,7 @@ def _able(tried: Sequence[Mapping]) -> list[Mapping]:
 
 
 def _trial(cell: Cell, values: Mapping, own: pathlib.PurePath, planned: StudyPlan) -> Job:
-    """The run of one point of a cell, in a directory of its own below that of trials."""
+    """The run of one point of a cell, in its own directory below that of trials."""
     tuning = cell.tuning
     changed = task_file.overridden(planned.overrides, _nested(values), cell.task)
     config = resolve(cell, tuning.seed, planned.rounds, changed)
@@ -327,7 +327,7 @@ def _trial(cell: Cell, values: Mapping, own: pathlib.PurePath, planned: StudyPla
         raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
     search.check_select(tuning.select, config, f"select of [tuning], in {cell.name},")
     rounds = max(1, math.ceil(config.train.rounds * tuning.rounds - 1e-9))
-    every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
+    every = dataclasses.replace(config.evaluation, every=rounds)  # only its end decides
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
     if error := configs.never_happens(config):
         raise UserError(f"{cell.name} is tuned with a share of its rounds, {tuning.rounds:g} of [tuning]: {error}")

@@ -1,4 +1,4 @@
-"""What several runs in one directory gave: their summaries, tables and results."""
+"""The summaries, tables and results of several runs in one directory."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from tffcl.runs.result import Result
 
 
 class Summaries(list):
-    """The summaries of several runs, as summary.json has them, in the order that was asked for; None for a run that
+    """The summaries of several runs, in the form of summary.json and in the requested order; None for a run that
     diverged.
 
     The tables have all runs in the directory, those of earlier calls too, with accuracies in percent. A notebook shows
@@ -30,10 +30,10 @@ class Summaries(list):
         """Notes the runs of a batch.
 
         Args:
-          summaries: Of the jobs.
-          batch: Which has run them.
-          jobs: The runs.
-          names: What tables call each, but for its seed: the method's label, or the values of a sweep's settings.
+          summaries: The summaries of the jobs.
+          batch: The batch that has run the jobs.
+          jobs: The jobs.
+          names: The name of each in tables, without its seed: the method's label, or the values of a sweep's settings.
         """
         super().__init__(summaries)
         self.out, self._batch = batch.out, batch
@@ -72,14 +72,14 @@ class Summaries(list):
         return "\n".join(verdict(batch_index.finished_runs(self.out)))
 
     def result(self, *name: object, seed: int | None = None) -> Result:
-        """Returns the result of a finished run, with its models, as its files have it.
+        """Returns the result of a finished run, with its models, read from its files.
 
         Args:
           *name: The method's label, or the values of a sweep's settings.
-          seed: The seed of the run; default the first that was asked for.
+          seed: The seed of the run; default the first requested seed.
 
         Raises:
-          UserError: If there is no such run, it diverged, or its files are not there as they were.
+          UserError: If there is no such run, it diverged, or its files are missing or have changed.
         """
         found = [job for own, job in self._jobs if own == name and seed in (None, job.config.seed)]
         if not found:
@@ -98,7 +98,7 @@ class Summaries(list):
         return table.without_empty().to_html() + "".join(f"<p>{html.escape(each)}</p>" for each in notes)
 
     def _read(self):
-        """`(titles of names, columns, [(names, finished runs, failures)])` of all that is in the directory."""
+        """`(titles of names, columns, [(names, finished runs, failures)])` of all runs in the directory."""
         if sweeps.is_sweep(self.out):
             sweep = sweeps.read_sweep(self.out)
             found = [(point.values, point.runs, point.row.failures) for point in sweep.points]
@@ -113,7 +113,7 @@ class Summaries(list):
 
 
 class Found(Summaries):
-    """What a search has found: the summaries of the runs of the picked values, a fresh seed each."""
+    """The result of a search: the summaries of the runs of the picked values, each with a fresh seed."""
 
     @property
     def picked(self) -> dict[str, object]:
@@ -122,21 +122,21 @@ class Found(Summaries):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a point, the best first: its values, after how many rounds it was last compared, `compared_after`, and
-        its metric on validation examples then, in percent where tables have it so; NaN where it diverged."""
+        """A row for each point, the best first: its values; `compared_after`, the rounds after which it was last
+        compared; and its metric on validation examples then, in percent for accuracies; NaN if it diverged."""
         rows = [[*values, rounds, score] for values, rounds, score in sweeps.compared_points(self._batch.index)]
         columns = [*self._settings, "compared_after", on_validation(self._batch.index["select"]).name]
         return pd.DataFrame(rows, columns=columns)
 
     @property
     def tests(self) -> pd.DataFrame:
-        """A row a fresh seed of the picked values: accuracies on test examples in percent, and the metric by which they
-        were picked; NaN where there is none."""
+        """A row for each fresh seed of the picked values: accuracies on test examples in percent, and the metric by
+        which the values were picked; NaN for missing values."""
         columns = {metric.name: values for metric, values in sweeps.picked_tests(self._batch.index).values()}
         return pd.DataFrame({"seed": self._batch.index["picked"]["seeds"], **columns})
 
     def result(self, *name: object, seed: int | None = None) -> Result:
-        """Returns the result of the picked values, of a fresh seed, default the first; see `Summaries.result`."""
+        """Returns the result of the picked values with a fresh seed, by default the first; see `Summaries.result`."""
         return super().result(*(name or self.picked.values()), seed=seed)
 
     @property

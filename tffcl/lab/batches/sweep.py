@@ -1,4 +1,4 @@
-"""One method over the values of a setting, or of two: a run for each value and seed, one after the other."""
+"""Sweeps: one method with each value of a setting, or of two settings; a run for each value and seed."""
 
 import dataclasses
 import itertools
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tffcl.runs.callbacks import Callback
     from tffcl.runtime import RemoteWorkers
 
-_RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
-_LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
+_RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # a range, from which `search` draws values
+_LONGEST_NAME = 80  # characters of a directory's name; file systems allow 255 bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Axis:
     """A setting and the values that it takes.
 
     Attributes:
-      key: With its section, e.g. "train.local_epochs".
-      values: Two or more.
+      key: The key of the setting with its section, e.g. "train.local_epochs".
+      values: Two or more values.
     """
 
     key: str
@@ -44,12 +44,12 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """The key without its section, as directories have it."""
+        """The key without its section, as in names of directories."""
         return self.key.rpartition(".")[2]
 
     @property
     def label(self) -> str:
-        """What tables and figures call it, e.g. "local epochs" or "partition clients"."""
+        """The name in tables and figures, e.g. "local epochs" or "partition clients"."""
         parts = self.key.split(".")
         known = 2 if parts[0] == "algorithms" else parts[0] == "train"
         return " ".join(parts[known:]).replace("_", " ")
@@ -60,9 +60,9 @@ class Point:
     """One value of each axis, and the runs with it.
 
     Attributes:
-      values: One an axis.
-      directory: Of the point, in that of the sweep.
-      runs: One a seed.
+      values: One value for each axis.
+      directory: The point's directory in that of the sweep.
+      runs: One run for each seed.
     """
 
     values: tuple
@@ -75,12 +75,12 @@ class Plan:
     """A sweep before it runs.
 
     Attributes:
-      task: Name of the task.
-      algorithm: The label of a method's table, by default its name.
-      axes: One or two; the first is the x axis of the figure, the second has a line for each value.
-      seeds: Of the runs of each point.
-      points: All combinations of the axes' values, or some.
-      runs_of: Returns the runs of a point's values with other seeds.
+      task: The name of the task.
+      algorithm: The label of a method's table; by default the method's name.
+      axes: One or two axes; the first is the x axis of the figure, the second has a line for each value.
+      seeds: The seeds of each point's runs.
+      points: All or some combinations of the axes' values.
+      runs_of: Returns the runs of a point's values with given seeds.
     """
 
     task: str
@@ -95,20 +95,20 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
     """Turns "local_epochs=1,5,10" into an axis.
 
     Args:
-      text: KEY=V1,V2,...; the values are TOML, or else text, as those of `resolve.parse_overrides`.
-      algorithm: Whose parameters can be named without "algorithms.NAME." before them.
-      option: What gave the text, for messages.
+      text: KEY=V1,V2,...; the values are TOML, or else text, as in `resolve.parse_overrides`.
+      algorithm: The method whose parameters can be named without "algorithms.NAME." before them.
+      option: The option that had the text, for messages.
 
     Raises:
-      UserError: If it is not of this form, the key is unknown, or there are not two different values, all different.
+      UserError: If `text` has another form, the key is unknown, or there are not two or more values, all different.
     """
     key, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not key or not values:
         raise UserError(f"{option} {text!r} is not KEY=VALUE,VALUE,..., e.g. train.local_epochs=1,5,10")
     key = configs.method_key(key, algorithm)
-    # As a list of TOML a comma within quotes or brackets stays where it is.
+    # A TOML list keeps commas within quotes or brackets.
     listed = _parsed(key, f"[{values}]")
-    if not isinstance(listed, list):  # bare words among them
+    if not isinstance(listed, list):  # some values are bare words
         listed = [_parsed(key, value.strip()) for value in _split(values)]
     if values.endswith(",") or any(value == "" or value is task_file.UNSET for value in listed):
         raise UserError(f"{option} {text!r} has an empty value between two commas or at an end")
@@ -116,7 +116,7 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
 
 
 def _split(values: str) -> list[str]:
-    """The parts between commas that are within no brackets and no quotes."""
+    """The parts between commas that are not within brackets or quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in values:
         if letter == "," and not depth and not quote:
@@ -159,18 +159,18 @@ def plan(
     overrides: Mapping | None = None,
     points: Sequence[tuple] | None = None,
 ) -> Plan:
-    """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
+    """Makes the configurations of all runs, so that a wrong value is refused before anything runs.
 
     Args:
       task: A task file or a name in `tasks/`.
-      algorithm: The label of a method's table, by default its name.
-      axes: One or two.
-      seeds: Different ones.
+      algorithm: The label of a method's table; by default the method's name.
+      axes: One or two axes.
+      seeds: The seeds, all different.
       overrides: Nested tables that replace the file's values, for all runs.
-      points: The values of each; default all combinations of the axes'.
+      points: The values of each point; default all combinations of the axes' values.
 
     Raises:
-      UserError: As `resolve.resolve`, or if two runs would be the same, or a key is given twice.
+      UserError: As in `resolve.resolve`, or if two runs would be the same, or a key is given twice.
     """
     _check_axes(axes, overrides or {})
 
@@ -184,7 +184,7 @@ def plan(
 
 
 def _planned(algorithm: str, axes: Sequence[Axis], seeds: Sequence[int], points, runs_of: Callable) -> Plan:
-    """A plan of the points whose values are given, or of all combinations of the axes'."""
+    """A plan of the given points, or of all combinations of the axes' values."""
     wanted = itertools.product(*(axis.values for axis in axes)) if points is None else points
     found = [Point(values, _directory(axes, values), runs_of(values, seeds)) for values in wanted]
     _check_different(axes, found)
@@ -206,7 +206,7 @@ def _check_axes(axes: Sequence[Axis], overrides: Mapping):
 
 
 def nested(key: str, value) -> dict:
-    """Returns a value in the tables of its key: `nested("train.rounds", 3)` is `{"train": {"rounds": 3}}`."""
+    """Puts a value into the tables of its key: `nested("train.rounds", 3)` is `{"train": {"rounds": 3}}`."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
@@ -218,7 +218,7 @@ def _directory(axes: Sequence[Axis], values: Sequence) -> pathlib.PurePath:
 
 
 def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
-    """Two points with one configuration would be a flat line for a setting that does nothing."""
+    """Raises UserError if two points are the same run, which would show a flat line for a setting without effect."""
     for place, point in enumerate(points):
         for other in points[:place]:
             names = f"{describe(axes, other.values)} and {describe(axes, point.values)}"
@@ -285,7 +285,7 @@ def sweep(
       **protocol: As in `tffcl.compare`.
 
     Raises:
-      UserError: For anything that the user can mend, mostly before anything runs. Finished runs are kept.
+      UserError: For errors that the user can correct, mostly before anything runs. Finished runs are kept.
     """
     planned = plan_given(
         method, over, population, task=task, seeds=seeds, later=later, memory=memory, overrides=overrides,
@@ -315,13 +315,13 @@ def plan_given(
     protocol: Mapping,
     draw: Callable[[Sequence[tuple]], tuple[list[Axis], list[tuple] | None]] | None = None,
 ) -> Plan:
-    """Puts the runs together that Python asks for; arguments as of `sweep`, and
+    """Makes the plan of a call of `sweep` or `search` in Python; arguments as in `sweep`, and
 
     Args:
-      draw: Returns axes and points of keys with their values, or with a range of these as text; default all points.
+      draw: Maps keys, each with its values or with a range as text, to axes and points; default all points.
 
     Raises:
-      UserError: As `plan`, or if runs do not fit the clients.
+      UserError: As in `plan`, or if runs do not fit the clients.
     """
     from tffcl.lab.batches.run import PROTOCOL, Clients, ObjectRun, built, check_runs_fit, check_seeds, protocols
 
@@ -363,8 +363,8 @@ def plan_given(
 
 
 def _tell_of_equal_methods(planned: Plan):
-    """Says if a function makes of different values what config.toml cannot tell apart. It may be apart: of objects of
-    a user's own not all is noted."""
+    """Warns if a function makes methods from different values that are equal in config.toml. They may still differ,
+    because config.toml does not note everything about a user's own objects."""
     seen: list[tuple[Point, dict]] = []
     for point in planned.points:
         made = {name: value for name, value in point.runs[0].as_dict().items() if name != "method"}
@@ -380,27 +380,27 @@ def _tell_of_equal_methods(planned: Plan):
 
 
 def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
-    """Does what `sweep` does, but for the page.
+    """Does what `sweep` does, except for the page.
 
-    `OUT/batch.json` says before the first run what there will be; values and seeds of earlier calls stay in it.
+    `OUT/batch.json` lists all runs before the first one starts; values and seeds of earlier calls stay in it.
 
     Args:
-      planned: What to run.
+      planned: The plan to run.
       out: Directory of the sweep.
-      **how: As of `batch.Options`.
+      **how: As in `batch.Options`.
 
     Returns:
-      The summaries, point by point and of each point seed by seed.
+      The summaries, point by point, and seed by seed for each point.
 
     Raises:
-      UserError: As `compare.compare_runs`, or if the directory has a sweep of something else.
+      UserError: As in `compare.compare_runs`, or if the directory has a sweep of something else.
     """
-    from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import batch as batches  # this imports TensorFlow; mistakes are reported before
     from tffcl.lab.batches.summaries import Summaries
 
     batch = batches.Batch("sweep", out, batches.Options(**how))
     jobs = jobs_of(planned)
-    # The data set is kept from run to run, but only one: all points of a seed before the next.
+    # Only one data set is kept from run to run, so all points of a seed come before the next seed.
     order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
     with batch.claimed(order, contents_of(_with_earlier(planned, order, batch)), built=True):
         found = dict(zip(order, batch.run(order, after_each=lambda: report.write_table(batch.out))))
@@ -410,10 +410,10 @@ def run_plan(planned: Plan, out: str | pathlib.Path, **how) -> "Summaries":
 
 
 def _with_earlier(planned: Plan, asked_for: "Sequence[Job]", batch: "Batch") -> Plan:
-    """Adds the values and seeds that a sweep has of earlier calls behind those of a plan.
+    """Appends the values and seeds of a sweep's earlier calls to those of a plan.
 
     Raises:
-      UserError: If the sweep is of something else, or a run that has ended has other settings than the plan gives it.
+      UserError: If the sweep is of something else, or a run that has ended has other settings than in the plan.
     """
     there, asked = batch.index, contents_of(planned)
     if there is None:
@@ -432,7 +432,7 @@ def _with_earlier(planned: Plan, asked_for: "Sequence[Job]", batch: "Batch") -> 
 
 
 def jobs_of(planned: Plan) -> "list[list[Job]]":
-    """Returns for each point its jobs, one a seed, in `<key>-<value>[/<key>-<value>]/seed-<n>/`."""
+    """Returns the jobs of each point, one for each seed, in `<key>-<value>[/<key>-<value>]/seed-<n>/`."""
     from tffcl.lab.batches.batch import Job
 
     names = [describe(planned.axes, point.values) for point in planned.points]
@@ -443,7 +443,7 @@ def jobs_of(planned: Plan) -> "list[list[Job]]":
 
 
 def contents_of(planned: Plan) -> dict:
-    """Returns what the index of a batch says of a plan."""
+    """Returns the entries of a plan in the index of a batch."""
     return {
         "task": planned.task,
         "algorithm": planned.algorithm,
