@@ -1,4 +1,4 @@
-"""`batch.json`, the index of several runs in one directory; its runs, and which of them failed."""
+"""Reads and writes `batch.json`, the index of several runs in one directory; also finds the runs and their failures."""
 
 import dataclasses
 import pathlib
@@ -63,14 +63,14 @@ class _Choice(TypedDict):
 
 
 class Comparison(TypedDict):
-    """What the index of a comparison has."""
+    """The contents of a comparison's index."""
 
     algorithms: list[str]
     targets: list[str]
 
 
 class Sweep(TypedDict):
-    """What the index of a sweep has."""
+    """The contents of a sweep's index."""
 
     task: str
     algorithm: str
@@ -81,7 +81,7 @@ class Sweep(TypedDict):
 
 
 class Search(Sweep):
-    """What the index of a search has beside that of a sweep."""
+    """The contents of a search's index: those of a sweep's, and these."""
 
     select: str
     rungs: list[_Rung]
@@ -89,7 +89,7 @@ class Search(Sweep):
 
 
 class Study(TypedDict):
-    """What the index of a study has."""
+    """The contents of a study's index."""
 
     study: str
     title: str
@@ -107,29 +107,29 @@ class Study(TypedDict):
 
 
 KINDS: Mapping[str, type] = {"comparison": Comparison, "sweep": Sweep, "search": Search, "study": Study}
-# What is written beside the index.
+# Files that are written beside the index.
 BESIDE: Mapping[str, Sequence[str]] = {
     "comparison": (REPORT, TABLE, TARGETS), "sweep": (REPORT, SWEEP_TABLE), "search": (), "study": (TABLE, STUDY_TABLE),
 }  # fmt: skip
 
 
 def write_index(path: pathlib.Path, kind: str, contents: Mapping):
-    """Writes what the runs in a directory are.
+    """Writes the index of the runs in a directory.
 
     Args:
-      path: The directory; it is made where it is not there.
+      path: The directory; it is made if it does not exist.
       kind: A name in `KINDS`.
-      contents: What is noted of them, as `KINDS` says.
+      contents: The contents of the index, of the type in `KINDS`.
     """
     path.mkdir(parents=True, exist_ok=True)
-    write_json(path / INDEX, {"kind": kind, **contents}, indent=None)  # a league has thousands of trials in it
+    write_json(path / INDEX, {"kind": kind, **contents}, indent=None)  # a league's index has thousands of trials
 
 
 def read_index(path: str | pathlib.Path, kind: str) -> dict | None:
-    """Reads what the runs in a directory are; None if there is no index, or that of another kind of batch.
+    """Reads the index of the runs in a directory; None if there is none, or that of another kind of batch.
 
     Raises:
-      UserError: If the file is damaged, or has not what `KINDS` says.
+      UserError: If the file is damaged, or does not have the contents in `KINDS`.
     """
     file = pathlib.Path(path) / INDEX
     if not file.exists():
@@ -149,11 +149,11 @@ class Failure:
     """A run that ended without a summary.
 
     Attributes:
-      method: What tables call it.
-      seed: Of the run.
-      reason: Why, in a line.
-      diverged: Whether it trained until its loss or its models were not finite; a run can fail otherwise, too, as one
-        whose data are not there.
+      method: The name of the method in tables.
+      seed: The seed of the run.
+      reason: Why it failed, in one line.
+      diverged: Whether its loss or models became infinite or NaN; a run can also fail for other reasons, such as
+        missing data.
     """
 
     method: str
@@ -166,7 +166,7 @@ class Failure:
 
 
 def read_order(path: str | pathlib.Path) -> list[str]:
-    """Reads the methods of a comparison in the order that was asked for; none where that was not written.
+    """Reads the methods of a comparison in the requested order; an empty list if there is no index.
 
     Raises:
       UserError: If the index is damaged.
@@ -176,13 +176,13 @@ def read_order(path: str | pathlib.Path) -> list[str]:
 
 
 def in_order(path: pathlib.Path, methods: Sequence[str]) -> list[str]:
-    """Sorts methods as the comparison was asked for, those that it does not name behind them."""
+    """Sorts methods in the comparison's requested order; methods that it does not name come last."""
     order = read_order(path)
     return sorted(set(methods), key=lambda each: (order.index(each) if each in order else len(order), each))
 
 
 def read_failure(path: pathlib.Path, method: str) -> Failure | None:
-    """Reads why the run in a directory failed, of what `method` names; None if it has not, or has finished since.
+    """Reads why the run of `method` in a directory failed; None if it has not failed, or has finished since.
 
     Raises:
       UserError: If the file is damaged.
@@ -199,17 +199,17 @@ def places_in(path: str | pathlib.Path) -> list[tuple[str, int, pathlib.Path]]:
     """Returns method, seed and directory of each run of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
 
     Raises:
-      UserError: If the directory cannot be read, or that of a method which the index names, or without an
-        index any beside those of methods, or the index is damaged.
+      UserError: If the index is damaged, or a directory cannot be read: `path`, that of a method in the index, or,
+        without an index, any directory in `path`.
     """
     asked, there = read_order(path), entries(pathlib.Path(path))
-    # Of others, as a disk's lost+found, nobody knows that they have runs.
+    # Other directories, e.g. a disk's lost+found, are not known to have runs.
     inside = (entries(each) if each.name in asked else each.glob("seed-*") for each in there)
     named = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for method in inside for each in method]
     found = sorted((each.parent.name, int(seed[1]), each) for each, seed in named if seed and each.is_dir())
     for each in there if found and not asked else ():
         if each.name != "lost+found":
-            entries(each)  # it may be one of the methods
+            entries(each)  # it may be a method's directory
     return found
 
 
@@ -219,23 +219,23 @@ def find_failures(path: str | pathlib.Path) -> list[Failure]:
     return [each for each in found if each]
 
 
-# How what tffcl writes beside the runs of a comparison begins: nobody else's file does.
+# The first bytes of the files that tffcl writes beside the runs of a comparison; no foreign file begins like this.
 PAGE = rb"\s*<!DOCTYPE html>.{,300}default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _BEGINNINGS = {REPORT: PAGE + rb"; script", TABLE: rb"algorithm(,seeds,|\s*$)", TARGETS: rb"algorithm,metric,target,"}
 
 
 def check_ours(path: pathlib.Path):
-    """Checks that no file would be written over in a directory of runs without an index but what tffcl has made.
+    """Checks, for a directory of runs without an index, that only files which tffcl has made would be overwritten.
 
     Raises:
-      UserError: If there is another one.
+      UserError: If a foreign file would be overwritten.
     """
     for name, beginning in _BEGINNINGS.items():
         check_begins(path / name, beginning)
 
 
 def check_begins(path: pathlib.Path, beginning: bytes):
-    """Raises UserError if there is a file that does not begin as what tffcl would write over it."""
+    """Raises UserError if a file exists that does not begin like the file by which tffcl would replace it."""
     if not path.is_file():
         return
     with opened(path) as file:
@@ -245,7 +245,7 @@ def check_begins(path: pathlib.Path, beginning: bytes):
 
 
 def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
-    """Reads a run, or all finished runs of a comparison (`<algorithm>/seed-<n>/`), in the order that was asked for.
+    """Reads a run, or all finished runs of a comparison (`<algorithm>/seed-<n>/`), in the requested order.
 
     Raises:
       UserError: If the directory holds no finished run, or a file of a run is missing or damaged.
@@ -278,20 +278,20 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
 
 
 def finished_runs(path: str | pathlib.Path) -> list[RunFiles]:
-    """Does what `find_runs` does; where all runs of a comparison failed it returns none, and raises nothing."""
+    """Does what `find_runs` does, but returns an empty list if all runs of a comparison failed."""
     some = RunDirectory(path).is_run or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
     return find_runs(path) if some or not find_failures(path) else []
 
 
 def check_seed(run: RunFiles | RunNumbers):
-    """Raises UserError if a directory `seed-<n>` holds a run with another seed: a copy would count as a further one."""
+    """Raises UserError if a directory `seed-<n>` holds a run with another seed: a copied run would count twice."""
     seed = run.summary["seed"]
     if run.path.name != f"seed-{seed}":
         raise UserError(f"{run.path} holds a run with seed {seed}; rename it, or move it out of {run.path.parent}")
 
 
 def runs_below(path: pathlib.Path) -> str:
-    """Returns for a message which runs lie further down, "" if none does."""
+    """Returns text for a message about runs in deeper directories; "" if there are none."""
     for depth in ("seed-*", "*/seed-*", "*/*/seed-*"):
         found = sorted(str(file.parent) for file in path.glob(f"{depth}/{CONFIG}"))
         if found:
@@ -300,6 +300,6 @@ def runs_below(path: pathlib.Path) -> str:
 
 
 def unfinished_runs(path: str | pathlib.Path) -> list[pathlib.Path]:
-    """The runs of a comparison that have been started, but have neither a summary nor failed yet."""
+    """The runs of a comparison that have been started, but have neither finished nor failed yet."""
     started = [place for _, _, place in places_in(path) if (place / CONFIG).exists()]
     return [each for each in started if not RunDirectory(each).ended]

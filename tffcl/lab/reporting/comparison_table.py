@@ -1,4 +1,4 @@
-"""The table of a comparison, a row a method, and what a reader should know of how its numbers came about."""
+"""The table of a comparison, with a row for each method, and what readers should know about its numbers."""
 
 import dataclasses
 import pathlib
@@ -86,11 +86,11 @@ class Row:
     """One method.
 
     Attributes:
-      algorithm: Its name.
-      seeds: The seeds that it ran with.
-      stats: For the name of each column the statistics over these seeds.
+      algorithm: The name of the method.
+      seeds: The seeds with finished runs.
+      stats: Maps the name of each column to the statistics over these seeds.
       failures: The seeds that failed, and why.
-      further: The columns of the metrics that the runs have beside accuracies.
+      further: The columns of the runs' metrics beside accuracies.
     """
 
     algorithm: str
@@ -101,13 +101,13 @@ class Row:
 
     @classmethod
     def of(cls, name: str, runs: Sequence[RunFiles], columns: Sequence[Column], failures: Sequence[Failure] = ()):
-        """Makes a row of the runs of a method."""
+        """Makes a row from the runs of a method."""
         further = further_columns(runs)
         stats = {each.name: Stat.of(map(each.metric.of_run, runs)) for each in (*columns, *further)}
         return cls(name, tuple(run.seed for run in runs), stats, tuple(failures), further)
 
     def stat(self, column: Column) -> Stat:
-        """Returns the statistics of a column; those of nothing where its runs have it not."""
+        """Returns the statistics of a column; empty statistics if the runs do not have it."""
         return self.stats.get(column.name, Stat.of(()))
 
     def cell(self, column: Column) -> Cell:
@@ -118,20 +118,20 @@ class Row:
 
     @property
     def shown_seeds(self) -> str:
-        """How many seeds, "2 of 3" where some failed."""
+        """The number of seeds; "2 of 3" if some failed."""
         known = len(self.seeds)
         return f"{known} of {known + len(self.failures)}" if self.failures else str(known)
 
 
 def further_columns(runs: Sequence[RunFiles]) -> tuple[Column, ...]:
-    """Returns the columns of the metrics that runs have beside accuracies."""
+    """Returns the columns of the runs' metrics beside accuracies."""
     found = [run.summary.get("metrics") for run in runs]
     names = dict.fromkeys(name for each in found if isinstance(each, Mapping) for name in each)
     return tuple(Column.of(each) for name in names if name != "accuracy" for each in rows_of(name) if each.group)
 
 
 def _with_further(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
-    """The columns, and after the accuracies those of the further metrics of all rows."""
+    """The columns, with those of all rows' further metrics after the accuracies."""
     further = list(dict.fromkeys(column for row in rows for column in row.further))
     end = 1 + max((place for place, each in enumerate(columns) if each.group == _ACCURACIES), default=-1)
     return [*columns[:end], *further, *columns[end:]] if end else list(columns)
@@ -140,19 +140,19 @@ def _with_further(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column
 _ACCURACIES = "accuracy %"
 COLUMNS = tuple(Column.of(each) for each in METRICS if each.group)
 _FIRST_GROUPS = (_ACCURACIES, "variance", "worst 10 %", "clusters", "clients %")
-# On the page what a comparison is read for stands first, and fits a screen; the rest is a table of its own.
+# On the page, the most important columns come first, and fit a screen; the others are in further tables.
 RESULT_GROUPS = (_ACCURACIES, "clusters", "agreement", "worst 10 %")
 FURTHER_GROUPS = ("variance", "clients %", "those that took part", "never trained counted")
 TRAFFIC_GROUPS = ("traffic",)
 TIME_GROUPS = ("seconds", "of which")
-# The parts of the time are for the report; in a terminal they would only make the table longer.
+# The parts of the time are only in the report, because they would make the table in a terminal longer.
 TEXT_GROUPS = (*_FIRST_GROUPS, *TRAFFIC_GROUPS, "seconds")
 
 
 def comparison_rows(
     runs: Sequence[RunFiles], failures: Sequence[Failure] = (), columns: Sequence[Column] = COLUMNS
 ) -> list[Row]:
-    """Returns one row a method, in the order in which methods first appear; those that failed in all runs come last.
+    """Returns one row for each method, in the order of their first runs; methods without finished runs come last.
 
     Accuracies are in percent. Deviations are sample standard deviations (ddof=1) over seeds.
     """
@@ -164,8 +164,8 @@ def comparison_rows(
 
 
 def directory_rows(path: str | pathlib.Path, runs: Sequence[RunFiles]) -> list[Row]:
-    """Returns the rows of the run or the comparison in a directory, of which these runs have finished, failed ones too,
-    in the order that was asked for."""
+    """Returns the rows of the run or the comparison in a directory, in the requested order. `runs` are the finished
+    runs; failed runs are added."""
     failures = [] if RunDirectory(path).is_run else batch_index.find_failures(path)
     rows = comparison_rows(runs, failures)
     order = batch_index.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
@@ -182,10 +182,10 @@ def to_table(
     """Makes the table for people.
 
     Args:
-      rows: What `comparison_rows` gave.
-      groups: Which groups of columns.
-      columns: From which the groups are taken.
-      first: Title of the names of the rows.
+      rows: The rows, from `comparison_rows`.
+      groups: The groups of columns.
+      columns: The columns from which the groups are taken.
+      first: The title of the first column, which has the names of the rows.
     """
     chosen = [each for group in groups for each in columns if each.group == group]
     chosen = _with_further(chosen, rows)
@@ -203,14 +203,14 @@ def plain_table(
     first: Sequence[str] = ("algorithm",),
     names: Sequence[Sequence[object]] | None = None,
 ) -> Table:
-    """Makes the table for programs, with standard deviations and errors. The last column, `failed`, says which seeds
-    failed and why.
+    """Makes the table for programs, with standard deviations and errors. The last column, `failed`, names the seeds
+    that failed, and the reasons.
 
     Args:
-      rows: What `comparison_rows` gave.
-      columns: Which columns.
-      first: Titles of the columns that say what a row is of.
-      names: The cells of each row in these; default the row's algorithm.
+      rows: The rows, from `comparison_rows`.
+      columns: The columns.
+      first: The titles of the first columns, which identify a row.
+      names: The cells of each row in these columns; default the row's algorithm.
     """
     lines, columns = [], _with_further(columns, rows)
     for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
@@ -222,13 +222,13 @@ def plain_table(
 
 
 def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:
-    """Makes the table for the page: `to_table` with the columns that have a number."""
+    """Makes the table for the page: `to_table` without empty columns."""
     return to_table(rows, groups, **others).without_empty()
 
 
 def notes_of(runs: Sequence[RunFiles]) -> list[str]:
-    """What the runs note, with the methods that do where not all do, and their seeds where not all of these do; and
-    what private runs cost together."""
+    """The notes of the runs, each with its methods and seeds if not all runs have it; and the cost of all private runs
+    together."""
     notes: dict[str, list[RunFiles]] = {}
     for run in runs:
         for note in run.summary.get("notes", []):
@@ -238,7 +238,7 @@ def notes_of(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def _notes_of_versions(runs: Sequence[RunFiles]) -> list[str]:
-    """Says which methods' runs were made with different software, or code of the user's own."""
+    """Notes for methods whose runs were made with different software, or different versions of the user's own code."""
     notes = []
     for method, own in by_method(runs).items():
         differing = [name for name, values in versions_of(own) if " / " in values]
@@ -248,7 +248,7 @@ def _notes_of_versions(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def _whose(noting: Sequence[RunFiles], runs: Sequence[RunFiles]) -> str:
-    """Which methods note something, and with which seeds where not with all of theirs."""
+    """The methods that have a note, with their seeds if not all runs of the method have it."""
     found, every = [], by_method(runs)
     for method, own in by_method(noting).items():
         seeds = "" if len(own) == len(every[method]) else f", seed {', '.join(str(run.seed) for run in own)}"
@@ -257,13 +257,13 @@ def _whose(noting: Sequence[RunFiles], runs: Sequence[RunFiles]) -> str:
 
 
 def cost_together(runs: Sequence[RunFiles]) -> list[str]:
-    """What several private runs cost whoever is a client of all of them, by basic composition; nothing of one run."""
+    """The cost of several private runs to a client of all of them, by basic composition; nothing for fewer than two."""
     private = [spent for run in runs if isinstance(spent := run.summary.get("privacy"), Mapping)]
     if len(private) < 2:
         return []
     note = f"each run's epsilon is its own: a client of all {len(private)} private runs is told of by each of them"
     costs = [[each.get(name) for name in ("epsilon", "delta")] for each in private]
-    if not all(isinstance(number, float | int) for cost in costs for number in cost):  # not private after all
+    if not all(isinstance(number, float | int) for cost in costs for number in cost):  # a run is not private
         return [note]
     if len({str(each.get("neighbours")) for each in private}) > 1:
         return [note]
@@ -272,13 +272,13 @@ def cost_together(runs: Sequence[RunFiles]) -> list[str]:
     return [f"{note}, {together}, each with noise of its own; runs of one seed, as here, may share theirs"]
 
 
-# These stand at the head of a report.
+# These are shown at the head of a report.
 _SHOWN_ELSEWHERE = {"task", "algorithm", "seed", "description", "source"}
 _VERSIONS = "versions"
 
 
 def flatten(config: Mapping, prefix: str = "") -> dict[str, str]:
-    """Returns nested tables as "train.epochs": "5"."""
+    """Flattens nested tables to entries like "train.epochs": "5"."""
     flat = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -289,7 +289,7 @@ def flatten(config: Mapping, prefix: str = "") -> dict[str, str]:
 
 
 def shared_settings(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
-    """Returns the settings that all runs have alike."""
+    """Returns the settings that are equal in all runs."""
     flats = [_settings(run) for run in runs]
     return [(name, value) for name, value in flats[0].items() if all(flat.get(name) == value for flat in flats)]
 
@@ -297,7 +297,7 @@ def shared_settings(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 def differing_settings(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[str]]]:
     """Returns the settings in which runs differ: the methods, and rows of a name and its value for each method.
 
-    Where the seeds of a method differ, all their values are given.
+    If the seeds of a method differ, all their values are given.
     """
     flats = [(run.method, _settings(run)) for run in runs]
     methods = list(dict.fromkeys(method for method, _ in flats))
@@ -313,7 +313,7 @@ def differing_settings(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[s
 
 
 def versions_of(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
-    """Returns the versions of software that the runs have noted."""
+    """Returns the software versions that the runs have noted."""
     noted: dict[str, dict[str, None]] = {}
     for run in runs:
         table = run.config.get(_VERSIONS)

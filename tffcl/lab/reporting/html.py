@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: its figures, its style and its one script are inside."""
+"""Makes the report as one HTML page that needs no other file: it contains its figures, style and script."""
 
 import base64
 import dataclasses
@@ -50,7 +50,7 @@ _FILES = (
     CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, REPRESENTATIONS, SPLITS, SAMPLES, CONFUSION,
     newcomers_table.NEWCOMERS, study_table.PUBLISHED,
 )  # fmt: skip
-_MOST_SIZES = 50  # of clusters that are listed
+_MOST_SIZES = 50  # sizes of clusters that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +58,11 @@ class _Group:
     """Pictures of the page that belong together.
 
     Attributes:
-      title: Which run they are of; "" for all.
-      number: Of its method, by which it is switched on and off; None for all.
+      title: The run of the pictures; "" for all runs.
+      number: The number of its method, with which the page shows or hides it; None for all methods.
       pictures: The figures.
-      table: Stands above them.
-      note: What a reader must know of the table.
+      table: The table above the figures.
+      note: What a reader must know about the table.
     """
 
     title: str
@@ -86,9 +86,9 @@ def render(
     """Returns the page.
 
     Args:
-      runs: One run, or those of a comparison or a sweep.
-      root: The directory that the page is written to; it names files relative to it.
-      sweep: What the runs are of, if it is one.
+      runs: One run, or the runs of a comparison or a sweep.
+      root: The directory of the page, which names files relative to it.
+      sweep: The sweep of the runs, if there is one.
     """
     environment = templates()
     environment.filters |= {"coordinate": lambda value: f"{value:.1f}".removesuffix(".0"), "breakable": _breakable}
@@ -101,12 +101,12 @@ def render(
 
 
 def _breakable(text: str) -> Markup:
-    """A name that may be broken after each underscore: on a phone a long one would leave no room for numbers."""
+    """A name that may break after each underscore, because a long one would leave no room for numbers on a phone."""
     return escape(text).replace("_", Markup("_<wbr>"))
 
 
 def _parts() -> dict:
-    """Style and script, as they are in their files, and the hash by which the page's policy lets the script run."""
+    """Style and script from their files, and the hash with which the page's security policy allows the script."""
     folder = importlib.resources.files("tffcl.lab.reporting").joinpath("page")
     script = folder.joinpath("report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
@@ -115,7 +115,7 @@ def _parts() -> dict:
 
 
 def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[comparison_table.Row]) -> dict:
-    """What the page says of the runs."""
+    """The values that fill the template for runs."""
     comparison = runs[0].path != root
     methods, differing = comparison_table.differing_settings(runs)
     further = comparison_table.page_table(rows, comparison_table.FURTHER_GROUPS)
@@ -151,7 +151,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[compar
 
 
 def _of_pictures(runs: Sequence[RunFiles], pictures: Sequence[Picture]) -> dict:
-    """What it shows of them, and which methods are switched on and off."""
+    """The values for the template's pictures, and the methods that readers can show or hide."""
     methods = list(by_method(runs))
     return {
         "sections": _sections(pictures, report_figures.first_runs(runs)),
@@ -161,7 +161,7 @@ def _of_pictures(runs: Sequence[RunFiles], pictures: Sequence[Picture]) -> dict:
 
 
 def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
-    """What it says otherwise where the runs are those of a sweep."""
+    """The values that differ if the runs are those of a sweep."""
     if sweep is None:
         return {}
     rows = comparison_table.comparison_rows(sweep.runs)
@@ -178,7 +178,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
         "seconds": comparison_table.page_table(rows, comparison_table.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),
         "failures": [str(each) for row in sweep.rows for each in row.failures],
-        # Columns or lines for each point are too many.
+        # With a column or a line for each point, these would be too large.
         "verdict": [], "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
         "sections": _sections(pictures, []),
         "switched": line_names(sweep) if len(sweep.labels) == 2 else [],
@@ -187,7 +187,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
 
 
 def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
-    """The table of rounds and bytes to the targets that were asked for, or to one that is told apart."""
+    """The table of rounds and bytes to the requested targets, or to a suggested one, with a note that says so."""
     given = targets.read_targets(root)
     wanted = given or targets.suggested(runs)
     words = targets.LEGEND if given else f"{targets.LEGEND} {targets.NONE_GIVEN}"
@@ -206,7 +206,7 @@ def _title(runs: Sequence[RunFiles], comparison: bool) -> str:
 
 
 def _texts(runs: Sequence[RunFiles], name: str) -> list[str]:
-    """The different texts that the runs give under a name; in a comparison there is mostly one."""
+    """The different texts of the runs' configurations under a name; in a comparison, mostly only one."""
     return list(dict.fromkeys(str(run.config[name]) for run in runs if run.config.get(name)))
 
 
@@ -221,7 +221,7 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
         ("training examples", _span(run.clients.examples.sum() or math.nan for run in runs)),
         ("classes", _span(run.clients.label_counts.shape[1] or math.nan for run in runs)),
     ]
-    # Of several labels, each 0 or 1, classes are the two values of each.
+    # If an example has several labels, each 0 or 1, the classes are the two values of each label.
     several = [run.clients.label_counts.sum() / max(run.clients.examples.sum(), 1) for run in runs]
     if max(several, default=0) > 1:
         facts.append(("labels of an example", _span(several)))
@@ -243,7 +243,7 @@ def _span(values) -> str:
 
 
 def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_Section]:
-    """The sections with pictures; that of the clusters has a table of them for each run shown."""
+    """The sections with pictures; that of the clusters also has a table for each run in `shown`."""
     names = dict.fromkeys([*(picture.section for picture in pictures), *([CLUSTERS] if shown else [])])
     sections = []
     for name in names:
@@ -261,7 +261,7 @@ def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_S
 def _cluster_group(
     run: RunFiles, number: int, pictures: Sequence[Picture], before: Sequence[RunFiles], several: bool
 ) -> _Group:
-    """What the page shows of the clusters of one run; labels only where no run before has the same clusters."""
+    """The group with the clusters of one run; labels are left out if an earlier run has the same clusters."""
     table = cluster_tables.clusters_table(run, compared=several)
     left = cluster_tables.clusters_left_out(run) if table else 0
     note = f"Left out: the {counted(left, 'smallest cluster')}; the table of all clients has all." if left else ""

@@ -1,5 +1,6 @@
-"""The table of a league: every method on one setting, with all that a reader compares methods by; its pictures: what
-every method gives on every setting, beside FedAvg, which groups it finds, and who leads after how much work."""
+"""The tables of a league, each with every method on one setting and all numbers to compare; and its pictures: every
+method on every setting compared with FedAvg, the groups that methods find, and the best methods over rounds and
+bytes."""
 
 import dataclasses
 import math
@@ -29,7 +30,7 @@ from tffcl.registry import PLAIN
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE, DOWN, ROUND, Metric
 from tffcl.runs.run_files import RunNumbers
 
-_CHANCE = 0.05  # of those that are marked are so by chance
+_CHANCE = 0.05  # the expected share of marked differences that are due to chance
 _METRICS = ("cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes")
 HEADS = (
     "", "cluster %", "cluster − FedAvg's", "local %", "global %", "worst decile, cluster %", "took part − others",
@@ -56,13 +57,13 @@ class LeagueRow:
 
     Attributes:
       result: The cell of the study.
-      above_baseline: What the column compares, mostly cluster accuracy in points, less that of FedAvg with the same
-        seed, over the seeds that both have.
+      above_baseline: The compared metric, mostly cluster accuracy in points, minus FedAvg's with the same seed, over
+        the seeds that both have.
       stats: The metrics "cluster_worst_decile", "participation_gap" and "clusters"; "rounds_to_target" and
-        "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least
-        of the seeds, as other work on the machine only adds to it.
-      is_beyond_chance: Whether `above_baseline` is, by a paired t test over the seeds, where among those of the league
-        that are the expected share of false ones is a twentieth (Benjamini and Hochberg 1995).
+        "bytes_to_target" over the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the
+        least over the seeds, because other work on the machine can only add to it.
+      is_beyond_chance: Whether `above_baseline` is beyond chance, by a paired t test over the seeds, with an expected
+        share of false ones of one twentieth over the league (Benjamini and Hochberg 1995).
     """
 
     result: Result
@@ -72,8 +73,8 @@ class LeagueRow:
 
 
 def league_rows(study: StudyResults) -> dict[str, list[LeagueRow]]:
-    """Returns the rows of each column, those that have been run and are shown, the best by what the column compares
-    first; what is beyond chance is so among all of the league."""
+    """Returns the rows of each column that have been run and are shown, the best by the compared metric first. Tests of
+    chance are corrected over the whole league, including rows that are not shown."""
     whole = dataclasses.replace(study, results=[*study.results, *study.beside])
     found = {column: _of_column(whole, column) for column in whole.columns}
     tested = [row for rows in found.values() for row in rows if row.above_baseline.count > 1 and row.above_baseline.std]
@@ -90,7 +91,7 @@ def league_rows(study: StudyResults) -> dict[str, list[LeagueRow]]:
 
 
 def _chance(above: Stat) -> float:
-    """How often chance alone would give such a mean difference or a larger one, by a paired t test over the seeds."""
+    """The p value of a paired t test over the seeds: how often chance gives such a mean difference or a larger one."""
     return 2 * float(scipy.stats.t.sf(abs(above.mean) / above.stderr, above.count - 1))
 
 
@@ -107,7 +108,7 @@ def _of_column(study: StudyResults, column: str) -> list[LeagueRow]:
 
 
 def _metric(result: Result) -> Metric:
-    """What its column compares."""
+    """The metric that the result's column compares."""
     return BY_MEASURE[result.noted["measure"]]
 
 
@@ -122,7 +123,7 @@ def _row(result: Result, baseline: Mapping[int, RunNumbers]) -> LeagueRow:
 
 
 def _numbers(run: RunNumbers, metric: Metric, target: float | None) -> dict[str, float]:
-    """What one run gives, by the names of `LeagueRow.stats`."""
+    """The numbers of one run, by the names of `LeagueRow.stats`."""
     found = {key: BY_KEY[key].of_run(run) for key in _METRICS}
     nowhere = (math.nan, math.nan, math.nan)
     number, in_rounds, beside = nowhere if target is None else targets.needed(run, metric, target)
@@ -131,7 +132,7 @@ def _numbers(run: RunNumbers, metric: Metric, target: float | None) -> dict[str,
 
 
 def heads(metric: Metric) -> tuple[str, ...]:
-    """Returns `HEADS`, or those of a column that compares another metric, which has the accuracy beside it."""
+    """Returns `HEADS`, or the heads for a column that compares another metric and also has the accuracy."""
     if metric.measure == "cluster":
         return HEADS
     name = metric.group.removesuffix(" %")
@@ -141,7 +142,7 @@ def heads(metric: Metric) -> tuple[str, ...]:
 
 
 def cells(row: LeagueRow) -> list[str]:
-    """A line under the column's heads."""
+    """A line of the table under the column's heads."""
     result, stats, target, metric = row.result, row.stats, row.result.noted.get("target"), _metric(row.result)
     found = result.accuracies
     further = result.further.get(metric.measure.replace("cluster_", "local_"), Stat.of(()))
@@ -161,12 +162,12 @@ def cells(row: LeagueRow) -> list[str]:
 
 
 def _show_difference(row: LeagueRow) -> str:
-    """A difference with its sign, and a mark where it is hardly by chance."""
+    """A difference with its sign, and with a mark if it is beyond chance."""
     above = row.above_baseline
     if not above.count:
         return MISSING
     metric = _metric(row.result)
-    # With as many decimals as the number that it is a difference of.
+    # It has as many decimals as the number from which it is computed.
     small = metric.digits == "number" and abs(row.result.here.mean) < 0.001
     digits = 1 if metric.unit == "%" else metric.digits if small else decimals_of(above, metric.digits)
     shown = _with_minus(show_number(above, digits))
@@ -175,14 +176,14 @@ def _show_difference(row: LeagueRow) -> str:
 
 
 def _with_minus(shown: str) -> str:
-    """A number as it is printed: with a minus sign, and none before a zero."""
+    """A number with a typographic minus sign, and without one before a zero."""
     negative, digits = shown.startswith("-"), shown.removeprefix("-")
     is_zero = not digits.split(" ")[0].strip("0.")
     return f"−{digits}" if negative and not is_zero else digits
 
 
 def heading(study: StudyResults, column: str) -> str:
-    """What a column is: its name, task and target."""
+    """The heading of a column: its name, task and target."""
     own = [result.noted for result in study.results if result.noted["column"] == column]
     targets = sorted({each["target"] for each in own if each.get("target")})
     name, percent, unit = heads(BY_MEASURE[own[0]["measure"]])[1].partition(" %")
@@ -191,7 +192,7 @@ def heading(study: StudyResults, column: str) -> str:
 
 
 def to_tables(study: StudyResults) -> dict[str, Table]:
-    """Makes the table of each column of the league, with what failed below it."""
+    """Makes the table of each column of the league, with notes on failures below it."""
     return {
         column: Table.of(
             heads(_metric(rows[0].result)) if rows else HEADS, list(map(cells, rows)), notes=study.notes(column)
@@ -201,18 +202,18 @@ def to_tables(study: StudyResults) -> dict[str, Table]:
 
 
 PANELS = {"cluster": "cluster %", "local": "local %", "groups": "adjusted Rand index"}
-_RANGE = 30.0  # points at which a colour is full
+_RANGE = 30.0  # points at which a colour has full strength
 _LEAST_WIDTH = 9.7  # inches, so that the settings' names have room
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def accuracy_grid(study: StudyResults, kind: str) -> tuple[list[str], list[str], np.ndarray]:
-    """Returns methods, settings and mean accuracies in percent, [methods, settings], NaN where nothing has been run."""
+    """Returns methods, settings and mean accuracies in percent, [methods, settings]; NaN if nothing has been run."""
     return _grid(study, lambda result: result.accuracies[kind])
 
 
 def _grid(study: StudyResults, stat: Callable, part: str = "mean") -> tuple[list[str], list[str], np.ndarray]:
-    """What `accuracy_grid` returns, of another number of each result: a part of one of its statistics."""
+    """Like `accuracy_grid`, for a part of any statistic of each result."""
     ended = {each.noted["column"] for each in study.results if each.accuracies["cluster"].count}
     settings = [column for column in study.columns if column in ended]
     methods = list(dict.fromkeys(each.noted["row"] for each in study.results))
@@ -225,15 +226,15 @@ def _grid(study: StudyResults, stat: Callable, part: str = "mean") -> tuple[list
 
 
 def seeds_grid(study: StudyResults) -> np.ndarray:
-    """Returns over how many seeds each mean of `accuracy_grid` is, int [methods, settings]; 0 where none has ended."""
+    """Returns the number of seeds of each mean in `accuracy_grid`, int [methods, settings]; 0 if none has ended."""
     return np.nan_to_num(_grid(study, lambda result: result.accuracies["cluster"], "count")[2]).astype(int)
 
 
 def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
-    """Returns the settings in which clusters were formed and true groups are known, and the adjusted Rand index there.
+    """Returns the settings in which clusters were formed and true groups are known, and their adjusted Rand index.
 
-    The index is [methods, settings], NaN for methods that form no clusters. A method that has one model for all, or one
-    for each client, has an index of 0 wherever it is run.
+    The index is [methods, settings], NaN for methods that form no clusters, which are those with an index of 0 in all
+    settings: they have one model for all clients, or one for each client.
     """
     _, settings, grid = _grid(study, lambda result: result.ari)
     grid[~(np.abs(np.nan_to_num(grid)) > 1e-9).any(axis=1)] = np.nan
@@ -242,7 +243,7 @@ def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
 
 
 def ranked(grid: np.ndarray) -> np.ndarray:
-    """Returns the rows of a grid by their mean rank over the columns in which they have a value, the best first."""
+    """Returns the rows of a grid, ordered by their mean rank over the columns in which they have a value."""
     ranks = np.full(grid.shape, np.nan)
     for column in range(grid.shape[1]):
         there = np.flatnonzero(np.isfinite(grid[:, column]))
@@ -254,16 +255,16 @@ def ranked(grid: np.ndarray) -> np.ndarray:
 
 
 def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) -> ReportFigure:
-    """Draws cluster and local accuracies and, where there are groups, the adjusted Rand index.
+    """Draws cluster and local accuracies and, if there are groups, the adjusted Rand index.
 
-    A row is a method, a column is a setting; the best mean rank of the cluster accuracy stands first. The number is the
-    mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or below (red)
-    the same accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others diverged
-    or have not been run, how many is written as a superscript.
+    Rows are methods, columns are settings; the method with the best mean rank of cluster accuracy comes first. Numbers
+    are means over the seeds, with accuracies in percent. Colours show by how many points an accuracy is above (blue) or
+    below (red) that of FedAvg on the same setting. If fewer seeds have ended than the study has, because others
+    diverged or have not been run, a superscript shows their number.
 
     Args:
       study: The league.
-      panels: Which of `PANELS` are drawn; that of the groups only where there are any.
+      panels: The `PANELS` to draw; "groups" is drawn only if there are groups.
     """
     methods, settings, cluster = accuracy_grid(study, "cluster")
     order = ranked(cluster)
@@ -277,7 +278,7 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
     figure = style.new_figure(max(3.0 + 0.8 * len(panels) + 0.66 * sum(widths), _LEAST_WIDTH), 2.6 + 0.3 * len(order))
     drawn = np.atleast_1d(figure.subplots(1, len(widths), sharey=True, width_ratios=widths)) if widths else []
     for axes, each in zip(drawn, panels):
-        if len(panels) > 1:  # alone on a page it has a heading there
+        if len(panels) > 1:  # a single panel has a heading on its page
             axes.set_title(PANELS[each], fontsize=11)
         if each == "groups":
             image = _draw(axes, index[order], index[order], ".2f", grouped, few[:, np.isin(settings, grouped)])
@@ -295,7 +296,7 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
 
 
 def _baseline(study: StudyResults, methods: list[str], grid: np.ndarray) -> np.ndarray:
-    """FedAvg's row of a grid; the mean of all where it is not in the league, or has no such accuracy."""
+    """FedAvg's row of a grid; the mean of all methods if FedAvg is not in the league, or has no such accuracy."""
     plain = {each.noted["row"] for each in study.results if each.noted["method"] == PLAIN}
     rows = [row for row, name in enumerate(methods) if name in plain]
     there = np.isfinite(grid).any(axis=0)
@@ -305,7 +306,7 @@ def _baseline(study: StudyResults, methods: list[str], grid: np.ndarray) -> np.n
 
 
 def _add_scale(figure: ReportFigure, axes: Axes, image, label: str, names: list[str]):
-    """Names the ends and the middle of the colours beside a panel."""
+    """Draws the scale of colours beside a panel, with names for its ends and its middle."""
     bar = figure.colorbar(image, ax=axes, location="right", aspect=45, pad=0.01, ticks=[-1, 0, 1])
     bar.ax.set_yticklabels(names, fontsize=8)
     bar.set_label(label, fontsize=8)
@@ -313,11 +314,11 @@ def _add_scale(figure: ReportFigure, axes: Axes, image, label: str, names: list[
 
 
 def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str], few: np.ndarray):
-    """Numbers on colours, full where the strength is 1 or -1; how many seeds they are of, where `few` is not 0.
+    """Draws numbers on colours, with full strength at 1 and -1, and numbers of seeds where `few` is not 0.
 
     Returns the image.
     """
-    axes.patch.set(hatch="////", edgecolor="0.85", facecolor="white")  # where there is no number
+    axes.patch.set(hatch="////", edgecolor="0.85", facecolor="white")  # for entries without a number
     image = axes.imshow(strength, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):
@@ -337,14 +338,14 @@ OVER = {"rounds": "rounds", "bytes": "megabytes, down and up"}
 
 
 def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
-    """Draws, for each setting, the methods that at some number of rounds or bytes have given the best of all so far.
+    """Draws, for each setting, the methods that have the best value so far at some number of rounds or bytes.
 
-    A line is the mean over the seeds of what the setting compares, at the evaluations that all of them have. Who leads
-    first stands first; in grey beside them are FedAvg and, dotted, groups that were known, which lead nothing.
+    A line is the mean over the seeds of the compared metric, at the evaluations that all seeds have. Methods come in
+    the order in which they first lead. Grey lines are FedAvg and, dotted, methods with known groups, which do not lead.
 
     Args:
       study: The league.
-      over: One of `OVER`. Bytes have signatures among them; who sends nothing has no line over them.
+      over: One of `OVER`. Bytes include signatures; a method that sends nothing has no line over bytes.
     """
     curves: dict[str, dict[Result, np.ndarray]] = {}
     for result in study.results:
@@ -371,7 +372,7 @@ def leaders_figure(study: StudyResults, over: str) -> ReportFigure:
 
 
 def _curve(result: Result, over: str) -> np.ndarray:
-    """Rounds, or megabytes sent by then, and what the column compares, float [2, evaluations]: means over the seeds."""
+    """Rounds, or megabytes sent so far, and the compared metric, float [2, evaluations], as means over the seeds."""
     metric, found = _metric(result), []
     for run in result.runs.values():
         exchanged, before = run.exchanged()
@@ -383,7 +384,7 @@ def _curve(result: Result, over: str) -> np.ndarray:
 
 
 def _leading(curves: Mapping[Result, np.ndarray], metric: Metric) -> list[Result]:
-    """Who has given the best so far at some place, in the order of the places."""
+    """The results that have the best value so far at some place, in the order of the places."""
     sign, best, found = (1 if metric.better == DOWN else -1), math.inf, {}
     points = [(place, sign * value, each) for each, curve in curves.items() for place, value in curve.T]
     for _, value, each in sorted(points, key=lambda point: point[:2]):

@@ -32,7 +32,7 @@ LEGEND = (
 
 
 def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
-    """Returns a row a method of the comparison in a directory, over the seeds whose newcomers have joined.
+    """Returns a row for each method of the comparison in a directory, over the seeds whose newcomers have joined.
 
     Raises:
       UserError: If no run has newcomers that joined, or a file is damaged.
@@ -44,13 +44,13 @@ def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
 
 
 def _rows(runs: Sequence[RunFiles]) -> list[Row]:
-    """A row a method that has a run whose newcomers have joined."""
+    """A row for each method that has a run whose newcomers have joined."""
     joined = [dataclasses.replace(run, summary=found) for run in runs if (found := read_newcomers(run))]
     return comparison_table.comparison_rows(joined, columns=COLUMNS)
 
 
 def read_newcomers(run: RunFiles | RunNumbers) -> dict | None:
-    """Reads the newcomers of a run; None where none have joined.
+    """Reads the newcomers of a run; None if none have joined.
 
     Raises:
       UserError: If the file is damaged, or of another run.
@@ -66,20 +66,20 @@ def read_newcomers(run: RunFiles | RunNumbers) -> dict | None:
 
 
 def to_page(runs: Sequence[RunFiles]) -> Table | None:
-    """Returns the table for the page; None where no newcomers have joined."""
+    """Returns the table for the page; None if no newcomers have joined."""
     rows = _rows(runs)
     return comparison_table.page_table(rows, _GROUPS, columns=COLUMNS) if rows else None
 
 
 def clients_table(run: RunFiles) -> Table | None:
-    """Returns the newcomers of one run for the page; None where none have joined."""
+    """Returns the newcomers of one run for the page; None if none have joined."""
     contents = read_newcomers(run)
     with telling_damage(run.path / NEWCOMERS):
         return contents and table_of(contents)
 
 
 def table_of(contents: Mapping, most: int | None = None) -> Table:
-    """Returns the newcomers of a newcomers.json, a row each; of more than `most` the first ones."""
+    """Returns a table with a row for each newcomer of a newcomers.json, at most the first `most`."""
     measured, clients = _measured(contents), contents["clients"]
     heads = ("newcomer", "true group", "cluster", "examples", "test examples", *measured.values())
     rows = [
@@ -98,7 +98,7 @@ def table_of(contents: Mapping, most: int | None = None) -> Table:
 
 
 def _measured(contents: Mapping) -> dict[str, str]:
-    """Which columns the newcomers of a newcomers.json have something in that was measured, to their heads."""
+    """Maps the columns of a newcomers.json that have measured values to their heads."""
     names = [
         *(["accuracy"] if contents["accuracy"]["cluster"]["mean"] is not None else []),
         *contents.get("metrics", {}),
@@ -111,7 +111,7 @@ def _measured(contents: Mapping) -> dict[str, str]:
 
 
 def _shown(client: Mapping, column: str) -> Cell | str:
-    """What was measured of a newcomer for a table: accuracies in percent."""
+    """A measured value of a newcomer for a table; accuracies are in percent."""
     value = math.nan if client[column] is None else client[column]
     return percent(value) if column.endswith("_accuracy") else MISSING if math.isnan(value) else f"{value:.4g}"
 

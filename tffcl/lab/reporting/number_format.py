@@ -1,4 +1,4 @@
-"""Numbers as people read them: bytes, and means with their deviation over seeds."""
+"""Formats numbers for readers: bytes, times, and means with their deviation over seeds."""
 
 import dataclasses
 import math
@@ -11,12 +11,12 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """A number over the seeds of a method.
+    """Statistics of a number over the seeds of a method.
 
     Attributes:
-      mean: NaN if no seed has it.
+      mean: The mean; NaN if no seed has the number.
       std: Sample standard deviation (ddof=1); NaN with fewer than two seeds.
-      count: How many seeds have it.
+      count: How many seeds have the number.
     """
 
     mean: float
@@ -34,7 +34,7 @@ class Stat:
         present = [value for value in values if not math.isnan(value)]
         if not present:
             return cls(math.nan, math.nan, 0)
-        # Infinite ones, as an epsilon without noise, have no deviation; nor do those of a single seed.
+        # Infinite values, e.g. an epsilon without noise, have no deviation; nor has a single value.
         able = len(present) > 1 and all(map(math.isfinite, present))
         std = statistics.stdev(present) if able else math.nan
         return cls(statistics.fmean(present), std, len(present))
@@ -43,7 +43,7 @@ class Stat:
 def show_number(stat: Stat, decimals: int | str) -> str:
     """Returns "91.23 ± 0.40", "91.23" with one seed, "infinite", or a dash.
 
-    As a "number" it has three decimals, or two digits and a power of ten where these show none.
+    With "number" it has three decimals; a value below 0.001 has two digits and a power of ten.
     """
     if not stat.count:
         return MISSING
@@ -58,34 +58,34 @@ def show_number(stat: Stat, decimals: int | str) -> str:
 
 
 def show_stat(stat: Stat, digits: int | str) -> str:
-    """Returns a number as the table of metrics says, see `Metric.digits`."""
+    """Returns a number in the format of the table of metrics, see `Metric.digits`."""
     if isinstance(digits, int) or digits in ("epsilon", "number"):
         return show_number(stat, decimals_of(stat, digits) if digits == "epsilon" else digits)
     return {"count": show_count, "bytes": show_bytes, "seconds": show_seconds}[digits](stat)
 
 
 def decimals_of(stat: Stat, digits: int | str) -> int:
-    """Returns how many digits a number has after the point beside a published one: two at least, none of a count."""
+    """Returns the decimals of a number beside a published one: at least two, or none for a count."""
     if digits == "number":
         return 3
     return max(digits, 2) if isinstance(digits, int) else int(digits == "epsilon" and stat.mean < 100)
 
 
 def show_count(stat: Stat) -> str:
-    """Returns how many of something: whole with one seed, with one decimal over several."""
+    """Returns a count: whole with one seed, with one decimal over several seeds."""
     return show_number(stat, 0 if stat.count == 1 else 1)
 
 
 def show_reached(shown: str, count: int, missed: int) -> str:
-    """Returns a number of so many seeds, with how many others never reached its target."""
+    """Returns a number over `count` seeds, with how many other seeds never reached its target."""
     if not missed:
         return shown
     return f"{shown} ({missed} not reached)" if count else "not reached"
 
 
 def show_of_seeds(shown: str, count: int, seeds: int) -> str:
-    """Returns a number of so many seeds, which says how many these are where others ran that have none, as one has no
-    model for all whose clients chose several."""
+    """Returns a number over `count` seeds. If other seeds ran without such a number, says how many seeds have it; e.g.
+    a run has no global model if its clients chose several models."""
     return f"{shown} ({count} of {seeds})" if 0 < count < seeds else shown
 
 
@@ -95,7 +95,7 @@ def show_seconds(stat: Stat) -> str:
 
 
 def show_bytes(stat: Stat) -> str:
-    """Returns "1.23 ± 0.02 MB"; without ± where all seeds sent the same."""
+    """Returns "1.23 ± 0.02 MB"; without ± if all seeds sent the same."""
     if not stat.count:
         return MISSING
     power = _power(stat.mean)
@@ -112,7 +112,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Returns seconds as people say them: "40 s", "12 min", "3.5 h"."""
+    """Returns a duration in a suitable unit: "40 s", "12 min", "3.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
@@ -134,7 +134,7 @@ def _digits(count: float, power: int) -> str:
 
 
 def show_value(value: object) -> str:
-    """Returns the value of a setting as a person would type it: "210" for 210.0, "true", "0.1, 0.2"."""
+    """Returns the value of a setting as a user would type it: "210" for 210.0, "true", "0.1, 0.2"."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The order in which clients are drawn: by cluster, and within it so that what is alike is near."""
+"""The order in which clients are drawn: by cluster, with similar clients of a cluster near each other."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from scipy.cluster import hierarchy
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Neighbours in a drawing that belong together: `start` to before `stop`."""
+    """Neighbours with the same name in a drawing: from `start` to before `stop`."""
 
     name: object
     start: int
@@ -18,7 +18,7 @@ class Block:
 
     @property
     def middle(self) -> float:
-        """The middle, where item i is drawn at i."""
+        """The middle of the block, if item i is drawn at place i."""
         return (self.start + self.stop - 1) / 2
 
     @property
@@ -27,10 +27,10 @@ class Block:
 
 
 def ranks(names: Sequence) -> np.ndarray:
-    """Returns for each name the place of its group among the groups.
+    """Returns, for each name, its group's place among the groups.
 
-    Numbers are ordered as numbers, also where they are written as text; a missing name ("", or a negative number that
-    is no text) comes last.
+    Numbers are ordered as numbers, even if they are text; a missing name ("", or a negative number that is not text)
+    comes last.
     """
     distinct, inverse = np.unique(np.asarray(names), return_inverse=True)
     place = np.empty(len(distinct), int)
@@ -39,12 +39,12 @@ def ranks(names: Sequence) -> np.ndarray:
 
 
 def by_group(names: Sequence, *then: np.ndarray) -> np.ndarray:
-    """Returns the order of items by group, within a group by `then`, within that as they came."""
+    """Returns the order of items by group, within a group by `then`, and otherwise in the given order."""
     return np.lexsort((*reversed(then), ranks(names)))
 
 
 def by_cluster(labels: np.ndarray, merges: np.ndarray | None = None) -> np.ndarray:
-    """Returns the order of clients by cluster, and within a cluster as they stand in the tree, if there is one."""
+    """Returns the order of clients by cluster, and within a cluster by their order in the tree, if there is one."""
     if merges is None or not len(merges):
         return by_group(labels)
     place = np.empty(len(labels), int)
@@ -53,7 +53,7 @@ def by_cluster(labels: np.ndarray, merges: np.ndarray | None = None) -> np.ndarr
 
 
 def node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
-    """Returns the cluster of each node of a tree, by its place among the clusters, or -1 where it joins several."""
+    """Returns the cluster of each node of a tree, as its place among the clusters; -1 if it joins several clusters."""
     clusters = ranks(labels).tolist()
     for left, right in merges[:, :2].astype(int):
         clusters.append(clusters[left] if clusters[left] == clusters[right] else -1)
@@ -70,7 +70,7 @@ def blocks(ordered: Sequence) -> list[Block]:
 
 
 def cluster_name(label: object) -> str:
-    """Returns what a drawing calls a cluster or group."""
+    """Returns the name of a cluster or group in drawings."""
     return "none" if _natural(label)[0] else str(label)
 
 
@@ -80,6 +80,6 @@ def _natural(name) -> tuple[bool, float, str]:
         number = float(text)
     except ValueError:
         return (text == "", np.inf, text)
-    if np.isnan(number):  # a text, too
+    if np.isnan(number):  # "nan" is text, too
         return (False, np.inf, text)
     return (number < 0 and not isinstance(name, str), number, text)

@@ -1,4 +1,4 @@
-"""The report of a run, a comparison or a sweep, made again from its files."""
+"""Makes the report of a run, a comparison or a sweep from its files."""
 
 import io
 import pathlib
@@ -15,28 +15,28 @@ from tffcl.lab.reporting.table import FORMATS, Table
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
-_EVENTS = "events.out.tfevents.pictures"  # what TensorBoard shows of a report
+_EVENTS = "events.out.tfevents.pictures"  # the report's pictures for TensorBoard
 
 
 def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
-    """Writes `figures/*.png`, for TensorBoard too, and `report.html` of a run, and `table.csv` of a comparison,
-    `sweep.csv` of a sweep.
+    """Writes `figures/*.png`, a file of them for TensorBoard, and `report.html`; also `table.csv` for a comparison, and
+    `sweep.csv` for a sweep.
 
-    What was there under these names is replaced; the same files give the same report.
+    Existing files with these names are replaced; the same run files give the same report.
 
     Args:
       path: The output directory of a run, a comparison or a sweep.
-      formats: Further ones: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
+      formats: Further formats: "md" (`table.md`) and "latex" (`table.tex`) for tables, "svg" and "pdf" for figures.
 
     Returns:
-      Where the page is.
+      The path of the page.
 
     Raises:
-      UserError: If a file of a run is missing or damaged, or the directory is that of a search, which has no page, or
-        cannot be written to.
+      UserError: If a file of a run is missing or damaged, or if the directory is that of a search, which has no page,
+        or cannot be written to.
     """
     path = RunDirectory(path).path
-    if sweeps.read_search(path) is not None:  # points are compared by validation examples alone
+    if sweeps.read_search(path) is not None:  # points are compared only by validation examples
         raise UserError(f"{path} is a search, which has no page; `tffcl report {path}` prints what it has found")
     if isinstance(formats, str) or not set(formats).issubset(FORMATS):
         raise UserError(f"formats is {formats!r:.80}; it must be a list of some of {', '.join(sorted(FORMATS))}")
@@ -55,7 +55,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
         make_directory(path / FIGURES)
         for name, data in drawn.items():
             write_bytes(path / name, data)
-        # A page that shows examples of clients is as private as the file that holds them.
+        # A page that shows examples of clients is as private as the file that contains them.
         private = any(path.glob(f"**/{SAMPLES}"))
         for name, text in texts.items():
             write_text(path / name, text, private=private and name == REPORT)
@@ -65,7 +65,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
 
 
 def _events(pictures: Sequence[Picture]) -> bytes:
-    """The pictures as a file that TensorBoard reads, the same bytes each time; made without TensorFlow."""
+    """The pictures in a file format that TensorBoard reads, the same bytes each time; made without TensorFlow."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -82,17 +82,18 @@ def _events(pictures: Sequence[Picture]) -> bytes:
 
 
 def say_drawing(runs: int):
-    """Says on standard error that the page is being made: of several runs it takes a while."""
+    """Says on standard error that the page is being made, because for several runs this takes a while."""
     if runs > 1:
         print(f"making the page of {runs} runs", file=sys.stderr, flush=True)
 
 
 def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
-    """Writes the report of a run, a comparison, a sweep or a search, and prints its table and where the page is.
+    """Writes the report of a run, a comparison or a sweep, and prints its table and the path of the page; for a search,
+    only prints its table.
 
     Args:
-      out: Its directory.
-      formats: Further ones, as of `write_report`.
+      out: The directory of the run, comparison, sweep or search.
+      formats: Further formats, as in `write_report`.
     """
     search = sweeps.read_search(out)
     if search is not None:
@@ -101,7 +102,7 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
     table, notes, runs = read_tables(out)
     text = "\n\n".join([table.to_text(), *notes])
     say_drawing(len(runs))
-    page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
+    page = write_report(out, formats) if runs else None  # if all runs failed, there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)
     if wanted and runs:
@@ -113,11 +114,11 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
 
 
 def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], Sequence[RunFiles]]:
-    """Reads a run, a comparison or a sweep, as far as its runs are finished.
+    """Reads the finished runs of a run's, a comparison's or a sweep's directory.
 
     Returns:
-      The table for people; the sentences under it: the verdict on a run or a comparison, and the notes of the runs; and
-      the runs that are in it.
+      The table for people; the sentences under it, which are the verdict on a run or a comparison, and the notes of the
+      runs; and the runs in the table.
 
     Raises:
       UserError: If a file of a run is missing or damaged.
@@ -133,14 +134,14 @@ def read_tables(path: str | pathlib.Path) -> tuple[Table, list[str], Sequence[Ru
 
 
 def plain_table(path: str | pathlib.Path) -> Table:
-    """Makes the table for programs of a comparison or a sweep; raises as `read_tables`."""
+    """Makes the table of a comparison or a sweep for programs; errors as in `read_tables`."""
     if sweeps.is_sweep(path):
         return sweeps.plain_table(sweeps.read_sweep(path))
     return comparison_table.plain_table(comparison_table.directory_rows(path, batch_index.finished_runs(path)))
 
 
 def write_table(path: str | pathlib.Path):
-    """Writes the table of a comparison or a sweep, as far as its runs are finished, and nothing else.
+    """Writes only the table of a comparison or a sweep, with the runs that are finished.
 
     Raises:
       UserError: If a file of a run is missing or damaged.
@@ -165,7 +166,7 @@ def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture],
 
 
 def _further(name: str, formats: Sequence[str], table: Table) -> dict[str, str]:
-    """A table in the formats that were asked for beside CSV."""
+    """A table in the requested formats beside CSV."""
     writers = {"md": ("md", table.to_markdown), "latex": ("tex", table.to_latex)}
     return {f"{name}.{ending}": make() for key, (ending, make) in writers.items() if key in formats}
 

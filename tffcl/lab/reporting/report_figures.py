@@ -1,6 +1,6 @@
-"""The table of the figures that a report has: what draws each, and the words that say how to read it.
+"""The table of a report's figures: the function that draws each figure, and its caption.
 
-A new figure is a function of `figures` and a row here.
+A new figure needs a function in `figures` and a row here.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ class Row:
     """A figure that reports have.
 
     Attributes:
-      name: Of its file, without the ending; for one of each method, the method's name follows.
-      section: Under which heading it stands.
-      title: What it shows; "{0}" stands for what it is drawn of.
-      caption: How to read it; "{0}" as in the title.
-      draw: Makes it of runs, of one run or of a sweep; returns None where there is nothing to draw.
-      more: What the caption has, too, where there are several "seeds", "two" settings of a sweep, or "private" runs.
+      name: The name of its file, without the ending; figures of single methods add the method's name.
+      section: The heading under which the figure is shown.
+      title: The title; "{0}" stands for the run or sweep that is drawn.
+      caption: How to read the figure; "{0}" as in the title.
+      draw: Draws runs, one run or a sweep; returns None if there is nothing to draw.
+      more: Additions to the caption for several "seeds", for "two" settings of a sweep, or for "private" runs.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Picture:
     """A figure of a report.
 
     Attributes:
-      name: Of its file, without the ending.
-      section: Under which heading it stands.
-      title: What it shows.
-      caption: How to read it.
-      files: The picture to take away, by the ending of its file.
-      panels: The same for the page.
-      number: Of its method, by which the page switches it on and off; None for all.
+      name: The name of its file, without the ending.
+      section: The heading under which the figure is shown.
+      title: The title.
+      caption: How to read the figure.
+      files: The contents of picture files, by their endings.
+      panels: The panels for the page.
+      number: The number of its method, with which the page shows or hides it; None for all methods.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Picture:
 
 
 def _have_accuracies(runs: Sequence[RunFiles]) -> bool:
-    """Whether there is an accuracy to draw, or nothing else either: of numbers there are other metrics alone."""
+    """Whether there is an accuracy to draw, or no other metric either; labels that are numbers have only the latter."""
     known = any(np.isfinite(run.clients.cluster_accuracy).any() for run in runs)
     return known or not any(run.clients.further for run in runs)
 
@@ -121,8 +121,8 @@ def _representations(run: RunFiles) -> ReportFigure | None:
 
 
 def _maps(sweep: Sweep) -> ReportFigure | None:
-    """The clusters of the first seed at each point, for methods whose clients sent vectors; only where the clients and
-    their true groups are the same at each, for the colours are those of the first point's."""
+    """The clusters of the first seed at each point, for methods whose clients sent vectors. Clients and true groups
+    must be the same at all points, because all panels have the colours of the first point's groups."""
     first = sweep.runs[0]
     points = [(point, run) for point in sweep.points for run in point.runs if run.seed == first.seed]
     for _, run in points:
@@ -270,13 +270,13 @@ def run_pictures(run: RunFiles, formats: Sequence[str] = ()) -> list[Picture]:
     """Draws the pictures of one run.
 
     Args:
-      formats: Of the pictures to take away, beside PNG: "svg" and "pdf"; others are left out.
+      formats: The formats of picture files beside PNG: "svg" and "pdf"; others are ignored.
     """
     return [*_drawn(OF_RUNS, [run], formats, private="epsilon" in run.rounds), *_drawn(OF_ONE, run, formats)]
 
 
 def comparison_pictures(runs: Sequence[RunFiles], formats: Sequence[str] = ()) -> list[Picture]:
-    """Draws the pictures of a comparison: of all methods together, and of the first seed of each; `formats` as of
+    """Draws the pictures of a comparison: of all methods together, and of each method's first seed; `formats` as in
     `run_pictures`."""
     seeds, private = len({run.seed for run in runs}) > 1, any("epsilon" in run.rounds for run in runs)
     pictures = list(_drawn(OF_RUNS, runs, formats, seeds=seeds, private=private))
@@ -287,12 +287,12 @@ def comparison_pictures(runs: Sequence[RunFiles], formats: Sequence[str] = ()) -
 
 
 def first_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
-    """Returns of each method the run of its first seed, in the order of the methods."""
+    """Returns the first seed's run of each method, in the order of the methods."""
     return [own[0] for own in by_method(runs).values()]
 
 
 def sweep_pictures(sweep: Sweep, formats: Sequence[str] = ()) -> list[Picture]:
-    """Draws the pictures of a sweep; `formats` as of `run_pictures`."""
+    """Draws the pictures of a sweep; `formats` as in `run_pictures`."""
     seeds = max(len(point.runs) for point in sweep.points) > 1
     return list(_drawn(OF_SWEEP, sweep, formats, two=len(sweep.labels) == 2, seeds=seeds))
 
@@ -300,7 +300,7 @@ def sweep_pictures(sweep: Sweep, formats: Sequence[str] = ()) -> list[Picture]:
 def _drawn(
     rows: Sequence[Row], of: object, formats: Sequence[str], suffix: str = "", **cases: bool
 ) -> Iterator[Picture]:
-    """The pictures of those rows that there is something to draw for."""
+    """The pictures of the rows that have something to draw."""
     for row in rows:
         figure = row.draw(of)
         if figure is None:

@@ -1,4 +1,4 @@
-"""The pages of the studies that are kept: RESULTS.md with their tables and notes, and a page for each league."""
+"""The pages of kept studies: RESULTS.md with their tables and notes, and a page for each league."""
 
 import base64
 import html
@@ -40,7 +40,7 @@ all four are drawings.
 
 
 def read_studies(directory: str | pathlib.Path) -> list[StudyResults]:
-    """Reads the results of all studies in a directory, which has a directory for each.
+    """Reads the results of all studies in a directory, which has a directory for each study.
 
     Raises:
       UserError: If a file is damaged.
@@ -52,13 +52,13 @@ def read_studies(directory: str | pathlib.Path) -> list[StudyResults]:
 def results_page(
     directory: str | pathlib.Path, studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, int]] | None = None
 ) -> str:
-    """Makes the page.
+    """Makes the page of kept studies.
 
     Args:
-      directory: It may have `NOTES.md`, which is put at the end.
-      studies: Those that `read_studies` finds there.
-      planned: As `study_file.planned_cells` returns it, of the studies of which results are kept there, and of those
-        that have none yet; None for no others than the kept ones.
+      directory: The directory of results. If it has `NOTES.md`, this is put at the end.
+      studies: The studies that `read_studies` finds there.
+      planned: From `study_file.planned_cells`, for the studies with kept results, and for those without any yet; None
+        for only the kept ones.
 
     Returns:
       Markdown.
@@ -83,7 +83,7 @@ def results_page(
 
 
 def _contents(studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, int]]) -> str:
-    """A line a study: how much of it has been run, and how long that took."""
+    """A table with a line for each study: how much of it has been run, and how long that took."""
     heads = ("study", "finished runs", "cells run, of those that can be", "seeds", "rounds", "took")
     lines = {
         name: (f"`{name}`: {heading}", 0, f"0 of {able}", *(3 * [MISSING])) for name, (heading, able) in planned.items()
@@ -100,15 +100,14 @@ def _contents(studies: Sequence[StudyResults], planned: Mapping[str, tuple[str, 
 
 
 def write_leagues(directory: str | pathlib.Path, studies: Sequence[StudyResults]) -> list[pathlib.Path]:
-    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and
-    `NAME/league.svg`.
+    """Writes a page, `NAME.html`, and its picture, `NAME/league.svg`, for each league among the studies.
 
     Args:
-      directory: Where the pages are written.
-      studies: Those that `read_studies` finds there.
+      directory: The directory for the pages.
+      studies: The studies that `read_studies` finds there.
 
     Returns:
-      What has been written.
+      The files that were written.
     """
     written = []
     for study in (each for each in studies if each.league):
@@ -121,10 +120,10 @@ def write_leagues(directory: str | pathlib.Path, studies: Sequence[StudyResults]
 
 
 def league_page(study: StudyResults) -> str:
-    """Returns the page.
+    """Returns the page of a league.
 
     Args:
-      study: A league, as far as its runs have ended.
+      study: A league, with the runs that have ended so far.
     """
     environment = templates()
     environment.filters["as_html"] = _as_html
@@ -142,8 +141,8 @@ def league_page(study: StudyResults) -> str:
 
 
 def _pictures(study: StudyResults) -> dict[str, str]:
-    """A picture for each panel of the league's, and for who leads after how much work, as base64 of its SVG, by title:
-    each as wide as a page."""
+    """The pictures of the page, each as wide as the page: the league's panels, and the leading methods over rounds and
+    bytes. Maps titles to SVG in base64."""
     figures = {title: league_table.league_figure(study, [panel]) for panel, title in league_table.PANELS.items()}
     figures |= {f"who leads over {over}": league_table.leaders_figure(study, over) for over in league_table.OVER}
     drawn = {title: style.to_bytes(figure, "svg") for title, figure in figures.items() if figure.axes}
@@ -151,6 +150,6 @@ def _pictures(study: StudyResults) -> dict[str, str]:
 
 
 def _as_html(text: str) -> str:
-    """Text as HTML; what Markdown has between backticks is code, between two asterisks each strong."""
+    """Converts text to HTML, with Markdown's code in backticks and strong text in double asterisks."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

@@ -1,5 +1,5 @@
-"""What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the
-published one."""
+"""The results of a study so far, read from its small files: each cell's numbers over the seeds, and the published
+number."""
 
 import collections
 import dataclasses
@@ -21,26 +21,26 @@ from tffcl.runs.run_files import RunFiles, RunNumbers
 
 FINDINGS = "FINDINGS.md"
 EPSILONS = ("epsilon", "noised_epsilon")  # measures
-# What a cell may compare with a published number.
+# The measures that a cell may compare with a published number.
 MEASURES = (*BY_MEASURE, "unseen_cluster", "unseen_local", "benign_worst", "rounds_to", "megabits_to")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-    """A cell of a study with what its runs gave.
+    """A cell of a study with the results of its runs.
 
     Attributes:
-      noted: The cell as `batch.json` has it.
-      runs: Those that have finished, by seed.
-      here: Over the seeds, in the unit of the published number.
+      noted: The cell as in `batch.json`.
+      runs: The finished runs, by seed.
+      here: The number over the seeds, in the unit of the published number.
       missed: How many seeds never reached the target.
-      published: `(mean, spread)`; None where the paper has none.
-      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the
-        seeds.
-      further: What else the runs measure of the models' answers (AUC, F1, ...), by measure, over the seeds.
-      ari: Adjusted Rand index over the seeds.
-      rounds: That were run.
-      seconds: Of training, evaluation and clustering, by run.
+      published: `(mean, spread)`; each is None if the paper does not have it.
+      accuracies: The cluster, local and global accuracies, and as "took part" the cluster accuracy of clients that took
+        part, in percent, over the seeds.
+      further: Further metrics of the models' answers (AUC, F1, ...), by measure, over the seeds.
+      ari: The adjusted Rand index over the seeds.
+      rounds: The number of rounds that were run.
+      seconds: The seconds of training, evaluation and clustering, by run.
       failures: The seeds that failed, and why.
     """
 
@@ -58,41 +58,40 @@ class Result:
 
     @property
     def seeds(self) -> int:
-        """How many have been run."""
+        """The number of seeds that have finished."""
         return len(self.runs)
 
     @property
     def diverged(self) -> bool:
-        """Whether no seed has finished, and one diverged."""
+        """Whether no seed has finished, and at least one diverged."""
         return not self.runs and any(each.diverged for each in self.failures)
 
     def shown(self, stat: Stat, digits: int | str) -> str:
-        """Returns a number of the runs as tables have it, which says of how many where some have none."""
+        """Returns a number of the runs in the form of tables; if some runs lack it, says how many have it."""
         return show_of_seeds(show_number(stat, digits), stat.count, self.seeds)
 
     @property
     def cut(self) -> bool:
-        """Whether fewer rounds were run than the paper's number is of, see `is_cut`, or the command set
-        something else."""
+        """Whether fewer rounds were run than for the paper's number, see `is_cut`, or the command changed a setting."""
         return bool(self.noted.get("changed")) or is_cut(
             self.noted["measure"], self.rounds, self.noted.get("paper_rounds")
         )
 
     @property
     def difference(self) -> float | None:
-        """As of `difference_of`."""
+        """The difference to the published number, see `difference_of`."""
         return difference_of(self.here, self.missed, self.published, self.cut)
 
 
 def difference_of(here: Stat, missed: int, published: tuple[float | None, float | None], cut: bool) -> float | None:
-    """Returns here minus paper; None where one of them is not there, what was run is not what the paper's number is of,
-    or a seed never reached the target: of those that did alone it would be too small.
+    """Returns here minus paper; None if either is missing, or if the runs had fewer rounds or other settings. Also None
+    if a seed never reached the target, because the mean of only the other seeds would be too small.
 
     Args:
-      here: What the runs gave.
-      missed: How many of them never reached the target.
-      published: Mean and spread, each None where the paper has none.
-      cut: Whether the runs had fewer rounds, or other settings, than the published number is of.
+      here: The number over the runs.
+      missed: How many runs never reached the target.
+      published: Mean and spread; each is None if the paper does not have it.
+      cut: Whether the runs had fewer rounds, or other settings, than those of the published number.
     """
     mean, _ = published
     return None if mean is None or not here.count or cut or missed else here.mean - mean
@@ -100,13 +99,13 @@ def difference_of(here: Stat, missed: int, published: tuple[float | None, float 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StudyResults:
-    """What a study has given so far.
+    """The results of a study so far.
 
     Attributes:
-      path: Its directory of results.
-      noted: `batch.json`.
-      results: One a cell, column by column.
-      beside: Those of a league that are not shown, with which the others are compared all the same.
+      path: The directory of the study's results.
+      noted: The contents of `batch.json`.
+      results: One result for each cell, column by column.
+      beside: Results of a league that are not shown, but with which the others are compared.
     """
 
     path: pathlib.Path
@@ -121,20 +120,20 @@ class StudyResults:
 
     @property
     def heading(self) -> str:
-        """What is compared with what: title, paper, table."""
+        """The heading of the study: its title, paper and table."""
         return heading(*(self.noted[key] for key in ("title", "paper", "table")), self.noted.get("page", 0))
 
     @property
     def league(self) -> bool:
-        """Whether it is a league, whose tables are those of `league_table`."""
+        """Whether the study is a league, whose tables are those of `league_table`."""
         return self.noted.get("layout") == "league"
 
     def about(self, column: str) -> str:
-        """What a column is, in words; "" where the study does not say."""
+        """The description of a column; "" if the study has none."""
         return self.noted.get("about", {}).get(column, "")
 
     def notes(self, column: str) -> list[str]:
-        """What failed, what diverged and was run again, and what cannot be run in a column, a line for each reason."""
+        """The rows of a column that failed, diverged and were run again, or cannot be run: a line for each reason."""
         notes: dict[str, list[str]] = {}
         for result in self.results:
             if result.noted["column"] == column:
@@ -150,7 +149,7 @@ class StudyResults:
 
     @property
     def findings(self) -> list[str]:
-        """The paragraphs that somebody wrote beside the results in `FINDINGS.md`, each on one line."""
+        """The paragraphs of `FINDINGS.md`, which a person wrote about the results, each on one line."""
         file = self.path / FINDINGS
         if not file.exists():
             return []
@@ -158,13 +157,13 @@ class StudyResults:
 
     @property
     def seeds(self) -> str:
-        """Those that were run, or are to be where none was."""
+        """The seeds that were run, or, if none was, the study's seeds."""
         ran = {seed for result in self.results for seed in result.runs}
         return ", ".join(map(str, sorted(ran) or self.noted["seeds"]))
 
     @property
     def share(self) -> str:
-        """How many rounds were run, in words."""
+        """The number of rounds that were run, in words."""
         rounds = self.noted["rounds"]
         ran = [(each.rounds, each.noted.get("paper_rounds")) for each in self.results if each.rounds is not None]
         fewer = sum(whole is not None and done < whole for done, whole in ran)
@@ -174,17 +173,17 @@ class StudyResults:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of training, evaluation and clustering, by run; cells may share one."""
+        """The seconds of training, evaluation and clustering, by run; cells may share a run."""
         return collections.ChainMap(*(result.seconds for result in self.results))
 
     @property
     def available(self) -> int:
-        """How many cells can be run."""
+        """The number of cells that can be run."""
         return sum(not result.noted["missing"] for result in self.results)
 
     @property
     def setting(self) -> str:
-        """In a line: rounds and seeds that were run, how long that took, and what ± means."""
+        """A line with the rounds and seeds that were run, the time that they took, and the meaning of ±."""
         spent = sum(self.seconds.values())
         took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
         changed = sorted({key for result in self.results for key in result.noted.get("changed", ())})
@@ -196,7 +195,7 @@ class StudyResults:
 
 
 def heading(title: str, paper: str, table: str, page: int) -> str:
-    """Returns what a study compares with what, in a line."""
+    """Returns the heading of a study, in one line."""
     where = ", ".join(filter(None, [paper, table, f"page {page}" if page else ""]))
     return f"{title} ({where})" if where else title
 
@@ -204,12 +203,12 @@ def heading(title: str, paper: str, table: str, page: int) -> str:
 def read_study(
     path: str | pathlib.Path, *, cells: Sequence[tuple[str, str]] | None = None, seeds: Sequence[int] = ()
 ) -> StudyResults:
-    """Reads the results of a study, as far as its runs have ended.
+    """Reads the results of a study's runs that have ended so far.
 
     Args:
-      path: `OUT/results` of a study, or a copy.
-      cells: Columns and rows of those that are shown; default all.
-      seeds: Those that are read; default all.
+      path: `OUT/results` of a study, or a copy of it.
+      cells: The columns and rows of the cells to show; default all.
+      seeds: The seeds to read; default all.
 
     Raises:
       UserError: If there is no `batch.json`, none of the cells, not all of the seeds, or a file is damaged.
@@ -255,7 +254,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
 
 
 def _read_run(run: RunNumbers, cell: Mapping) -> dict:
-    """What one run gives, by name: "here" is what the cell compares."""
+    """The numbers of one run, by name; "here" is the number that the cell compares."""
     check_seed(run)
     with telling_damage(run.path / SUMMARY):
         return {
@@ -270,13 +269,13 @@ def _read_run(run: RunNumbers, cell: Mapping) -> dict:
 
 
 def _further(run: RunNumbers) -> dict[str, float]:
-    """The cluster and local values of the metrics that a run has beside accuracies, by measure."""
+    """The cluster and local values of a run's metrics beside accuracies, by measure."""
     rows = [each for name in run.summary.get("metrics", {}) if name != "accuracy" for each in rows_of(name)]
     return {each.measure: each.of_run(run) for each in rows if each.measure and each.header != "global"}
 
 
 def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
-    """Returns the number of one run that a cell compares; NaN if it has none."""
+    """Returns the number of one run that a cell compares; NaN if the run has none."""
     measure = cell["measure"]
     if measure in EPSILONS:
         return _epsilon(run.summary.get("privacy", {}), measure)
@@ -295,22 +294,22 @@ def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
 
 
 def is_cut(measure: str, rounds: int | None, whole: int | None) -> bool:
-    """Whether a number of so many rounds cannot be held against one of the whole training; one of rounds to a
-    target can."""
+    """Whether a number after `rounds` rounds is not comparable with one after the whole training; rounds to a target
+    always are."""
     return not measure.endswith("_to") and rounds is not None and whole is not None and rounds < whole
 
 
 def _epsilon(cost: Mapping, measure: str) -> float:
-    """ε of a run; infinite where something was released without noise, and that does not count apart."""
+    """The ε of a run; infinite if there were releases without noise, unless the measure counts only noised ones."""
     found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
     return math.inf if found is None else float(found)
 
 
 def _rounds_to(rounds: Mapping[str, np.ndarray], accuracy: str, target: float, since: int = 0) -> float:
-    """The first evaluated round from `since` on with at least this accuracy in percent, counted from there; NaN if
+    """The first evaluated round from `since` on with at least this accuracy in percent, counted from `since`; NaN if
     there is none.
 
-    Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
+    For local accuracy, clients that never trained count with their untrained model, as in the papers' tables.
     """
     counted = accuracy == "local" and "local_accuracy_all" in rounds
     rounds = {name: column[rounds[ROUND] >= since] for name, column in rounds.items()}

@@ -1,5 +1,5 @@
-"""The table of a study: each published number beside the one here, and their difference; or that of a league. And what
-papers print for the settings of a run, beside what the run gave."""
+"""The tables of a study: each published number, the number here, and their difference; or those of a league. Also the
+table of published numbers for the settings of a run, beside the run's numbers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from tffcl.runs.run_files import RunFiles
 _COMPARED = {
     "unseen_cluster": "unseen, cluster", "unseen_local": "unseen, local", "benign_worst": "benign, worst cluster",
 }  # fmt: skip
-PICTURE = "privacy.png"  # of a study with epsilons
+PICTURE = "privacy.png"  # the picture of a study with epsilons
 LEAGUE_PICTURE = "league.svg"
 _KINDS = ("cluster", "took part", "local", "global")
 HEADS = ("", "compared", "here", "paper", "difference", *_KINDS)
@@ -25,14 +25,14 @@ _LAST_HEADS = ("ARI", "seeds", "rounds")
 def compared_cells(
     noted: Mapping, here: Stat, missed: int, published: tuple[float | None, float | None], cut: bool
 ) -> tuple[str, str, str, str]:
-    """Returns what is compared, the number here, the published one and their difference, as text.
+    """Returns the name of the compared measure, the number here, the published number and the difference, as text.
 
     Args:
-      noted: The cell as `batch.json` has it.
-      here: What the runs gave.
-      missed: How many of them never reached the target: if any, there is no difference.
-      published: Mean and spread, each None where the paper has none.
-      cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no
+      noted: The cell as in `batch.json`.
+      here: The number over the runs.
+      missed: How many runs never reached the target; if any, there is no difference.
+      published: Mean and spread; each is None if the paper does not have it.
+      cut: Whether the runs had fewer rounds, or other settings, than those of the published number; if so, there is no
         difference.
     """
     measure, (mean, spread) = noted["measure"], published
@@ -48,13 +48,13 @@ def compared_cells(
     apart = difference_of(here, missed, published, cut)
     if apart is None:
         return compared, shown, paper, MISSING
-    # Nothing is neither above nor below.
+    # A difference of 0 has no sign.
     difference = f"{round(apart, digits) or 0:+.{digits}f}"
     return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
 
 
 def _row(result: Result, further: Sequence[str]) -> list[str]:
-    """The cells of a line under `HEADS`, the further metrics that the column has, and `_LAST_HEADS`."""
+    """The cells of a line under `HEADS`, the column's further metrics, and `_LAST_HEADS`."""
     noted = result.noted
     compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
     here = here if result.missed else show_of_seeds(here, result.here.count, result.seeds)
@@ -67,7 +67,7 @@ def _row(result: Result, further: Sequence[str]) -> list[str]:
 
 
 def _tables(study: StudyResults):
-    """For each column its heading and its table."""
+    """Yields the heading and the table of each column."""
     if study.league:
         for column, table in league_table.to_tables(study).items():
             yield league_table.heading(study, column), table
@@ -78,21 +78,21 @@ def _tables(study: StudyResults):
         further = list(dict.fromkeys(key for result in own for key in result.further))
         heads = (*HEADS, *(BY_MEASURE[key].compared for key in further), *_LAST_HEADS)
         lines = [_row(result, further) for result in own if not result.noted["missing"]]
-        # Where labels are numbers to predict there are no accuracies; without lines nothing says which columns matter.
+        # If labels are numbers to predict, there are no accuracies. Without lines, all columns stay.
         there = [place for place, cells in enumerate(zip(*lines)) if place < 3 or set(cells) != {MISSING}]
         heads, lines = [heads[each] for each in there] or heads, [[line[each] for each in there] for line in lines]
         yield (f"{column} ({tasks})" if tasks else column), Table.of(heads, lines, notes=study.notes(column))
 
 
 def _notes(study: StudyResults) -> list[str]:
-    """What a reader should know of the whole study, beside the tables."""
+    """Notes for readers about the whole study, beside the tables."""
     private = any(result.noted["measure"] in EPSILONS for result in study.results)
     added = "Each run's epsilon is its own, of each seed, too: for a client of several runs they add up."
     return [*filter(None, [study.noted["note"]]), *([added] if private else [])]
 
 
 def to_text(study: StudyResults) -> str:
-    """Returns the tables for a terminal, one for each of the paper's columns."""
+    """Returns the tables for a terminal, one for each column of the paper."""
     parts = [study.heading, study.setting, *_notes(study)]
     for heading, table in _tables(study):
         parts += ["", heading, table.to_text()]
@@ -104,7 +104,7 @@ def to_markdown(study: StudyResults, place: str = "") -> str:
 
     Args:
       study: The study.
-      place: Leads from the page to the study's files.
+      place: The path from the page to the study's files.
     """
     parts = [f"## {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += [line for note in _notes(study) for line in ("", note)]
@@ -121,7 +121,7 @@ def to_markdown(study: StudyResults, place: str = "") -> str:
 
 
 def to_csv(study: StudyResults) -> str:
-    """Returns the study for programs: a line a cell, plain numbers, empty where there is none."""
+    """Returns the study for programs: a line for each cell, with plain numbers, and empty entries for missing ones."""
     plain = ("column", "row", "task", "method", "measure")
     kinds = [f"{kind.replace(' ', '_')}_percent" for kind in _KINDS]
     heads = [*map(Column, (*plain, "accuracy", "target")), Column("here", digits=2)]
@@ -147,13 +147,12 @@ _PUBLISHED_KEYS = {
 
 
 def published_to_page(runs: Sequence[RunFiles]) -> Table | None:
-    """Returns a row for each published number of a method that is of the settings of its runs; None where no run has
-    one."""
+    """Returns a row for each published number of a method with the settings of its runs; None if no run has one."""
     found: dict[tuple, list[tuple[RunFiles, Mapping]]] = {}
     for run in runs:
         for noted in read_published(run):
             if noted["differs"]:
-                continue  # a number of other settings says nothing of these
+                continue  # numbers of other settings are not comparable
             key = (run.method, noted["study"], noted["column"], noted["row"], noted["measure"])
             found.setdefault(key, []).append((run, noted))
     rows = []
@@ -164,10 +163,10 @@ def published_to_page(runs: Sequence[RunFiles]) -> Table | None:
 
 
 def read_published(run: RunFiles) -> list[dict]:
-    """Reads `published.json` of a run: cells of studies on its task and method.
+    """Reads `published.json` of a run: the cells of studies with its task and method.
 
     Raises:
-      UserError: If it is damaged.
+      UserError: If the file is damaged.
     """
     file = run.path / PUBLISHED
     if not file.exists():

@@ -1,4 +1,4 @@
-"""The files of sweeps and searches: one method over the values of its settings, and their tables."""
+"""Reads the files of sweeps and searches, which run one method with several values of settings; makes their tables."""
 
 import dataclasses
 import math
@@ -39,9 +39,9 @@ class Point:
     """One value of each setting.
 
     Attributes:
-      values: One a setting.
-      runs: One for each seed that has finished; `RunFiles.method` is the values as text.
-      row: Their row of the table; its name is the values as text.
+      values: One value for each setting.
+      runs: One run for each seed that has finished; `RunFiles.method` is the values as text.
+      row: The row of these runs in the table; its name is the values as text.
     """
 
     values: tuple
@@ -51,15 +51,15 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """What a sweep has written.
+    """A sweep, read from its files.
 
     Attributes:
-      path: Its directory.
-      task: Name of the task.
-      algorithm: Name of the method.
-      keys: The settings, one or two, with their sections.
-      labels: What to call them.
-      points: One for each combination of values.
+      path: The directory of the sweep.
+      task: The name of the task.
+      algorithm: The name of the method.
+      keys: The one or two settings, with their sections.
+      labels: The names of the settings in tables and figures.
+      points: One point for each combination of values.
     """
 
     path: pathlib.Path
@@ -71,7 +71,7 @@ class Sweep:
 
     @property
     def rows(self) -> list[Row]:
-        """One a point."""
+        """One row for each point."""
         return [point.row for point in self.points]
 
     @property
@@ -80,20 +80,20 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        """Of the settings together: "threshold, local epochs"."""
+        """The names of all settings: "threshold, local epochs"."""
         return ", ".join(self.labels)
 
 
 def is_sweep(path: str | pathlib.Path) -> bool:
-    """Says whether a directory is that of a sweep."""
+    """Returns whether a directory is that of a sweep."""
     return read_index(path, "sweep") is not None
 
 
 def read_sweep(path: str | pathlib.Path) -> Sweep:
-    """Reads a sweep and those of its runs that have finished.
+    """Reads a sweep and its finished runs.
 
     Raises:
-      UserError: If none has, or a file is missing or damaged; the message names it.
+      UserError: If no run has finished or failed, or a file is missing or damaged; the message names the file.
     """
     path = pathlib.Path(path)
     file = path / INDEX
@@ -113,7 +113,7 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
     if len(values) != settings:
         raise files.damaged(path / INDEX, f"a point has {len(values)} values for {settings} keys")
     name = show_value(values)
-    # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
+    # Proximity matrices of many runs could need too much memory, and nothing here uses them.
     places = [path / inside(noted["directory"]) / f"seed-{seed}" for seed in seeds]
     runs = [
         dataclasses.replace(run_files.read_run(place, name), clustering=None)
@@ -127,19 +127,19 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
 
 
 def measured_groups(sweep: Sweep) -> list[str]:
-    """Returns the groups of `SWEEP_COLUMNS` without that of the clustering error where no run has one."""
+    """Returns the groups of `SWEEP_COLUMNS`, without that of the clustering error if no run has one."""
     known = any(point.row.stats["clustering_error"].count for point in sweep.points)
     return [group for group in _GROUPS if known or group != _ERRORS]
 
 
 def legend(sweep: Sweep) -> list[tuple[str, str]]:
-    """Returns what the columns of the table mean."""
+    """Returns the meaning of the table's columns."""
     shown = [entry for entry in LEGEND if entry[0] in _SEEN]
     return [*shown[:-1], _ERROR_LEGEND, shown[-1]] if _ERRORS in measured_groups(sweep) else shown
 
 
 def to_table(sweep: Sweep) -> Table:
-    """Makes the table, a row a point."""
+    """Makes the table, with a row for each point."""
     groups = measured_groups(sweep)
     return comparison_table.to_table(sweep.rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
 
@@ -151,21 +151,21 @@ def plain_table(sweep: Sweep) -> Table:
 
 
 def read_search(path: str | pathlib.Path) -> dict | None:
-    """Reads what a search has found so far; None if a directory is not that of a search.
+    """Reads the results of a search so far; None if a directory is not that of a search.
 
     Raises:
-      UserError: If its index is damaged.
+      UserError: If the index is damaged.
     """
     found = read_index(path, "search")
-    with telling_damage(pathlib.Path(path) / INDEX):  # whoever reads it relies on all of it
+    with telling_damage(pathlib.Path(path) / INDEX):  # checks all of it here, because callers rely on it
         if found is not None:
             search_text(found)
     return found
 
 
 def compared_points(found: Mapping) -> list[tuple[list, int, float]]:
-    """Returns of each point of a search, the best first, its values, after how many rounds it was last compared, and
-    its metric on validation examples then, in its unit; NaN where it diverged."""
+    """Returns for each point of a search, the best first: its values, the rounds after which it was last compared, and
+    its metric on validation examples then, in the metric's unit; NaN if it diverged."""
     metric, last = on_validation(found["select"]), {}
     for rung in reversed(found["rungs"]):
         for point in rung["points"]:
@@ -175,8 +175,8 @@ def compared_points(found: Mapping) -> list[tuple[list, int, float]]:
 
 
 def picked_tests(found: Mapping) -> dict[str, tuple[Metric, list[float]]]:
-    """Returns what the picked point of a search gives on test examples: the accuracies, and the metric that it was
-    picked by, by name, with the values of the fresh seeds in its unit; NaN where there is none."""
+    """Returns the test results of a search's picked point. Maps the names of the accuracies, and of the metric by which
+    it was picked, to the metric and its values for the fresh seeds, in its unit; NaN for missing values."""
     by_name = {}
     for name, values in found["picked"]["test"].items():
         metric = on_test(on_validation(name)) if name == found["select"] else BY_KEY[f"{name}_accuracy"]
@@ -185,7 +185,7 @@ def picked_tests(found: Mapping) -> dict[str, tuple[Metric, list[float]]]:
 
 
 def search_text(found: Mapping) -> str:
-    """Returns the points, each with the rounds that it was given, best first, and below them the picked one."""
+    """Returns a text with the points, the best first, each with its rounds, and with the picked point below them."""
     title = ", ".join(found["labels"])
     metric = on_validation(found["select"])
     heads = [title, "compared after", f"validation {found['select']}{f' {metric.unit}' if metric.unit else ''}"]

@@ -1,4 +1,4 @@
-"""A table: made once, it goes to text, CSV, Markdown, LaTeX, HTML and pandas, and onto the page."""
+"""A table that can be converted to text, CSV, Markdown, LaTeX, HTML and pandas, and is shown on the page."""
 
 import dataclasses
 import functools
@@ -19,10 +19,10 @@ from tffcl.runs.metrics import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
+FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # formats of tables and figures
 WIDTH = 120  # of a terminal, in columns
-_LATEX = {"±": r"$\pm$", "–": "--", "²": "$^2$"}  # beside what tabulate escapes
-# A row of Markdown has no more spaces than it needs, so that a longer number changes one line of a file.
+_LATEX = {"±": r"$\pm$", "–": "--", "²": "$^2$"}  # in addition to what tabulate escapes
+# A row of Markdown has no alignment spaces, so that a longer number changes only one line of a file.
 _MARKDOWN = tabulate.TableFormat(
     lineabove=None, linebelowheader=lambda widths, _: f"|---|{'---:|' * (len(widths) - 1)}", linebetweenrows=None,
     linebelow=None, headerrow=tabulate.DataRow("|", "|", "|"), datarow=tabulate.DataRow("|", "|", "|"), padding=1,
@@ -35,12 +35,13 @@ class Cell:
     """A cell that is more than a text or a number.
 
     Attributes:
-      text: What it says.
-      value: What the page sorts its column by; default the text, as a number if it is one. NaN and None come last.
-      bars: Shares from 0 to 1 and what each says, drawn on the page as bars above the text.
-      picture: Address of a picture, drawn on the page above the text.
-      picture_width: How wide it is drawn where there is room, in pixels.
-      words: Whether it is a text of several words, which stands at the left and is broken into lines.
+      text: The text of the cell.
+      value: The value by which the page sorts the column; default the text, as a number if it is one. NaN and None come
+        last.
+      bars: Shares from 0 to 1, each with a text, which the page draws as bars above the cell's text.
+      picture: The address of a picture, which the page shows above the text.
+      picture_width: The width of the picture in pixels, if there is room.
+      words: Whether the text has several words; it is then aligned left and broken into lines.
     """
 
     text: str
@@ -52,7 +53,7 @@ class Cell:
 
     @property
     def sorted_by(self) -> str | None:
-        """What the page's script sorts by; None where the text is that."""
+        """The value by which the page's script sorts; None if this is the text."""
         if self.value == "" or self.value == self.text:
             return None
         missing = self.value is None or isinstance(self.value, float) and math.isnan(self.value)
@@ -64,11 +65,11 @@ class Column:
     """A column.
 
     Attributes:
-      header: Its title.
-      group: What it stands under with its neighbours; "" for nothing.
-      digits: How its statistics over seeds are shown, see `Metric.digits`; None where its cells are none.
-      key: Its name in CSV; default the title.
-      metric: What they are statistics of, where the table of metrics has it.
+      header: The title of the column.
+      group: The title above the column and its neighbours; "" for none.
+      digits: How statistics over seeds are shown, see `Metric.digits`; None if the cells are no statistics.
+      key: The name in CSV; default the title.
+      metric: The metric of the statistics, if the table of metrics has it.
     """
 
     header: str
@@ -84,7 +85,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Its name in CSV."""
+        """The name in CSV."""
         return self.key or self.header
 
     def cell(self, value: object) -> Cell:
@@ -98,16 +99,16 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table; where it has no rows, only its notes are shown.
+    """A table; if it has no rows, only its notes are shown.
 
     Attributes:
-      columns: From the left; the first is of what the rows are called.
-      rows: A value a column: a `Cell`, a `Stat`, a text or a number.
-      notes: Lines below it.
-      numbers: Whether the cells of other columns than the first are numbers, which stand at the right on the page.
-      stacked: Whether each row is a block of its own on a narrow page.
-      spread: What follows the mean of statistics for programs, as `<column>_std`, `<column>_stderr` and
-        `<column>_count`, over how many seeds it is.
+      columns: The columns from the left; the first has the names of the rows.
+      rows: A value for each column: a `Cell`, a `Stat`, a text or a number.
+      notes: Lines below the table.
+      numbers: Whether the cells after the first column are numbers, which the page aligns right.
+      stacked: Whether each row is a separate block on a narrow page.
+      spread: The parts of statistics that follow the mean in tables for programs, e.g. "std" and "count" (the number of
+        seeds) as `<column>_std` and `<column>_count`.
     """
 
     columns: Sequence[Column]
@@ -119,7 +120,7 @@ class Table:
 
     @classmethod
     def of(cls, heads: Sequence[str], rows: Sequence[Sequence[object]], **others) -> "Table":
-        """Makes a table of columns without groups."""
+        """Makes a table from the titles of columns without groups."""
         return cls([Column(head) for head in heads], rows, **others)
 
     @property
@@ -134,12 +135,12 @@ class Table:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """What stands over how many columns, from the left; nothing where there are no groups."""
+        """The titles above columns, each with its number of columns, from the left; empty without groups."""
         found = [(name, len(list(own))) for name, own in itertools.groupby(self.columns, lambda each: each.group)]
         return found if any(name for name, _ in found) else []
 
     def without_empty(self) -> "Table":
-        """Returns the table without the columns that say nothing in any row."""
+        """Returns the table without columns that have no value in any row."""
         columns = range(len(self.columns))
         stays = [not self.rows or any(row[place].text != MISSING for row in self.cells) for place in columns]
         rows = [list(itertools.compress(row, stays)) for row in self.rows]
@@ -148,11 +149,11 @@ class Table:
     def to_text(self, width: int = WIDTH, left: int = 1) -> str:
         """Returns the table for a terminal.
 
-        Groups that do not fit beside each other are put below, with the columns that have no group again.
+        Groups that do not fit in the width follow below, after a copy of the first columns without group.
 
         Args:
-          width: Columns of the terminal.
-          left: How many columns, from the first, stand at the left of their place; others stand at the right.
+          width: The number of the terminal's columns.
+          left: How many columns, from the first, are aligned left; the others are aligned right.
         """
         texts, place, parts = self._texts(), 0, []
         for name, count in self.groups or [("", len(self.columns))]:
@@ -160,7 +161,7 @@ class Table:
             sides = ["left" if at < left else "right" for at in range(place, place + count)]
             lines = tabulate.tabulate(own, tablefmt="plain", colalign=sides, disable_numparse=True).split("\n")
             broad = max(map(len, lines))
-            # A line over a group shows how far it reaches, without any drawing characters that a terminal may lack.
+            # A line over a group shows its extent, without drawing characters that a terminal may lack.
             over = f"{name} ".ljust(broad, "-") if name else ""
             broad = max(broad, len(over))
             parts.append([line.ljust(broad) for line in (*([over] if self.groups else []), *lines)])
@@ -176,7 +177,7 @@ class Table:
         return "\n\n".join([*text, *(["\n".join(notes)] if notes else [])])
 
     def to_markdown(self) -> str:
-        """Returns the table in Markdown: numbers stand at the right, a < is no tag."""
+        """Returns the table in Markdown, with numbers aligned right; `|` and `<` in texts are escaped."""
         marks = str.maketrans({"|": "\\|", "<": "&lt;"})
         heads, *rows = [[cell.translate(marks) for cell in line] for line in self._texts(grouped=True)]
         text = [tabulate.tabulate(rows, heads, _MARKDOWN, stralign=None, disable_numparse=True)] if rows else []
@@ -189,13 +190,13 @@ class Table:
         return "\n".join([text, *(f"% {printable(each)}" for each in self.notes)]) + "\n"
 
     def to_csv(self) -> str:
-        """Returns the table for programs: plain numbers, empty where there is none; no spreadsheet computes a text."""
+        """Returns the table for programs: plain numbers, empty if missing; texts are safe from spreadsheet formulas."""
         heads, *lines = self._values()
         return csv_text([heads, *(map(_csv_cell, line) for line in lines)], end="\n")
 
     def to_frame(self) -> "pd.DataFrame":
         """Returns the table for pandas, with the columns of `to_csv`."""
-        import pandas as pd  # the command line prints without it
+        import pandas as pd  # imported here, because the command line does not need it
 
         heads, *lines = self._values()
         return pd.DataFrame(lines, columns=heads)
@@ -205,14 +206,13 @@ class Table:
         return "".join([self._tabulated("html"), *(f"<p>{html.escape(printable(each))}</p>" for each in self.notes)])
 
     def _tabulated(self, form: str) -> str:
-        """The table in a form of tabulate's, numbers at the right."""
+        """The table in a format of tabulate, with numbers aligned right."""
         heads, *rows = self._texts(grouped=True)
         sides = ["left"] + ["right"] * (len(heads) - 1) if rows else None
         return tabulate.tabulate(rows, heads, form, colalign=sides, disable_numparse=True)
 
     def _values(self) -> list[list]:
-        """The names of the columns, and the plain values of each row, where statistics are the mean and their
-        `spread`."""
+        """The names of the columns, and the plain values of each row; statistics give their mean and `spread`."""
         more = [() if each.digits is None else self.spread for each in self.columns]
         heads = [[each.name, *(f"{each.name}_{name}" for name in own)] for each, own in zip(self.columns, more)]
         lines = [
@@ -225,7 +225,7 @@ class Table:
         return [list(itertools.chain(*line)) for line in [heads, *lines]]
 
     def _texts(self, grouped: bool = False) -> list[list[str]]:
-        """The titles, with those of the groups before them if `grouped`, and what each row says."""
+        """The titles, after those of their groups if `grouped`, and the texts of each row."""
         heads = [f"{each.group}: {each.header}" if grouped and each.group else each.header for each in self.columns]
         lines = [heads, *([cell.text for cell in row] for row in self.cells)]
         return [[printable(text) for text in line] for line in lines]
@@ -238,5 +238,5 @@ def _csv_cell(value: object) -> str:
 
 
 def percent(fraction: float) -> Cell:
-    """Makes a cell of a fraction, in percent with two decimals."""
+    """Makes a cell from a fraction, in percent with two decimals."""
     return Cell(MISSING, None) if math.isnan(fraction) else Cell(f"{100 * fraction:.2f}")

@@ -1,4 +1,4 @@
-"""Rounds and bytes to a target, as an accuracy: a table beside that of a comparison."""
+"""The rounds and bytes that methods need to reach a target, e.g. an accuracy: a further table of a comparison."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ NONE_GIVEN = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare "
     "--target local=75” asks for others."
 )
-_COSTS = ("bytes", "seconds", "epsilon")  # what rounds take grows from the first on, and is no target
+_COSTS = ("bytes", "seconds", "epsilon")  # costs grow from the first round on, and are no targets
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")
 LEGEND = (
     "The first evaluated round in which the mean over clients is at least the target (at most, where less is better), "
@@ -30,11 +30,11 @@ LEGEND = (
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a metric is to reach.
+    """A value that a metric is to reach.
 
     Attributes:
-      name: "cluster", "local" and "global" are accuracies; else a column of rounds.csv, e.g. "cluster_auc".
-      value: What it must be at least, or at most where less is better, in its unit: percent of accuracies.
+      name: "cluster", "local" or "global" for an accuracy; otherwise a column of rounds.csv, e.g. "cluster_auc".
+      value: The least value, or the greatest if less is better, in the metric's unit: percent for accuracies.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Target:
 
     @property
     def metric(self) -> Metric:
-        """The metric, which has better and worse values."""
+        """The metric of the target; UserError if it has no better and worse values."""
         found = BY_MEASURE[self.name] if self.name in ACCURACIES else of_column(self.name)
         if found is None or not found.better or found.digits in _COSTS:
             names = [*ACCURACIES, *(name for name, each in OF_ROUNDS.items() if each.better), "cluster_auc"]
@@ -55,17 +55,17 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """What a method needed to one target.
+    """What a method needed to reach one target.
 
     Attributes:
-      method: Its name.
+      method: The name of the method.
       target: The target.
-      rounds: Over the seeds that reached it; so are the others.
-      total_bytes: Down and up.
-      megabits: As the authors count.
-      rounds_of_all: For local accuracy, where those who never trained count with the untrained model.
-      seeds: How many ran.
-      measured: Whether any of them has a value of the metric.
+      rounds: The rounds; this and the other numbers are over the seeds that reached the target.
+      total_bytes: The bytes, down and up.
+      megabits: The megabits per client, as the papers' authors count them.
+      rounds_of_all: For local accuracy, the rounds if clients that never trained count with the untrained model.
+      seeds: How many seeds ran.
+      measured: Whether any seed has a value of the metric.
     """
 
     method: str
@@ -82,8 +82,8 @@ def parse_target(text: str) -> Target:
     """Turns "local=75" or "cluster_auc=0.9" into a target.
 
     Raises:
-      UserError: If it is of another form, or of no metric that has better and worse values, or a value that this
-        metric cannot have; or a percentage of at most 1, as a share would be.
+      UserError: If `text` has another form, a metric without better and worse values, or a value that the metric cannot
+        have; or if a percentage is at most 1, as if it were a share.
     """
     target = _written(text)
     if target.metric.unit == "%" and target.metric.better == UP and target.value <= 1:
@@ -94,7 +94,7 @@ def parse_target(text: str) -> Target:
 
 
 def _written(text: str) -> Target:
-    """A target as an earlier command has written it."""
+    """Parses a target as in the index of a comparison, where small percentages are allowed."""
     name, _, given = (part.strip() for part in text.partition("="))
     try:
         target = Target(name, float(given))
@@ -111,7 +111,7 @@ def _written(text: str) -> Target:
 
 
 def read_targets(path: str | pathlib.Path) -> list[Target]:
-    """Reads the targets that a comparison was asked for.
+    """Reads the targets of a comparison.
 
     Raises:
       UserError: If the file is damaged.
@@ -134,8 +134,8 @@ def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached
 
 
 def suggested(runs: Sequence[RunFiles]) -> list[Target]:
-    """Returns a target where the user has asked for none: the greatest multiple of 5 % that half of the methods reach
-    in cluster accuracy."""
+    """Returns a target for users who gave none: the greatest multiple of 5 % in cluster accuracy that half of the
+    methods reach."""
     best: dict[str, float] = {}
     for run in runs:
         values = 100 * run.rounds["cluster_accuracy"]
@@ -147,16 +147,15 @@ def suggested(runs: Sequence[RunFiles]) -> list[Target]:
 
 
 def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:
-    """Rounds, bytes, megabits a client, rounds with those who never trained; NaN where the target is not reached."""
+    """Rounds, bytes, megabits per client, rounds if clients that never trained count; NaN if the target is not met."""
     number, in_rounds, beside = needed(run, target.metric, target.value)
     everyone = needed(run, find("local_accuracy_all"), target.value)[0] if target.name == "local" else math.nan
     return number, in_rounds + beside, 8e-6 * in_rounds / len(run.clients), everyone
 
 
 def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[float, float, float]:
-    """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and those beside.
-
-    All are NaN where no round reaches it.
+    """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and the bytes sent
+    outside rounds. All are NaN if no round reaches the target.
     """
     row = metric.first_reached(run.rounds, target)
     if row is None:
@@ -166,7 +165,7 @@ def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[f
 
 
 def cells(row: Reached) -> list[str]:
-    """A line under `HEADS`."""
+    """A line of the table under `HEADS`."""
     count, of_all = row.rounds.count, row.rounds_of_all.count
     rounds = show_count(row.rounds) if count else "not reached" if row.measured else "not measured"
     seeds = f"{count} of {row.seeds}" if count < row.seeds else str(row.seeds)
@@ -190,7 +189,7 @@ def to_table(rows: Sequence[Reached]) -> Table:
 
 
 def to_csv(rows: Sequence[Reached]) -> str:
-    """Returns the table for programs; a cell is empty where the target is not reached."""
+    """Returns the table for programs; a cell is empty if the target is not reached."""
     heads = [Column(name) for name in ("algorithm", "metric", "target", "seeds", "seeds_reached")]
     heads += [Column(name, digits=2) for name in ("rounds", "bytes", "megabits_a_client", "rounds_of_all")]
     lines = [

@@ -1,5 +1,5 @@
-"""What a reader of a report wants to know first, in three sentences: whether there are groups, which method is best and
-whether by more than chance, and what it cost."""
+"""Answers a reader's first questions in three sentences: whether there are groups; which method is best, and whether by
+more than chance; and what it cost."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +13,15 @@ from tffcl.runs.metrics import BY_KEY, DOWN, Metric, rows_of
 from tffcl.runs.run_files import RunFiles, by_method
 
 _CHANCE = 0.05
-_AGREEING = 0.5  # adjusted Rand index from which clusters tell of the true groups
+_AGREEING = 0.5  # adjusted Rand index from which clusters agree with the true groups
 _MOST_NAMED = 6  # methods in one list
 
 ByMethod = Mapping[str, Sequence[RunFiles]]
 
 
 def verdict(runs: Sequence[RunFiles]) -> list[str]:
-    """Returns three sentences on the runs of a task: on groups, on the best method, on its cost; the first alone
-    where no accuracy and no further metric was measured, and none of no runs."""
+    """Returns three sentences on the runs of a task: on groups, on the best method, and on its cost. If no accuracy or
+    further metric was measured, returns only the first; without runs, none."""
     if not runs:
         return []
     methods = by_method(runs)
@@ -33,8 +33,8 @@ def verdict(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def measure_of(runs: Sequence[RunFiles]) -> Metric | None:
-    """Returns what methods are compared by, of the assigned models: the first of the model's metrics that all runs
-    have, which is the accuracy unless a user has named others before it; None if there is none."""
+    """Returns the metric of assigned models by which methods are compared: the first of the model's metrics that all
+    runs have, which is the accuracy unless a user has named others before it; None if there is none."""
     accuracy = BY_KEY["cluster_accuracy"]
     named = dict.fromkeys(name for run in runs for name in run.summary.get("metrics", {}))
     for each in [*(accuracy if name == "accuracy" else rows_of(name)[0] for name in named), accuracy]:
@@ -44,7 +44,7 @@ def measure_of(runs: Sequence[RunFiles]) -> Metric | None:
 
 
 def ranked(methods: ByMethod, measured: Metric) -> list[str]:
-    """Returns the methods, the best mean over the seeds first."""
+    """Returns the methods, ordered by their mean over the seeds, the best first."""
     sign = 1 if measured.better == DOWN else -1
     return sorted(methods, key=lambda name: sign * _mean(methods[name], measured))
 
@@ -53,10 +53,10 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
     """Compares two methods on the clients that both have measured, by seed.
 
     Returns:
-      The mean difference over clients and seeds in the metric's unit; the p value, the larger of two paired t tests:
-      of all pairs of client and seed, which takes clients as independent although those of a cluster share a model, and
-      of the seeds' means, as training anew with other seeds gives other models; and the number of pairs. In the test of
-      pairs clients with the same test examples are one, with their mean.
+      The mean difference over clients and seeds in the metric's unit; the p value; and the number of pairs. The p value
+      is the larger one of two paired t tests: over all pairs of client and seed, which takes clients as independent
+      although those of a cluster share a model; and over the seeds' means, because other seeds give other models. In
+      the first test, clients with the same test examples count as one, with their mean.
     """
     apart, of_sets = [], []
     for run in one:
@@ -76,22 +76,22 @@ def paired_test(one: Sequence[RunFiles], other: Sequence[RunFiles], measured: Me
 
 
 def _test_sets(runs: Iterable[RunFiles]) -> np.ndarray:
-    """Which clients of runs on the same data have the same test examples; runs without any such clients do not tell."""
+    """A number for each client, equal for clients with the same test examples, from the run with the fewest numbers."""
     return min((run.clients.test_set for run in runs), key=lambda sets: len(np.unique(sets)))
 
 
 def _by_chance(differences: np.ndarray) -> float:
-    """How often chance alone would make the mean of paired differences as large: the p value of a t test."""
+    """The p value of a t test: how often chance alone would make the mean of paired differences as large."""
     if len(differences) < 2 or not differences.any():
         return 1.0
-    # All are the same but for rounding, and the test would divide by 0: that of their signs.
+    # If all are equal up to rounding, the t test would divide by 0; the sign test is used instead.
     if np.ptp(differences) <= 1e-9 * np.abs(differences).max():
         return 2.0 ** (1 - len(differences))
     return float(scipy.stats.ttest_1samp(differences, 0).pvalue)
 
 
 def of_clients(run: RunFiles, measured: Metric) -> np.ndarray:
-    """The metric of each client, as the file has it; NaN where it is not defined."""
+    """The metric of each client, as in the file; NaN if it is not defined."""
     if measured.column == "cluster_accuracy":
         return run.clients.cluster_accuracy
     return run.clients.further.get(measured.column, np.full(len(run.clients), math.nan))
@@ -102,11 +102,11 @@ def _mean(runs: Sequence[RunFiles], measured: Metric) -> float:
 
 
 def _groups(methods: ByMethod, measured: Metric | None) -> str:
-    """Whether clusters were found, whether they are the true groups, and whether anything says that there are any."""
+    """Says whether clusters were found, whether they are the true groups, and whether there is evidence of groups."""
     one, alone, untested, found, given, agreements = [], [], [], {}, {}, []
     for name, runs in methods.items():
         counts = sorted({int(run.number("clusters", "count")) for run in runs})
-        if counts == [1] and _is_measured(runs, "global"):  # where all clients use the same model
+        if counts == [1] and _is_measured(runs, "global"):  # all clients use the same model
             one.append(name)
         elif counts == [1] and not _is_measured(runs, "cluster"):
             untested.append(name)
@@ -127,7 +127,7 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
     ] + list(given.values())
     if not sentences:
         sentences = ["No groups were formed"]
-    elif any(each >= _AGREEING for each in agreements):  # none of NaN, where true groups are not known
+    elif any(each >= _AGREEING for each in agreements):  # NaN, for unknown true groups, is never >=
         sentences[0] = f"There are groups: {sentences[0]}"
     elif measured is not None and (plain := [name for name in methods if _is_plain(methods[name])]):
         clustered = [*(name for names in found.values() for name in names), *given]
@@ -145,20 +145,20 @@ def _groups(methods: ByMethod, measured: Metric | None) -> str:
 
 
 def _is_measured(runs: Sequence[RunFiles], kind: str) -> bool:
-    """Whether there is any metric of a kind: of models of clusters there is none where no client has test examples."""
+    """Whether runs have any metric of a kind; e.g. models of clusters have none if no client has test examples."""
     measured = [("accuracy", kind, "mean")]
     measured += [("metrics", name, kind, "mean") for name in runs[0].summary.get("metrics", {})]
     return any(not math.isnan(run.number(*keys)) for run in runs for keys in measured)
 
 
 def _beyond_chance(methods: ByMethod, measured: Metric, name: str, rival: str, compared: int) -> bool:
-    """Whether a method is better than another by more than chance, as one of so many that are compared."""
+    """Whether a method is better than another by more than chance, corrected for `compared` comparisons."""
     apart, chance, _ = paired_test(methods[name], methods[rival], measured)
     return (apart < 0) == (measured.better == DOWN) and chance * compared < _CHANCE
 
 
 def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str]) -> str:
-    """Which method is best, and whether beyond chance: against the next, and against FedAvg if that is another one."""
+    """Says which method is best, and whether beyond chance, compared with the second best and with FedAvg."""
     value, what = _shown(_mean(methods[best], measured), measured), measured.title
     if not others:
         return f"The {what} of {best} is {value}; what it gains is known beside another method (tffcl compare)."
@@ -173,14 +173,14 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
         counts.append(f"{pairs:,}")
         chance = min(1.0, chance * len(others))
         words = "beyond chance" if chance < _CHANCE else "not beyond chance"
-        # The means are of all seeds of a method: with those that both have, the difference may be the other way round.
+        # Means are over all seeds of a method; over the seeds that both have, the difference may have another sign.
         both = "" if {run.seed for run in methods[rival]} == seeds else " with the seeds that both have"
         by = f"{_shown(abs(apart), measured, ' points')} {'below' if apart < 0 else 'above'}" if apart else "equal to"
         sentences.append(f"{by} {rival}{both}, {words} (p {_probability(chance)})")
     sets = _test_sets([run for name in (best, *rivals) for run in methods[name]])
     shared = len(np.unique(sets)) < len(sets)
     units = "test sets" if shared else "clients"
-    # Where a rival has one seed of the best method's, chance is not tested over seeds, however many others there are.
+    # Chance is tested over seeds only for rivals that share more than one seed with the best method.
     common = [len(seeds.intersection(run.seed for run in methods[rival])) for rival in rivals]
     units = units if max(common) <= 1 else f"pairs of {units.removesuffix('s')} and seed and over seeds"
     test = f"paired t tests over {' and '.join(dict.fromkeys(counts)) or '0'} {units}"
@@ -190,7 +190,7 @@ def _best(methods: ByMethod, measured: Metric, best: str, others: Sequence[str])
 
 
 def _cost(methods: ByMethod, best: str) -> str:
-    """What the best method sent, beside FedAvg, and how long it took."""
+    """Says what the best method sent, compared with FedAvg, and how long it took."""
     runs = methods[best]
     sent, signed = _sent(runs), _mean(runs, BY_KEY["signature_bytes"])
     sentence = f"{best} sent {human_bytes(sent)} in all"
@@ -214,7 +214,7 @@ def _sent(runs: Sequence[RunFiles]) -> float:
 
 
 def _is_plain(runs: Sequence[RunFiles]) -> bool:
-    # In Python a method is called as its user calls it: compare({"FedAvg": ...}).
+    # In Python, users choose the names of methods: compare({"FedAvg": ...}).
     return runs[0].algorithm.casefold() == PLAIN
 
 
@@ -230,7 +230,7 @@ def _probability(value: float) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names in a sentence: "a, b and c", or "a, b, ... and 5 more"."""
+    """Lists names for a sentence: "a, b and c", or "a, b, ... and 5 more"."""
     shown, left = list(names[:_MOST_NAMED]), len(names) - _MOST_NAMED
     last = f"{left} more" if left > 0 else shown.pop()
     return f"{', '.join(shown)} and {last}" if shown else last

@@ -1,7 +1,7 @@
-"""The figures: each function returns a matplotlib figure that shows itself in a notebook; none touches pyplot.
+"""The figures: each function returns a matplotlib figure that shows itself in a notebook; none uses pyplot.
 
-Files have them as PNG, SVG and PDF, and `page.panels` makes panels of the report's page of them. `report_figures` is
-the table of those that a report has: a new one is its function here and its row there.
+Figures are saved as PNG, SVG or PDF, and `page.panels` turns them into panels of the report's page. `report_figures`
+lists the figures of a report: a new figure needs a function here and a row there.
 """
 
 from tffcl.lab.reporting.figures.clients import client_accuracy_figure, client_sizes_figure

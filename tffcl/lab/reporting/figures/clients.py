@@ -1,4 +1,4 @@
-"""Figures of clients: their accuracies and how much data they have."""
+"""Figures of clients: their accuracies and their numbers of examples."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,14 @@ from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles, by_method
 
 KINDS = (("cluster_accuracy", "cluster accuracy"), ("local_accuracy", "local accuracy"))
-_MOST_DOTS, _MOST_NAMED = 300, 600  # clients that are drawn of a method, and that say who they are in a panel
+_MOST_DOTS, _MOST_NAMED = 300, 600  # clients that are drawn for a method, and that have names in a panel
 
 
 def client_accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     """Draws how the accuracy is spread over clients: a box, the clients as dots and the mean, for each method.
 
-    The clients of all seeds of a method are put together; of very many the dots are some from the worst to the best.
+    The clients of all seeds of a method are pooled. If there are very many, only some are dots, from the worst to the
+    best.
     """
     methods = by_method(runs)
     figure = style.new_panels(2, max(2.1, 0.9 + 0.5 * len(methods)))
@@ -49,17 +50,17 @@ def client_accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
 
 
 def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
-    """Draws how many clients have how many training examples.
+    """Draws a histogram of clients by their number of training examples.
 
     Args:
-      examples: [N].
+      examples: [N], the number of training examples of each client.
     """
     examples = np.asarray(examples)
     figure = style.new_figure(style.WIDTH, 3.2)
     axes = figure.subplots()
     edges, logarithmic = _size_bins(examples)
     counts, _, bars = axes.hist(examples, bins=edges, color=style.COLORS[0], edgecolor="white", linewidth=0.6)
-    stops = [*np.ceil(edges[1:-1]), examples.max() + 1]  # the last bin has its upper end, too
+    stops = [*np.ceil(edges[1:-1]), examples.max() + 1]  # the last bin includes its upper end
     for count, start, stop, bar in zip(counts.astype(int), np.ceil(edges), stops, bars, strict=False):
         held = sizes_of([int(start), int(max(start, stop - 1))], "example")
         style.say(bar, f"{counted(count, 'client')} with {held}")
@@ -79,14 +80,14 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
 
 
 def _lower_end(runs: Sequence[RunFiles]) -> float:
-    """Where the axis of accuracies begins, in percent: a round number below the least of them."""
+    """The lower end of the axis of accuracies, in percent: a round number below the least accuracy."""
     values = np.concatenate([getattr(run.clients, column) for run in runs for column, _ in KINDS])
     values = values[~np.isnan(values)]
     return min(80.0, float(np.floor(10 * values.min()) * 10)) if values.size else 0.0
 
 
 def _names(runs: Sequence[RunFiles]) -> list[str]:
-    """What the clients of the runs of a method are called."""
+    """The names of the clients in the runs of a method."""
     return [
         f"{style.client_name(client)}, seed {run.seed}" if len(runs) > 1 else style.client_name(client)
         for run in runs
@@ -96,12 +97,12 @@ def _names(runs: Sequence[RunFiles]) -> list[str]:
 
 def _draw_spread(axes: Axes, values: np.ndarray, place: int, whose: Sequence[str], run: int | None) -> None:
     order = np.argsort(values, kind="stable")
-    if len(order) > _MOST_DOTS:  # from the worst to the best, so that the ends stay
+    if len(order) > _MOST_DOTS:  # evenly from the worst to the best, which both stay
         order = order[np.linspace(0, len(order) - 1, _MOST_DOTS).astype(int)]
     lower, median, upper = np.percentile(values, [25, 50, 75])
     clients = counted(len(values), "client")
     words = f"{clients}: mean {values.mean():.2f} %, median {median:.2f} %, half of them {lower:.2f} to {upper:.2f} %"
-    # The dots are moved up and down at random so that equal accuracies can be counted; the same in every report.
+    # Dots move up and down at random, so that equal accuracies can be counted, but in the same way in every report.
     shifts = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))[order]
     opacity = float(np.clip(40 / len(order), 0.25, 0.7))
     dots = axes.scatter(
@@ -121,14 +122,14 @@ def _draw_spread(axes: Axes, values: np.ndarray, place: int, whose: Sequence[str
 
 
 def _size_bins(examples: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Returns the edges of bins for numbers of examples, and whether they are those of a logarithmic axis."""
+    """Returns the edges of bins for numbers of examples, and whether the axis is logarithmic."""
     least, greatest = int(examples.min()), int(examples.max())
     if least == greatest:
         return np.array([least - 0.5, least + 0.5]), False
     count = int(np.clip(np.sqrt(len(examples)) * 2, 4, 40))
-    # LEAF's clients differ by orders of magnitude; equal bins would put all but a few into the first.
+    # LEAF's clients differ by orders of magnitude; equal bins would put almost all clients into the first one.
     if least > 0 and greatest >= 50 * least:
         return np.geomspace(least, greatest, count + 1), True
-    # Whole bins from half to half: a bin that is narrower than one example would be empty now and then.
+    # Edges are at halves and bins at least one example wide, because narrower bins would sometimes be empty.
     step = max(1, int(np.ceil((greatest - least + 1) / count)))
     return np.arange(least - 0.5, greatest + step, step), False

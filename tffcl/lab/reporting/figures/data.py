@@ -1,4 +1,4 @@
-"""Figures of data: which labels clients hold, examples of them, and what a model answered to these."""
+"""Figures of data: the labels that clients hold, examples of their data, and a model's answers to them."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from tffcl.runs.run_files import RunFiles
 
 
 def labels_figure(run: RunFiles) -> ReportFigure:
-    """Draws which labels the clients hold, ordered by the clusters found, with the true groups at the side."""
+    """Draws the labels that clients hold, ordered by the clusters found, with the true groups at the side."""
     clients = run.clients
     return label_map(
         clients.label_counts, clients.cluster, true_groups=clients.true_groups, client_ids=clients.client_id,
@@ -25,13 +25,13 @@ def labels_figure(run: RunFiles) -> ReportFigure:
 
 
 def mixtures_figure(run: RunFiles) -> ReportFigure | None:
-    """Draws the mixture of models that each client uses, ordered by the one that weighs most; None where each client
-    uses a single model."""
+    """Draws the mixture of models that each client uses, ordered by the model with the largest weight; None if each
+    client uses a single model."""
     clients = run.clients
     if not clients.mixture.shape[1]:
         return None
     models = [str(row) for row in range(clients.mixture.shape[1])]
-    most = clients.mixture.argmax(axis=1)  # of soft groups it need not be the model of the client's cluster
+    most = clients.mixture.argmax(axis=1)  # with soft groups, this may differ from the client's cluster
     return label_map(
         clients.mixture, most, true_groups=clients.true_groups, client_ids=clients.client_id, label_names=models,
         group_title="model", column_title="model", share_of="weight in the client's mixture",
@@ -41,12 +41,12 @@ def mixtures_figure(run: RunFiles) -> ReportFigure | None:
 def label_histograms(
     label_counts: np.ndarray, groups: Sequence | None = None, **named: Sequence | None
 ) -> ReportFigure:
-    """Draws which labels the clients hold, with the totals of labels above and of clients at the right.
+    """Draws the labels that clients hold, with the totals of labels above and of clients at the right.
 
     Args:
-      label_counts: [N, C], examples of client and class.
-      groups: [N], what the clients are ordered by; without it they are ordered by their most frequent label.
-      **named: `client_ids` and `label_names`, as of `label_map`.
+      label_counts: [N, C], the number of examples of each client and class.
+      groups: [N], the groups by which clients are ordered; default by their most frequent label.
+      **named: `client_ids` and `label_names`, as in `label_map`.
     """
     return label_map(label_counts, groups, group_title="group", margins=True, **named)
 
@@ -66,15 +66,15 @@ def label_map(
     """Draws the share of each label in the data of each client, or of each model in its mixture.
 
     Args:
-      label_counts: [N, C], examples of client and class.
-      groups: [N], what the clients are ordered by first.
-      true_groups: [N], drawn beside it in colours.
+      label_counts: [N, C], the number of examples of each client and class.
+      groups: [N], the groups by which clients are ordered first.
+      true_groups: [N], drawn at the side in colours.
       client_ids: [N], names; default numbers.
-      label_names: [C], what the labels are called; default numbers.
-      group_title: What `groups` are.
+      label_names: [C], names of the labels; default numbers.
+      group_title: The name of the kind of `groups`.
       margins: Whether to draw the totals above and at the right.
-      column_title: What a column is of.
-      share_of: What the colours are.
+      column_title: The title of the columns.
+      share_of: The meaning of the colours.
     """
     counts = np.asarray(label_counts, float)
     order = _label_order(counts, groups, true_groups)
@@ -108,9 +108,9 @@ def sample_pictures(
     """Draws rows of pictures.
 
     Args:
-      images: For each row uint8 [m, h, w, c] with c = 1 or 3; the rows may differ in all of m, h and w.
-      row_titles: What stands beside each row.
-      labels: For each row what stands below its pictures, m of them; None for nothing.
+      images: For each row, uint8 [m, h, w, c] with c = 1 or 3; rows may differ in m, h and w.
+      row_titles: The title beside each row.
+      labels: For each row, the m texts below its pictures; None for no texts.
     """
     most = max(len(row) for row in images)
     figure = style.new_figure(1.5 + 0.85 * max(most, 4), 0.3 + (0.9 if labels is None else 1.1) * len(images))
@@ -134,9 +134,9 @@ def titled_pictures(
 
     Args:
       images: uint8 [n, h, w, c] with c = 1 or 3.
-      titles: One a picture.
-      colors: Of the titles; default black.
-      columns: How many pictures stand in a row.
+      titles: One title for each picture.
+      colors: The colours of the titles; default black.
+      columns: The number of pictures in a row.
     """
     images = np.asarray(images)
     columns = max(1, min(columns, len(images)))
@@ -160,14 +160,14 @@ def answers_figure(
     *,
     columns: int = 12,
 ) -> ReportFigure:
-    """Draws pictures with what a model takes them for, and in another colour what they are where it is wrong.
+    """Draws pictures with a model's answers; wrong answers have another colour and show the true label, too.
 
     Args:
       images: uint8 [n, h, w, c].
       answers: [n], the model's labels.
       labels: [n], the true labels.
-      class_names: Name of each label; default its number.
-      columns: How many pictures stand in a row.
+      class_names: The name of each label; default its number.
+      columns: The number of pictures in a row.
     """
     answers, labels = np.asarray(answers), np.asarray(labels)
 
@@ -183,7 +183,7 @@ def answers_figure(
 
 
 def _label_order(counts: np.ndarray, groups, true_groups) -> np.ndarray:
-    """The order of clients by group, by true group, and by their most frequent label; groups may be None."""
+    """The order of clients by group, then true group, then their most frequent label; both groups may be None."""
     given = [ordering.ranks(each) for each in (groups, true_groups) if each is not None]
     main = counts.argmax(axis=1)
     share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
@@ -200,7 +200,7 @@ def _row_names(order: np.ndarray, client_ids: Sequence | None, groups: Sequence 
 
 
 def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[ReportFigure, dict[str, Axes]]:
-    """Returns a figure with the axes "main" and, as asked for, "strip" at its left, "above" and "right"."""
+    """Returns a figure with the axes "main" and, if requested, "strip" at its left, "above" and "right"."""
     clients, classes = shape
     height = float(np.clip(2.6 + 0.09 * clients, 3.6, 7)) + (0.9 if margins else 0)
     width = float(np.clip(5.5 + 0.09 * classes, 6.5, 10.5)) + 1.2 if margins else style.WIDTH
@@ -219,7 +219,7 @@ def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[Report
 def _draw_shares(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> AxesImage:
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.ma.masked_equal(100 * counts / np.maximum(totals, 1), 0)
-    # A label that a client does not hold is see-through, so that even the smallest share can be told from none.
+    # Labels that a client does not hold are transparent, so that even the smallest share differs from none.
     shades = colormaps["viridis_r"].with_extremes(bad=(1, 1, 1, 0))
     greatest = float(shares.max()) if shares.count() else 100.0
     image = axes.imshow(shares, cmap=shades, aspect="auto", vmin=0, vmax=greatest, interpolation="nearest")
@@ -231,7 +231,7 @@ def _draw_shares(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> AxesIm
 
 
 def _draw_strip(axes: Axes, names: np.ndarray) -> None:
-    """Draws the true groups as colours; with a legend where there are not more groups than colours."""
+    """Draws the true groups as colours, with a legend if there are enough colours for all groups."""
     places = ordering.ranks(names)
     shades = {}
     for block in ordering.blocks(places):

@@ -1,4 +1,4 @@
-"""Figures of maps: clients as points by what they sent, or by how alike they are, in the colours of their clusters."""
+"""Maps of clients as points, placed by what they sent or by their similarity, in the colours of their clusters."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +12,10 @@ from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import NO_CLUSTER, Representations, RunFiles
 
-_ROUNDS = (5, 10, 40)  # those of StoCFL's Fig. 6
+_ROUNDS = (5, 10, 40)  # the rounds in StoCFL's Fig. 6
 _ACROSS, _MOST_PANELS = 4, 12
 _MOST_NAMED = 80  # points with names beside them
-_MOST_TITLED = 600  # points of a panel that say on the page who they are
+_MOST_TITLED = 600  # points of a panel with client names on the page
 _MOST_NAMED_GROUPS = 16
 _MARKERS = ("o", "^", "s", "D")
 
@@ -29,7 +29,7 @@ def projection_figure(
       points: [N, 2], e.g. from `clustering.projection.project`.
       labels: [N], the cluster of each client; None before there are clusters.
       client_ids: [N], names, written beside the points when there are not too many.
-      title: What is drawn.
+      title: The title of the figure.
     """
     points = np.asarray(points, float)
     groups = np.zeros(len(points), int) if labels is None else np.asarray(labels)
@@ -49,7 +49,7 @@ def projection_figure(
 
 
 def shown_rounds(last: int) -> list[int]:
-    """Returns the rounds whose clusters are drawn, at most three, ascending: StoCFL's, or evenly spread ones."""
+    """Returns the rounds whose clusters are drawn, at most three, ascending: StoCFL's, or evenly spaced rounds."""
     if last >= _ROUNDS[-1]:
         return list(_ROUNDS)
     return sorted({1, (1 + last) // 2, last} - {0})
@@ -70,13 +70,13 @@ def representations_figure(
 ) -> ReportFigure:
     """Draws the same map several times: in the colours of the true groups, and of the clusters after some rounds.
 
-    A cluster of one client is grey: so are those that have not taken part by then.
+    Clusters of one client are grey, e.g. those of clients that have not taken part by then.
 
     Args:
       found: The map.
-      history: Clusters int [N] by round.
-      last: Number of the last round.
-      truth: str [N], the true groups; None where they are not known.
+      history: Maps rounds to clusters int [N].
+      last: The number of the last round.
+      truth: str [N], the true groups; None if they are unknown.
       client_ids: [N], names.
     """
     panels = [(f"after round {each}", found, clusters_at(history, each)) for each in shown_rounds(last)]
@@ -84,11 +84,11 @@ def representations_figure(
 
 
 def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None) -> ReportFigure:
-    """Draws the clusters after the last round of several runs, a panel each (StoCFL Fig. 7).
+    """Draws the clusters after the last round of several runs, with a panel for each run (StoCFL Fig. 7).
 
     Args:
-      runs: By title, with representations and history; the first twelve are drawn.
-      truth: str [N], the true groups; None where they are not known.
+      runs: Maps titles to runs with representations and history; the first twelve are drawn.
+      truth: str [N], the true groups; None if they are unknown.
     """
     shown = list(runs.items())[:_MOST_PANELS]
     panels = [(title, run.representations, run.history[max(run.history)]) for title, run in shown]
@@ -107,10 +107,10 @@ def centres_figure(
     """Draws the centres of all clients in UMAP's map, in the colours of their clients' clusters.
 
     Args:
-      points: [N, k, u], see `clustering.taskonomy.fit_map`; of more than two dimensions the first two are drawn.
+      points: [N, k, u], see `clustering.taskonomy.fit_map`; only the first two dimensions are drawn.
       mask: Bool [N, k], which centres exist.
       labels: [N], the cluster of each client.
-      true_groups: [N], the group that each client really belongs to, for a second panel; None if unknown.
+      true_groups: [N], the true group of each client, for a second panel; None if unknown.
       client_ids: [N], names.
     """
     points, mask = np.asarray(points, float), np.asarray(mask, bool)
@@ -135,16 +135,16 @@ def centres_figure(
 
 
 def crowded(labels: np.ndarray) -> np.ndarray:
-    """Returns clusters [N] with more than one client; -1 for the others."""
+    """Returns each client's cluster [N] if it has more than one client; -1 for others."""
     _, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
     return np.where((counts[which] > 1) & (labels != NO_CLUSTER), labels, -1)
 
 
 def matched(crowded: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Returns colours [N] of clusters: those of the groups 0, 1, ... that they share most clients with, each once.
+    """Returns colours [N] of clusters: each gets that of the group 0, 1, ... with which it shares most clients; groups
+    are used once.
 
-    A cluster's number changes when an older one takes it up, and is another in another run; its clients are its
-    identity.
+    Clusters are matched by their clients, because numbers change when clusters merge, and differ from run to run.
     """
     clusters = np.unique(crowded[crowded >= 0])
     common = np.zeros([len(clusters), reference.max() + 1], np.int64)
@@ -163,7 +163,7 @@ def matched(crowded: np.ndarray, reference: np.ndarray) -> np.ndarray:
 def _panels(
     panels: Sequence[tuple], reference: Sequence, truth: Sequence | None, client_ids: Sequence | None
 ) -> ReportFigure:
-    """Draws panels of title, map and clusters [N], in the colours of the reference [N]; first the true groups."""
+    """Draws panels of (title, map, clusters [N]) in the colours of `reference` [N]; the true groups come first."""
     found, groups = panels[0][1], ordering.ranks(reference)
     count = len(panels) + (truth is not None)
     ids = np.arange(len(groups)) if client_ids is None else np.asarray(client_ids)
@@ -191,14 +191,14 @@ def _draw_points(
     *,
     markers: bool = False,
 ) -> None:
-    """Draws points in the plane on one scale, for distances have a meaning there, those of one number in one colour.
+    """Draws points in the plane, with equal scales because distances have a meaning; equal numbers have one colour.
 
     Args:
       points: [n, 2].
-      numbers: int [n], of the colours; a negative one is grey.
-      names: [n], of the groups.
+      numbers: int [n], the numbers of colours; negative ones are grey.
+      names: [n], the groups' names.
       ids: [n], the clients' names.
-      markers: Whether to change the marker where the colours come again, for 32 groups in all.
+      markers: Whether to change the marker when the colours repeat, for up to 32 different groups.
     """
     size = float(np.clip(6_000 / max(1, len(points)), 5, 36))
     titled = len(points) <= _MOST_TITLED and ids is not None
@@ -219,12 +219,12 @@ def _draw_points(
 
 
 def _look(number: int) -> tuple[str, str]:
-    """Returns colour and marker of a group; 32 are different."""
+    """Returns the colour and the marker of a group; 32 groups look different."""
     return style.color(number), _MARKERS[number // len(style.COLORS) % len(_MARKERS)]
 
 
 def _keys(names: np.ndarray, kind: str, *, markers: bool = False) -> list[Line2D]:
-    """What a legend has for each group."""
+    """The legend's entries, one for each group."""
     keys = []
     for number, block in enumerate(ordering.blocks(names[ordering.by_group(names)])):
         shade, marker = _look(number)

@@ -1,4 +1,4 @@
-"""Figures of matrices between clients: how far apart they are, who is related to whom (FLT Fig. 2, 3), and pairs."""
+"""Figures of matrices between clients: proximities, relatedness (FLT Fig. 2, 3), confusions, histograms of pairs."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from tffcl.lab.reporting.style import ReportFigure
 _RELATED, _LOST = "#4678b4", "#a0a0a0"
 _MOST_NAMED_CLIENTS = 32
 _MOST_WRITTEN = 10  # clients whose values are written into the matrix
-_NOTHING = (255, 255, 255, 0)  # see-through
+_NOTHING = (255, 255, 255, 0)  # transparent
 _BINS = 80
 _MOST_CONFUSED, _MOST_NAMED_CLASSES = 6, 20  # clusters whose confusions are drawn, and classes that are named
 
@@ -35,14 +35,14 @@ def proximity_figure(
 ) -> ReportFigure:
     """Draws the matrix between clients, ordered by cluster, with the borders of the clusters.
 
-    Dark stands for alike, whether the matrix holds distances or similarities. The values of few clients are written.
+    Dark means similar, both for distances and for similarities. If there are few clients, the values are written.
 
     Args:
       proximity: [N, N].
       labels: [N], the cluster of each client; None before there are clusters.
-      client_ids: [N], names, written when there are few.
-      unit: Of the values.
-      measure: What the values are.
+      client_ids: [N], names, written if there are few clients.
+      unit: The unit of the values.
+      measure: The name of the proximity measure.
       merges: SciPy linkage matrix; orders the clients within a cluster.
     """
     proximity = np.asarray(proximity, float)
@@ -73,16 +73,16 @@ def proximity_figure(
 def relatedness_figure(
     relatedness: np.ndarray, labels: Sequence[int], merges: np.ndarray, *, client_ids: Sequence | None = None
 ) -> ReportFigure:
-    """Draws the relatedness matrix as it came, ordered by the tree, and flattened to clusters (FLT Fig. 3).
+    """Draws the relatedness matrix in the clients' order, ordered by the tree, and flattened to clusters (FLT Fig. 3).
 
-    The third panel shows what the clusters make of the relations: those kept have the full colour of their cluster,
-    those between members that were not related a pale one, and those lost, between clusters, are grey.
+    The third panel compares relations with clusters. Relations within a cluster have its full colour, members that are
+    not related have a pale colour, and relations that are lost, between clusters, are grey.
 
     Args:
       relatedness: [N, N], 0 and 1; see `clustering.taskonomy.relate`.
       labels: [N], the cluster of each client.
       merges: SciPy linkage matrix [N-1, 4], see `clustering.taskonomy.flatten`.
-      client_ids: [N], names, written when there are few.
+      client_ids: [N], names, written if there are few clients.
     """
     related = np.asarray(relatedness) != 0
     labels, merges = np.asarray(labels), np.asarray(merges, float).reshape(-1, 4)
@@ -119,11 +119,11 @@ def relatedness_figure(
 
 
 def confusion_figure(counts: Mapping[int, np.ndarray], names: Sequence[str] = ()) -> ReportFigure:
-    """Draws the confusion matrices of clusters, a panel each, as shares of the examples of each label.
+    """Draws the confusion matrix of each cluster in a panel, as shares of the examples of each label.
 
     Args:
-      counts: Cluster to int [C, C], test examples of a label (row) that were answered with another (column).
-      names: Of the classes; default their numbers.
+      counts: Maps clusters to int [C, C], the test examples of a label (row) by the answered label (column).
+      names: The names of the classes; default their numbers.
     """
     drawn = list(counts.items())[:_MOST_CONFUSED]
     figure = style.new_panels(len(drawn), 3.4)
@@ -154,14 +154,14 @@ def pairs_figure(
 ) -> ReportFigure:
     """Draws the histogram of the proximities of all pairs of clients.
 
-    Where the two colours do not overlap, a threshold between them finds the true groups.
+    If the two colours do not overlap, a threshold between them finds the true groups.
 
     Args:
       proximity: [N, N].
-      truth: [N], the true groups; None where they are not known.
+      truth: [N], the true groups; None if they are unknown.
       threshold: Drawn as a line.
-      unit: Of the proximity; "1 - cosine" has a second axis with the cosines.
-      measure: Name of the proximity measure.
+      unit: The unit of the proximity; "1 - cosine" has a second axis with the cosines.
+      measure: The name of the proximity measure.
     """
     above = np.triu_indices(len(proximity), 1)
     pairs = np.asarray(proximity)[above]
@@ -173,7 +173,7 @@ def pairs_figure(
     axes = figure.subplots()
     edges = np.histogram_bin_edges(pairs, _BINS) if len(pairs) else np.linspace(0, 1, _BINS)
     for name, chosen, shade in parts:
-        # Shares, since across groups there are more pairs than within.
+        # Shares, because there are more pairs across groups than within groups.
         shares = np.full(np.count_nonzero(chosen), 100 / max(1, np.count_nonzero(chosen)))
         axes.hist(pairs[chosen], edges, weights=shares, color=shade, alpha=0.6, label=f"{name} ({len(shares):,})")
     if threshold is not None:
@@ -187,7 +187,7 @@ def pairs_figure(
 
 
 def _value_range(proximity: np.ndarray) -> tuple[float, float]:
-    """The range of the values between different clients: the diagonal would take all contrast away."""
+    """The range of the values between different clients; with the diagonal, there would be too little contrast."""
     different = ~np.eye(len(proximity), dtype=bool)
     for values in (proximity[different], proximity):
         values = values[np.isfinite(values)]
@@ -197,13 +197,13 @@ def _value_range(proximity: np.ndarray) -> tuple[float, float]:
 
 
 def _is_similarity(proximity: np.ndarray) -> bool:
-    """Whether a matrix between clients holds similarities, and not distances."""
+    """Whether a matrix between clients holds similarities rather than distances."""
     between = proximity[~np.eye(len(proximity), dtype=bool)]
     return bool(between.size) and np.nanmean(np.diag(proximity)) > np.nanmean(between)
 
 
 def _flattened(related: np.ndarray, together: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, dict]:
-    """The third panel, uint8 [N, N, 4], and what its colours are; `numbers` [N] are those of the clients' colours."""
+    """The third panel, uint8 [N, N, 4], and the meaning of its colours; `numbers` [N] are those of clients' colours."""
     image = np.where(related[..., None], _bytes(_LOST), _NOTHING)
     kinds = {_LOST: "related, but parted by the clusters"}
     for number in np.unique(numbers):
@@ -223,7 +223,7 @@ def _bytes(color: str) -> tuple[int, int, int, int]:
 
 
 def _draw_matrix(axes: Axes, image: np.ndarray, kinds: Mapping[str, str], names: Sequence[str]) -> None:
-    # Colours are mixed where clients are finer than pixels; without this, single relations come and go with the size.
+    # Colours mix if clients are smaller than pixels; otherwise the size would decide which single relations are seen.
     drawn = axes.imshow(image.astype(np.uint8), interpolation="antialiased", interpolation_stage="rgba")
     axes.figure.matrices[drawn] = style.Matrix(names, names, kinds=kinds, nothing="not related")
     axes.set(xticks=[], yticks=[])
@@ -241,7 +241,7 @@ def _draw_borders(axes: Axes, stretches: Sequence[ordering.Block], shades: Seque
 def _draw_tree(axes: Axes, merges: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
     """Draws the merges above the columns of the matrix below; branches within a cluster have its colour.
 
-    Not by SciPy's `dendrogram`, which recurses as deep as the tree: 1,000 alike clients can be a tree 1,000 deep.
+    SciPy's `dendrogram` is not used, because it recurses as deep as the tree, which equal clients can make 1,000 deep.
     """
     count = len(order)
     across, height, lines = np.empty(2 * count - 1), np.zeros(2 * count - 1), []
@@ -278,7 +278,7 @@ def _name_clusters(axes: Axes, stretches: Sequence[ordering.Block], count: int) 
 
 
 def _share(what: np.ndarray, among: np.ndarray) -> str:
-    """Which percentage of the entries `among` has the property."""
+    """The percentage of the entries in `among` that are also in `what`."""
     total = np.count_nonzero(among)
     return f"{100 * np.count_nonzero(what & among) / total:.3g}%" if total else "0%"
 
@@ -306,7 +306,7 @@ def _name_axes(axes: Axes, stretches: Sequence[ordering.Block], client_ids, orde
 
 
 def _named(stretches: Sequence[ordering.Block], count: int) -> list[int]:
-    """Which stretches of an axis of `count` clients have room for a name."""
+    """The stretches that have room for a name on an axis of `count` clients."""
     return style.spread([each.middle for each in stretches], [each.size for each in stretches], count / 20)
 
 

@@ -1,4 +1,4 @@
-"""Figures of trees: which clients merge at which height, and which cluster was split when."""
+"""Figures of trees: the merges of clients with their heights, and the splits of clusters over the rounds."""
 
 import collections
 import textwrap
@@ -16,10 +16,10 @@ from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.style import ReportFigure
 from tffcl.runs.run_files import RunFiles
 
-_MOST_LEAVES = 150  # that are drawn
+_MOST_LEAVES = 150  # leaves that are drawn
 _MOST_NAMED_LEAVES = 64
-_CHANCE_IS_1 = "self-distances"  # the unit in which chance alone puts clients 1 apart
-_MOST_GROUPS = 3  # that are named beside a cluster
+_CHANCE_IS_1 = "self-distances"  # the unit in which equal clients have distance 1 by chance
+_MOST_GROUPS = 3  # groups that are named beside a cluster
 
 
 def dendrogram_figure(
@@ -32,26 +32,26 @@ def dendrogram_figure(
     linkage: str = "",
     suggestion: str = "",
 ) -> ReportFigure:
-    """Draws the tree of merges from left to right, with the line where it is cut.
+    """Draws the tree of merges from left to right, with a line at the cut.
 
-    Branches within one cluster have the colour of the cluster; of many clients only the upper part is drawn. In
-    self-distances a dotted line is what chance does.
+    Branches within one cluster have the colour of the cluster. If there are many clients, only the upper part is drawn.
+    In self-distances, a dotted line marks the distance that chance gives.
 
     Args:
       merges: SciPy linkage matrix [N-1, 4].
-      threshold: Height of the cut; None draws no line.
-      labels: [N], the cluster of each client; those of the cut if not given.
-      client_ids: [N], names, written when there are few.
-      unit: Of the heights.
-      linkage: Name of the linkage.
-      suggestion: A sentence for the title: why this threshold.
+      threshold: The height of the cut; None draws no line.
+      labels: [N], the cluster of each client; default the clusters of the cut.
+      client_ids: [N], names, written if there are few clients.
+      unit: The unit of the heights.
+      linkage: The name of the linkage.
+      suggestion: A sentence for the title that gives the reason for this threshold.
     """
     merges = np.asarray(merges, float).reshape(-1, 4)
     count = len(merges) + 1
     if labels is None and threshold is not None and count > 1:
         labels = hierarchy.fcluster(merges, threshold, "distance") - 1
     shown = count
-    if count > _MOST_LEAVES:  # enough for each cluster, few enough to read their sizes
+    if count > _MOST_LEAVES:  # enough for each cluster, but few enough to read the sizes
         shown = int(np.clip(2 * (0 if labels is None else len(np.unique(labels))), 40, _MOST_LEAVES))
     named = shown < count or shown <= _MOST_NAMED_LEAVES
     figure = style.new_figure(style.WIDTH, 1.6 + max(0.8, shown * (0.16 if named else 0.045)))
@@ -87,11 +87,10 @@ def splits_figure(run: RunFiles) -> ReportFigure:
     """Draws the tree of splits: a line for each cluster, from the round in which it was founded to the last.
 
     Args:
-      run: Of a method whose clusters are split; its `splits` are int[S, 3], rows `(round, cluster, founded cluster)`.
+      run: A run of a method that splits clusters; its `splits` are int[S, 3], rows `(round, cluster, founded cluster)`.
 
     Returns:
-      The figure; beside each line stand the number of clients at the end and, where they are known, the true groups
-      that these are of.
+      The figure; beside each line are the number of clients at the end and, if known, the true groups of these clients.
     """
     splits = run.splits
     last = int(max(run.rounds["round"], default=splits[:, 0].max(initial=1)))
@@ -122,7 +121,7 @@ def splits_figure(run: RunFiles) -> ReportFigure:
 
 
 def lanes_of(splits: np.ndarray) -> dict[int, int]:
-    """Returns the height of each cluster: that which a cluster founds last stands next to it."""
+    """Returns the height of each cluster's line; the cluster that a cluster founded last is next to it."""
     children = collections.defaultdict(list)
     for _, cluster, new in splits.tolist():
         children[cluster].append(new)
@@ -139,7 +138,7 @@ def _members(run: RunFiles, cluster: int) -> str:
 
 
 def _groups(run: RunFiles, cluster: int) -> str:
-    """The true groups of a cluster's clients, those with most clients first; "" where they are not known."""
+    """The true groups of a cluster's clients, the largest first; "" if they are unknown."""
     groups = collections.Counter(run.clients.true_cluster[run.clients.cluster == cluster].tolist())
     if "" in groups:
         return ""
@@ -174,7 +173,7 @@ def _draw_tree(axes: Axes, merges: np.ndarray, labels, client_ids, shown: int, n
 
 
 def _leaf_name(leaf: int, merges: np.ndarray, client_ids) -> str:
-    """What a leaf of a tree is called: a client, or "(12)" for a branch of twelve that is not shown."""
+    """The name of a leaf: that of a client, or "(12)" for a hidden branch of twelve clients."""
     count = len(merges) + 1
     if leaf >= count:
         return f"({int(merges[leaf - count, 3])})"
@@ -190,7 +189,7 @@ def _draw_legend(axes: Axes, labels) -> None:
 
 
 def _height_range(merges: np.ndarray, shown: int, threshold: float | None) -> tuple[float, float]:
-    """The ends of the axis of heights, without the space below the lowest merge where that would press the tree."""
+    """The ends of the axis of heights, without the space below the lowest merge if that would compress the tree."""
     heights = np.sort(merges[:, 2])[-(shown - 1) :]
     heights = heights if threshold is None else np.append(heights, threshold)
     low, high = float(heights.min()), float(heights.max())

@@ -1,4 +1,4 @@
-"""Figures of results against values: a sweep over those of a setting, and what privacy costs over those of epsilon."""
+"""Figures of results over values: those of a sweep's setting, and those of epsilon in a study of privacy."""
 
 import math
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from tffcl.runs.metrics import ACCURACIES, BY_KEY, Metric, rows_of
 
 _ACCURACIES = [BY_KEY[f"{kind}_accuracy"] for kind in ACCURACIES]
 _ERROR, _CLUSTERS = [BY_KEY["clustering_error"]], [BY_KEY["clusters"], BY_KEY["ari"]]
-_BANDS = {"clustering_error": "clustering_error_over_rounds"}  # where it is not over seeds
-_LOGARITHMIC = 50  # from this ratio of the greatest to the least value on
+_BANDS = {"clustering_error": "clustering_error_over_rounds"}  # bands that are not deviations over seeds
+_LOGARITHMIC = 50  # ratio of the greatest to the least value from which an axis is logarithmic
 _LONGEST = 14  # letters at a tick
-_OPEN = 4.0  # how many times the largest epsilon lie to the left of "no noise"
+_OPEN = 4.0  # the place of "no noise", as a multiple of the largest epsilon
 
 
 def sweep_figure(sweep: Sweep) -> ReportFigure:
-    """Draws accuracies and clusters of a sweep against the values of its first setting, a panel for each that is known,
-    and before them the metric that runs are compared by where that is another one.
+    """Draws accuracies and clusters of a sweep over the values of its first setting, with a panel for each that is
+    known. If runs are compared by another metric, its panels come first.
 
-    Each value of the second setting has a line in its own colour. With several seeds a line goes through their means
-    and its band is their standard deviation. Of the clusters the clustering error is drawn, with its deviation over the
-    rounds as band; where no run knows it, the number of clusters and the adjusted Rand index.
+    Each value of the second setting has a line in its own colour. With several seeds, a line shows their means, and its
+    band their standard deviation. For clusters, the clustering error is drawn, and its band is its deviation over the
+    rounds. If no run has it, the number of clusters and the adjusted Rand index are drawn.
     """
     values, names = _in_order([point.values[0] for point in sweep.points]), line_names(sweep)
     lines = _lines(sweep, values)
@@ -42,7 +42,7 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     for metric in (*first, *_ACCURACIES, *(_ERROR if has_errors else _CLUSTERS)):
         series = {number: _series(*line, metric) for number, line in enumerate(lines)}
         series = {number: each for number, each in series.items() if len(each[0])}
-        # A method may have a global model at one end only, where its clusters are one: that is no line.
+        # A method may have a global model only at one end, where it has one cluster; that makes no line.
         least = 2 if metric.column.startswith("global_") and len(values) > 1 else 1
         if any(len(places) >= least for places, _, _ in series.values()):
             known.append((metric, series))
@@ -57,16 +57,15 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
 
 
 def line_names(sweep: Sweep) -> list[str]:
-    """Returns what the lines of a sweep are called: the values of its second setting, or "" without one."""
+    """Returns the names of a sweep's lines: the values of its second setting, or "" without one."""
     return [" ".join(map(show_value, second)) for second in _seconds(sweep)]
 
 
 def privacy_figure(study: StudyResults) -> ReportFigure:
     """Draws the results of a study whose cells measure epsilon: a line for each of its columns, with means over seeds.
 
-    Where the whole run is private, the accuracy of the clusters' models stands beside the adjusted Rand index of the
-    clusters; of releases that have noise beside others without, the index alone. What has no noise at all stands at the
-    right edge.
+    If the whole run is private, the accuracy of the clusters' models and the adjusted Rand index of the clusters are
+    drawn. If only some releases have noise, only the index is drawn. Runs without any noise are at the right edge.
     """
     cells = [each for each in study.results if each.noted["measure"] in EPSILONS and each.here.count]
     whole = any(each.noted["measure"] == "epsilon" for each in cells)
@@ -83,32 +82,32 @@ def privacy_figure(study: StudyResults) -> ReportFigure:
         axes.set_ylabel(unit)
         _set_epsilons(axes, cells, largest)
         style.tidy(axes)
-    # A column without true groups is in the first panel alone.
+    # A column without true groups is only in the first panel.
     named = {name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels())}
     style.legend_below(figure, min(len(columns), 4), handles=list(named.values()))
     return figure
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value has a place on an axis of numbers."""
+    """Whether a value is a finite number, which has a place on an axis."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _in_order(values: Sequence) -> list:
-    """The different values as they stand on the axis: numbers ascending, all else as they were given."""
+    """The different values in the order of the axis: numbers ascending, other values in the given order."""
     different = [value for place, value in enumerate(values) if value not in values[:place]]
     return sorted(different) if all(map(_is_number, different)) else different
 
 
 def _seconds(sweep: Sweep) -> list[tuple]:
-    """The values of the second setting, one of nothing without it."""
+    """The values of the second setting, each in a tuple; one empty tuple without a second setting."""
     if len(sweep.labels) == 1:
         return [()]
     return [(value,) for value in _in_order([point.values[1] for point in sweep.points])]
 
 
 def _lines(sweep: Sweep, values: Sequence) -> list[tuple[np.ndarray, list[Point]]]:
-    """For each value of the second setting its points from left to right, and where they stand."""
+    """For each value of the second setting, the places of its points from left to right, and the points."""
     numbers, lines = all(map(_is_number, values)), []
     for second in _seconds(sweep):
         own = [point for value in values for point in sweep.points if point.values == (value, *second)]
@@ -118,7 +117,7 @@ def _lines(sweep: Sweep, values: Sequence) -> list[tuple[np.ndarray, list[Point]
 
 
 def _series(places: np.ndarray, points: Sequence[Point], metric: Metric) -> tuple[np.ndarray, ...]:
-    """Where the points of a line are that know a metric: places, means and deviations."""
+    """The places, means and deviations of a line's points that have a metric."""
     stats = [(x, point.row.stats) for x, point in zip(places, points, strict=True)]
     known = [(x, own) for x, own in stats if metric.name in own and own[metric.name].count]
     band = _BANDS.get(metric.key)
@@ -127,7 +126,7 @@ def _series(places: np.ndarray, points: Sequence[Point], metric: Metric) -> tupl
 
 
 def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
-    """Makes the x axis: of numbers with a tick at each value that has room, or of names."""
+    """Makes the x axis: of numbers, labelled where there is room, or of names."""
     axes.set_xlabel(label)
     texts = [style.shorten(show_value(value), _LONGEST) for value in values]
     if not all(map(_is_number, values)):
@@ -143,14 +142,14 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     places = (places - places[0]) / (places[-1] - places[0])
     kept = _with_room(places, texts)
     axes.set_xticks([values[place] for place in kept], [texts[place] for place in kept])
-    # Where a number has no room, its tick stays.
+    # If a number has no room, only its tick is drawn.
     axes.xaxis.set_minor_locator(FixedLocator(values))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="x", which="both", length=3.5, width=0.8)
 
 
 def _with_room(places: np.ndarray, texts: Sequence[str]) -> list[int]:
-    """Which texts fit on an axis from 0 to 1: the ends, then from the left what overlaps no other."""
+    """Which texts fit on an axis from 0 to 1: both ends, then, from the left, texts that overlap no other."""
     widths = [0.027 * len(text) + 0.03 for text in texts]
     kept: list[int] = []
     for index in dict.fromkeys([0, len(texts) - 1, *range(len(texts))]):
@@ -160,7 +159,7 @@ def _with_room(places: np.ndarray, texts: Sequence[str]) -> list[int]:
 
 
 def _set_spacing(axes: Axes, values: Sequence[float]) -> None:
-    """Values that span decades stand on a logarithmic axis; 0 is at its end, about a decade lower."""
+    """Makes the axis logarithmic if values span decades; 0 is at its end, about a decade below the least value."""
     positive = [value for value in values if value > 0]
     if values[0] < 0 or len(positive) < 2 or positive[-1] / positive[0] < _LOGARITHMIC:
         return
@@ -177,7 +176,7 @@ def _place(each: Result, largest: float) -> float:
 def _draw_epsilons(axes: Axes, cells: list[Result], value, largest: float, look: dict):
     known = [each for each in cells if value(each).count]
     if not known:
-        return  # a method without clusters has no index
+        return  # e.g. a method without clusters has no index
     x, y = [_place(each, largest) for each in known], [value(each).mean for each in known]
     spread = np.nan_to_num([value(each).std for each in known])
     axes.errorbar(
@@ -187,7 +186,7 @@ def _draw_epsilons(axes: Axes, cells: list[Result], value, largest: float, look:
 
 def _set_epsilons(axes: Axes, cells: list[Result], largest: float):
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(LogFormatter())  # the usual one makes formulas, which figures do not show
+    axes.xaxis.set_major_formatter(LogFormatter())  # the default writes formulas, which figures do not show
     axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     axes.set_xlabel("epsilon")
     if any(not math.isfinite(each.here.mean) for each in cells):

@@ -1,4 +1,4 @@
-"""Tables of clusters and clients: what each cluster holds and how well it is served, and the clients one by one."""
+"""Tables of clusters and clients: the data and accuracies of each cluster, and of each client."""
 
 import collections
 import itertools
@@ -18,15 +18,15 @@ from tffcl.runs.cluster_history import MOST_CLUSTERS
 from tffcl.runs.metrics import Metric, find, rows_of
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
-MOST_CLIENTS = 1000  # of whom the page has a row
-_MOST_GROUPS = 4  # that are named
+MOST_CLIENTS = 1000  # clients that have a row on the page
+_MOST_GROUPS = 4  # groups that are named
 _MOST_BARS = 100
 _IMAGE = 36  # pixels of an image on the page
-_IMAGES = {True: 6, False: 10}  # of a cluster, on the page of a comparison and of a run
+_IMAGES = {True: 6, False: 10}  # images of a cluster, on the page of a comparison and of a run
 
 
 def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
-    """The clusters of a run; None where each client is one of its own, or none was measured.
+    """The clusters of a run; None if each client is its own cluster, or no client was measured.
 
     Args:
       run: The run.
@@ -63,18 +63,18 @@ def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
 
 
 def _of_cluster(run: RunFiles, name: str, cluster: int) -> Cell:
-    """A further metric of the test examples of a cluster's clients together."""
+    """A further metric, over the test examples of all clients of a cluster."""
     column, value = rows_of(name)[0], run.number("metrics", name, "clusters", str(cluster))
     return _shown(column, value)
 
 
 def _shown(metric: Metric, value: float) -> Cell:
-    """A value from a file, as the table of metrics says."""
+    """A value from a file, in the format of the table of metrics."""
     return Cell(show_number(Stat.of([metric.scale * value]), metric.digits), metric.scale * value)
 
 
 def same_clusters(one: RunFiles, other: RunFiles) -> bool:
-    """Says whether two runs have put the same clients together; those of another seed hold other data."""
+    """Returns whether two runs have the same clusters of clients; never for another seed, which has other data."""
     if one.seed != other.seed or not np.array_equal(one.clients.client_id, other.clients.client_id):
         return False
     pairs = len({*zip(one.clients.cluster.tolist(), other.clients.cluster.tolist(), strict=True)})
@@ -82,7 +82,7 @@ def same_clusters(one: RunFiles, other: RunFiles) -> bool:
 
 
 def clusters_left_out(run: RunFiles) -> int:
-    """Returns how many clusters `clusters_table` leaves out: the smallest ones."""
+    """Returns how many clusters `clusters_table` leaves out; these are the smallest ones."""
     return max(0, len(np.unique(run.clients.cluster)) - MOST_CLUSTERS)
 
 
@@ -95,14 +95,14 @@ def _least(values: np.ndarray) -> float:
 
 
 def _groups_in_words(groups: np.ndarray) -> str:
-    """The true groups of a cluster, those with most clients first: "2 (9), 0 (1)"."""
+    """The true groups of a cluster, the largest first: "2 (9), 0 (1)"."""
     found = collections.Counter(groups.tolist()).most_common()
     named = [f"{ordering.cluster_name(group)} ({count})" for group, count in found[:_MOST_GROUPS]]
     return ", ".join(named) + (f" and {len(found) - _MOST_GROUPS} more" if len(found) > _MOST_GROUPS else "")
 
 
 def _label_profile(counts: np.ndarray, names: Sequence[str]) -> Cell:
-    """The labels of a cluster as bars, as high as their share of the largest; sorted by the most frequent label."""
+    """The labels of a cluster as bars, relative to the largest count; the column sorts by the most frequent label."""
     total, greatest = max(1, counts.sum()), max(1, counts.max())
     bars = [
         (count / greatest, f"label {label}: {100 * count / total:.1f} %, {counted(count, 'example')}")
@@ -114,7 +114,7 @@ def _label_profile(counts: np.ndarray, names: Sequence[str]) -> Cell:
 
 
 def _features(run: RunFiles, cluster: str) -> Cell:
-    """By which features a cluster of a table's rows is apart."""
+    """The features in which a cluster differs most from all clients, if examples are rows of a table."""
     own = run.summary["clusters"]["features"].get(cluster)
     names = own if isinstance(own, Mapping) else {}
     values = {name: round(run.number("clusters", "features", cluster, name), 1) + 0.0 for name in names}  # not -0.0
@@ -142,7 +142,7 @@ def clients_table(run: RunFiles) -> Table:
         [each or MISSING for each in who.true_cluster],
         _clusters_of(run),
         [each or MISSING for each in who.examples],
-        [each or MISSING for each in who.test_examples],  # of those that nobody has read, too
+        [each or MISSING for each in who.test_examples],  # 0 also for clients whose test examples nobody has read
         who.rounds_trained,
         map(percent, who.cluster_accuracy),
         map(percent, who.local_accuracy),
@@ -154,13 +154,13 @@ def clients_table(run: RunFiles) -> Table:
 
 
 def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
-    """The rows of the first clients; the files of the run have all."""
+    """The rows of the first clients; the files of the run have all clients."""
     return list(itertools.islice(zip(*columns, strict=True), MOST_CLIENTS))
 
 
 def clients_compared(runs: Sequence[RunFiles]) -> Table | None:
-    """The clusters and accuracies, of numbers the first metric, of the same clients under each method; only runs of
-    one seed have the same clients.
+    """The clusters and accuracies (or the first metric, if labels are numbers) of the same clients under each method;
+    only runs of one seed have the same clients.
     """
     same = [run for run in runs if run.seed == runs[0].seed]
     names = ("client_id", "examples")

@@ -1,7 +1,7 @@
-"""A figure as panels of the page: matplotlib's SVG, made small, with the page's colours and what its marks say.
+"""Turns a figure into panels of the page: matplotlib's SVG, made small, with the page's colours and with hover texts.
 
-Colours become variables of the page, which are others where it is dark. What `style.Mark`, `style.Line` and
-`style.Matrix` say stands beside what it is said of. Each panel is cut out, so that the page may place it anew.
+Colours become variables of the page, which have other values on a dark page. The texts of `style.Mark`, `style.Line`
+and `style.Matrix` are stored with their elements. Each panel is a separate SVG, so that the page can place it freely.
 """
 
 import base64
@@ -26,16 +26,16 @@ from PIL import Image
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.style import Mark, ReportFigure
 
-_POINTS, _IMAGE_DPI = 72, 144  # an inch: of the picture, and of images whose pixels are not those of a matrix
+_POINTS, _IMAGE_DPI = 72, 144  # per inch: of the picture, and of images whose pixels are not a matrix's entries
 _GAP = 4  # points around a panel
-# Rows of a matrix that the page tells apart, and clients where these are its columns, too.
+# The most rows of a matrix on the page, and the most clients if they are rows and columns.
 _MOST_ROWS, _MOST_PAIRS = 400, 200
-_FEW = 4  # elements that are worth no group
+_FEW = 4  # from this number of elements on, shared attributes go to their group
 _PAINTS = {color.lower(): f"var(--c{number})" for number, color in enumerate(style.COLORS)} | {
     "#000000": "var(--ink)", "#ffffff": "var(--paper)", style.GRID: "var(--line)", style.GREY: "var(--grey)",
 }  # fmt: skip
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
-# What the page's own style says, or what is no matter of it.
+# Attributes that the page's own style sets, or that make no difference.
 _LEFT_OUT = ("font-family", "stroke-dashoffset", "stroke-linejoin", "image-rendering")
 _USUAL = ("font-size:10px", "stroke-linecap:square", "stroke-width:1", "text-anchor:start")
 _RECT = ("x", "y", "width", "height")
@@ -46,11 +46,11 @@ class Panel:
     """A panel.
 
     Attributes:
-      title: What it shows; "" where that is what the figure shows.
+      title: The title of the panel; "" if the figure's title is enough.
       box: The view box of its `svg`.
-      content: What is in its `svg`.
-      hover: What the page's script needs to say the values of lines; None without lines.
-      inverted: Whether light and dark are exchanged in its images where the page is dark, so that nothing is near its
+      content: The contents of its `svg`.
+      hover: The data from which the page's script shows the values of lines; None without lines.
+      inverted: Whether light and dark are exchanged in its images on a dark page, so that missing entries look like the
         background.
     """
 
@@ -62,29 +62,29 @@ class Panel:
 
 
 def scale_colors() -> str:
-    """Returns the colours of the scale of numbers from dark to light, "rrggbb" each: the page reads images by them."""
+    """Returns the colours of the number scale from dark to light, "rrggbb" each; the page decodes images with them."""
     return "".join(bytes(color[:3]).hex() for color in colormaps["viridis"](range(256), bytes=True))
 
 
 @style.letters_as_boxes()
 def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
-    """Returns the panels of a figure, which is changed: other pictures of it are to be made before.
+    """Returns the panels of a figure. This changes the figure, so other pictures of it must be made before.
 
     Args:
-      name: Of the figure; no other on the page has it.
-      figure: As the functions of `lab.reporting.figures` return it.
+      name: The name of the figure, unique on the page.
+      figure: A figure from the functions of `lab.reporting.figures`.
     """
     inverted = any(np.ma.is_masked(image.get_array()) for image in figure.matrices)
     _prepare(figure)
     figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine(None)  # parts stay where they are now, and are drawn once
+    figure.set_layout_engine(None)  # parts keep their places, and are drawn once
     drawn = _Drawn(name, figure)
     if not figure.panels:
         left, top, width, height = _box(figure, figure.get_tightbbox().padded(_GAP / _POINTS), _POINTS)
         left, width = min(left, 0.0), max(width, figure.bbox.width)
         return [Panel("", _view(left, top, width, height), drawn.content(), inverted=inverted)]
     boxes = [_box(figure, axes.get_tightbbox().padded(_GAP)) for axes in figure.panels]
-    width = max(box[2] for box in boxes)  # of all, so that they have one scale
+    width = max(box[2] for box in boxes)  # the same for all panels, so that they have one scale
     return [
         Panel(
             axes.get_title() or axes.get_xlabel(),
@@ -97,7 +97,7 @@ def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
 
 
 def _box(figure: ReportFigure, box, scale: float = 1.0) -> tuple[float, float, float, float]:
-    """Left end, top, width and height in the picture's units, from the top down."""
+    """Left end, top, width and height in the picture's units, measured from the top."""
     return scale * box.x0, figure.bbox.height - scale * box.y1, scale * box.width, scale * box.height
 
 
@@ -106,7 +106,7 @@ def _view(*numbers: float) -> str:
 
 
 def _prepare(figure: ReportFigure) -> None:
-    """Takes backgrounds off, names what is spoken of, and makes the pixels of images those of their matrices."""
+    """Removes backgrounds, names elements that have hover texts, and draws one pixel per matrix entry in images."""
     style.take_literally(figure)
     figure.set_dpi(_POINTS)
     figure.patch.set_visible(False)
@@ -119,7 +119,7 @@ def _prepare(figure: ReportFigure) -> None:
         entries = image.get_array()
         most = _MOST_PAIRS if len(matrix.rows) == len(matrix.columns) else _MOST_ROWS
         if entries.ndim == 3 and len(entries) > most:
-            continue  # too fine to be pointed at
+            continue  # entries are too small to point at
         image.set_interpolation("none")
         if entries.ndim == 2 and len(entries) > most:
             extent, entries = image.get_extent(), np.ma.filled(entries.astype(float), np.nan)
@@ -137,10 +137,10 @@ def _prepare(figure: ReportFigure) -> None:
 
 
 def pooled(matrix: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Makes a matrix of at most `most` rows, by the means of rows that are neighbours; NaN is left out of them.
+    """Reduces a matrix to at most `most` rows, which are means of neighbouring rows without their NaN.
 
     Returns:
-      The matrix, and for each of its rows the first that it stands for.
+      The matrix, and for each of its rows the first original row.
     """
     starts = np.arange(0, len(matrix), -(-len(matrix) // most))
     known = ~np.isnan(matrix)
@@ -150,7 +150,7 @@ def pooled(matrix: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hover(axes: Axes, figure: ReportFigure) -> dict | None:
-    """What the page says of the lines of a panel: the values of all at the place that is pointed at."""
+    """The hover data of a panel's lines: the values of all lines at each place."""
     lines = figure.lines.get(axes)
     if not lines:
         return None
@@ -176,7 +176,7 @@ def _brief(number: float) -> float:
 
 
 class _Drawn:
-    """A figure as matplotlib writes it, and what the page has of it."""
+    """A figure as matplotlib writes it, and its contents for the page."""
 
     def __init__(self, name: str, figure: ReportFigure):
         data = io.BytesIO()
@@ -192,7 +192,7 @@ class _Drawn:
         self._used: dict[str, str] = {}
 
     def content(self, panel: int | None = None) -> Markup:
-        """Returns what a panel's `svg` contains; default all of the figure."""
+        """Returns the contents of a panel's `svg`; default those of the whole figure."""
         self._used = {}
         found = self._all if panel is None else next(each for each in self._all if each.get("id") == f"panel-{panel}")
         parts = [part for each in found for part in self._small(each, titled=False)]
@@ -203,8 +203,8 @@ class _Drawn:
         return Markup("\n".join(map(_written, [*clips, *parts])))
 
     def _small(self, source: Element, titled: bool) -> list[Element]:
-        """One element for one of matplotlib's, or the parts of a group that says nothing; `titled` ones say
-        their own.
+        """One element for one of matplotlib's, or the parts of a group without attributes; `titled` parts have their
+        own titles.
         """
         tag, (kind, _, number) = source.tag.removeprefix(_SVG), source.get("id", "").partition("-")
         if tag == "defs":
@@ -245,7 +245,7 @@ class _Drawn:
         return found
 
     def _is_within(self, source: Element, clip: str) -> bool:
-        """Whether all of a path lies where it may be seen, so that nothing is to be clipped."""
+        """Whether a path is completely inside its clip region, so that it need not be clipped."""
         if "d" not in source.attrib or "transform" in source.attrib:
             return False
         (x, y, width, height), points = (float(self._clips[clip][key]) for key in _RECT), _points(source.get("d"))
@@ -253,7 +253,7 @@ class _Drawn:
         return bool(np.all(points >= corner - 1) and np.all(points <= corner + [width + 1, height + 1]))
 
     def _marker(self, source: Element) -> Element:
-        """What `use` refers to, in its place: other figures of the page have marks of the same names."""
+        """The element that `use` refers to, in its place, because other figures on the page have the same names."""
         marker = self._markers[source.get(_LINK)[1:]]
         found = {"style": _style(f"{marker.get('style', '')};{source.get('style', '')}")}
         x, y = (float(source.get(key)) for key in ("x", "y"))
@@ -267,12 +267,12 @@ class _Drawn:
 
 
 def _points(path: str) -> np.ndarray:
-    """The corners of a path, [n, 2]; all of matplotlib's are absolute."""
+    """The corners of a path, [n, 2]; matplotlib's coordinates are all absolute."""
     return np.array(re.findall(r"-?\d+(?:\.\d+)?", path), float).reshape(-1, 2)
 
 
 def _style(text: str) -> str:
-    """A style with the page's colours, without what is usual."""
+    """A style with the page's colours, without default values."""
     looks = dict(each.strip().split(":", 1) for each in text.split(";") if each.strip())
     looks = {
         key: value.strip()
@@ -283,13 +283,13 @@ def _style(text: str) -> str:
 
 
 def _rounded(text: str, digits: int = 1) -> str:
-    """Numbers in tenths, which are enough for geometry, and paths without needless blanks."""
+    """Rounds numbers, by default to tenths, which are enough for geometry; paths lose needless blanks."""
     text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.{digits}f}".rstrip("0").rstrip("."), text)
     return re.sub(r"\s*([A-Za-z])\s*", r"\1", text).strip() if text[:1] == "M" else text
 
 
 def _share(group: Element, parts: Sequence[Element]) -> None:
-    """Takes what all parts of a group look like to the group."""
+    """Moves the style and the clipping that all parts of a group share to the group."""
     for key in ("style", "clip-path") if len(parts) >= _FEW else ():
         values = {part.get(key) for part in parts}
         if len(values) == 1 and None not in values and key not in group.attrib:
@@ -299,7 +299,7 @@ def _share(group: Element, parts: Sequence[Element]) -> None:
 
 
 def _as_one(parts: list[Element]) -> list[Element]:
-    """Several equal circles as one path of dots, which are lines of no length with round ends."""
+    """Joins equal circles into one path of dots, which are lines of zero length with round ends."""
     looks = {(part.tag, part.get("r"), part.get("style")) for part in parts}
     if len(parts) < _FEW or len(looks) > 1 or parts[0].tag != "circle":
         return parts
@@ -312,7 +312,7 @@ def _as_one(parts: list[Element]) -> list[Element]:
 
 
 def _say(group: Element, mark: Mark) -> None:
-    """Puts what a mark says into its group, or into each of its parts."""
+    """Puts the texts of a mark into its group, or into each of the group's parts."""
     names = ["line"] * mark.line + ([] if mark.run is None else [f"run-{mark.run}"])
     if names:
         group.set("class", " ".join(names))
@@ -331,7 +331,7 @@ def _title(words: str) -> Element:
 
 
 def _hover_text(image: AxesImage, matrix: style.Matrix) -> str:
-    """What the page says of the entries of a matrix: it reads them from the colours of the image."""
+    """The hover data of a matrix; the page decodes its entries from the colours of the image."""
     values = {"rows": list(matrix.rows), "nothing": matrix.nothing}
     if matrix.columns != matrix.rows:
         values["columns"] = list(matrix.columns)
@@ -347,7 +347,7 @@ def _hover_text(image: AxesImage, matrix: style.Matrix) -> str:
 
 
 def _recolored(address: str) -> str:
-    """An image as a small one: with a palette, if it has no more colours than one holds."""
+    """Compresses an image with a palette, exactly if it has no more colours than a palette holds."""
     image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGBA")
     pixels = np.asarray(image)
     colors, places = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
@@ -366,7 +366,7 @@ def png_address(image: Image.Image, **options) -> str:
 
 
 def _written(element: Element) -> str:
-    """An element as text; what is in quotes needs fewer characters between single ones."""
+    """An element as text; single quotes need fewer characters for attributes with double quotes in them."""
     attributes = "".join(f" {key}='{escape(value, {chr(39): '&#39;'})}'" for key, value in element.attrib.items())
     inner = escape(element.text or "") + "".join(map(_written, element))
     return f"<{element.tag}{attributes}>{inner}</{element.tag}>" if inner else f"<{element.tag}{attributes}/>"
