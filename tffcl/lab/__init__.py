@@ -1,1 +1,1 @@
-"""The lab: task files, data sets, many runs, tables, pages and the command line. The library never imports it."""
+"""The lab: task files, data sets, batches of runs, tables, pages and the command line. The library never imports it."""

@@ -1,4 +1,4 @@
-"""The page of the public names, `tffcl/docs/api.md`, made of their docstrings: `python -m tffcl.lab.api_page`."""
+"""Makes `tffcl/docs/api.md`, the page of the public names, from their docstrings: `python -m tffcl.lab.api_page`."""
 
 import dataclasses
 import importlib
@@ -23,7 +23,7 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 class _Long:
-    """Stands for a default that is long, or whose text differs from one process to the next."""
+    """Replaces a default whose text is long, or differs from process to process."""
 
     def __repr__(self):
         return "..."
@@ -33,7 +33,7 @@ _LONG = _Long()
 
 
 def render() -> str:
-    """Returns the page: of each package a table of its names, and what they are."""
+    """Returns the page: for each package a table of its names, and their descriptions."""
     lines = [
         "# API reference",
         "",
@@ -62,7 +62,7 @@ def _first(found: object) -> str:
 
 
 def _entry(name: str, found: object) -> Iterator[str]:
-    """The lines of a name, and of a class those of its public methods and properties."""
+    """The lines for a name; for a class, also the lines for its public methods and properties."""
     yield f"### `{name}{_signature(found)}`"
     yield ""
     yield from _prose(found)
@@ -89,7 +89,7 @@ def _inherited(found: type) -> Iterator[str]:
 
 
 def _signature(found: object) -> str:
-    """What it takes, without types: these are in the text."""
+    """The signature without types, which are in the text."""
     try:
         given = inspect.signature(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -106,7 +106,7 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _prose(found: object) -> Iterator[str]:
-    """A docstring in Google's style as Markdown: its sections are lists."""
+    """Converts a docstring in Google's style to Markdown, with its sections as lists."""
     in_section, in_code = False, False
     for line in (inspect.getdoc(found) or "").split("\n"):
         if line.strip().startswith("```"):
@@ -127,7 +127,7 @@ def _prose(found: object) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text whose characters mean nothing in Markdown, but for code between backticks."""
+    """Escapes Markdown's special characters in text, except in code between backticks."""
     parts = _CODE.split(text)
     return "".join(each if number % 2 else re.sub(r"([<*_])", r"\\\1", each) for number, each in enumerate(parts))
 

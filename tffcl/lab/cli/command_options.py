@@ -1,4 +1,4 @@
-"""Options that several commands share, and what is made of them. Imports nothing heavy."""
+"""Options that several commands share, and the conversion of their values. Imports nothing heavy."""
 
 import pathlib
 
@@ -7,13 +7,13 @@ from tffcl.validation import check_label, each_once
 
 
 def add_data_dir(parser):
-    """Adds where data sets are."""
+    """Adds the option for the directory of data sets."""
     where = "directory of the data sets (default: $TFFCL_DATA_DIR, else TFDS's)"
     parser.add_argument("--data-dir", metavar="D", help=where)
 
 
 def add_task_options(parser):
-    """Adds what every command on a task takes."""
+    """Adds the options of every command on a task."""
     parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
     other = "change a value of the task, e.g. train.momentum=0.9"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=other)
@@ -21,19 +21,19 @@ def add_task_options(parser):
 
 
 def add_run_options(parser):
-    """Adds what a command takes that makes runs of a task."""
+    """Adds the options of a command that makes runs of a task."""
     add_task_options(parser)
     parser.add_argument("--rounds", type=int, metavar="N", help="number of communication rounds (default: the task's)")
 
 
 def add_algorithm(parser):
-    """Adds which method runs."""
+    """Adds the option for the method that runs."""
     which = "the method: a label of the task's [algorithms], or a name from `tffcl list algorithms`"
     parser.add_argument("--algorithm", required=True, metavar="A", help=which)
 
 
 def add_out_options(parser):
-    """Adds where the results go, and what happens to those that are there."""
+    """Adds the options for the directory of results, and for existing results in it."""
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
     there = parser.add_mutually_exclusive_group()
     resume = "continue from the newest checkpoint; `tffcl run` may also have more --rounds"
@@ -43,19 +43,19 @@ def add_out_options(parser):
 
 
 def add_trust(parser):
-    """Adds whether what the files of a run name may be imported."""
+    """Adds the option that allows to import functions which a run's files name."""
     trust = "import and call the builder functions that the directory's config.toml names; only if you trust its author"
     parser.add_argument("--trust-builders", action="store_true", help=trust)
 
 
 def add_format(parser):
-    """Adds further formats of tables and figures."""
+    """Adds the option for further formats of tables and figures."""
     further = "also write tables and figures in these formats, beside CSV and PNG"
     parser.add_argument("--format", default="", metavar="csv,md,latex,svg,pdf", help=further)
 
 
 def add_worker_options(parser):
-    """Adds where TFF computes."""
+    """Adds the options for the workers on which TFF computes."""
     most = "memory that the clients of a round may use at a time (default: up to half of the free memory)"
     shards = "put the clients of a round into N shards that compute together; 0: none (default: if many and small)"
     among = "distribute each round's clients among these running workers (see tffcl worker)"
@@ -67,7 +67,7 @@ def add_worker_options(parser):
 
 
 def overrides(options) -> dict:
-    """Returns what `--set` and `--rounds` say, as nested tables."""
+    """Returns the values of `--set` and `--rounds` as nested tables."""
     pairs = [_with_section(pair, options) for pair in options.set]
     if getattr(options, "rounds", None) is not None:
         pairs.append(f"train.rounds={options.rounds}")
@@ -75,7 +75,7 @@ def overrides(options) -> dict:
 
 
 def _with_section(pair: str, options) -> str:
-    """Puts the section before a key of [train] or of the method that runs, as --over takes them."""
+    """Puts the section before a key of [train] or of the method that runs, as for --over."""
     key, equals, value = pair.partition("=")
     if not equals or "." in key or not key.strip():
         return pair
@@ -92,7 +92,7 @@ def overrides_of(pairs: list[str]) -> dict:
 
 
 def workers(options):
-    """Returns the workers that are asked for, None for this machine's own."""
+    """Returns the requested workers; None for this machine's own."""
     how = {} if options.worker_timeout is None else {"silence": options.worker_timeout}
     if options.workers:
         from tffcl.runtime import RemoteWorkers
@@ -107,7 +107,7 @@ def parse_seeds(text: str) -> list[int]:
     """Turns "0,1,2" into numbers.
 
     Raises:
-      UserError: If it is something else, or names a number twice.
+      UserError: If `text` has another form, or names a number twice.
     """
     try:
         seeds = [int(seed) for seed in text.split(",")]
@@ -117,7 +117,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def task_name(task: str) -> str:
-    """Returns what directories call a task; UserError if its file's name can be that of none."""
+    """Returns a task's name for directories; UserError if the name of its file is not allowed for one."""
     name = pathlib.Path(task).stem
     check_label(name, "the name of a task")
     return name
@@ -134,7 +134,7 @@ def parse_formats(text: str) -> list[str]:
     """Turns "csv,md,latex,svg" into formats.
 
     Raises:
-      UserError: If one is unknown.
+      UserError: If a format is unknown.
     """
     if not text:
         return []

@@ -1,4 +1,4 @@
-"""Facts of an installation that one asks for when something does not work."""
+"""Collects facts about an installation, for users with a problem; also installs missing packages."""
 
 import importlib.metadata
 import os
@@ -19,11 +19,11 @@ _PACKAGES = (
 
 
 def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str, str]]:
-    """Collects name and value pairs, without importing TensorFlow; only what is missing where packages are.
+    """Collects pairs of names and values without importing TensorFlow; if packages are missing, stops after these.
 
     Args:
       data_dir: As on the command line.
-      check: Also start a worker, run a computation in it and end it (seconds).
+      check: Whether to start a worker, run a computation in it and end it, too, which takes seconds.
     """
     found = [("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     found += [(name, _version(name) or "not installed") for name in _PACKAGES]
@@ -99,14 +99,14 @@ def _check() -> str:
 
 
 def requirements_file() -> pathlib.Path:
-    """Where the list of all packages is: inside the package, so that an installed wheel has it, too."""
+    """The file that lists all packages; it is inside the package, so that an installed wheel has it, too."""
     return pathlib.Path(__file__).resolve().parents[2] / "install" / "requirements.txt"
 
 
 def missing_packages() -> list[str]:
-    """Names of packages that tffcl and TFF ask for and that are not installed.
+    """Names of packages that tffcl and TFF require and that are not installed.
 
-    Versions are not looked at: TFF 0.87 pins a jaxlib that cannot be had, and another one does.
+    Versions are not checked: TFF 0.87 pins a jaxlib that is no longer available, and another version works.
     """
     wanted = {name for package in ("tffcl", "tensorflow-federated") for name in _required_by(package)}
     return sorted(name for name in wanted if _version(name) is None)
@@ -120,7 +120,7 @@ def _required_by(package: str) -> list[str]:
 
 
 def _version(package: str) -> str | None:
-    """The version that is installed; None for a package that is not."""
+    """The installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -128,9 +128,9 @@ def _version(package: str) -> str | None:
 
 
 def _overridden_otherwise() -> Iterator[str]:
-    """Which packages are of another version than the one that stands for TFF's pin, with the command that installs it:
-    beside an older typing-extensions many packages cannot be."""
-    from packaging.requirements import Requirement  # TensorFlow's, so that it is there where nothing is missing
+    """Packages whose version differs from the override of TFF's pin, each with the command that installs the override;
+    e.g. many packages do not work with an older typing-extensions."""
+    from packaging.requirements import Requirement  # comes with TensorFlow, so it is there if nothing is missing
 
     lines = requirements_file().with_name("overrides.txt").read_text(encoding="utf-8").splitlines()
     for wanted in (Requirement(line) for line in lines if not line.startswith("#")):
@@ -141,16 +141,16 @@ def _overridden_otherwise() -> Iterator[str]:
 
 def _installer() -> list[str]:
     """The beginning of a command that installs into this Python."""
-    if _version("pip"):  # not find_spec, which setuptools answers with a warning once TensorFlow is imported
+    if _version("pip"):  # find_spec would give a warning of setuptools once TensorFlow is imported
         return [sys.executable, "-m", "pip", "install"]
     return [shutil.which("uv") or "uv", "pip", "install", "--python", sys.executable]
 
 
 def fix_command() -> list[str]:
-    """Returns the command that installs what is missing into this Python.
+    """Returns the command that installs the missing packages into this Python.
 
     Raises:
-      UserError: If there is neither pip nor uv to install with.
+      UserError: If there is neither pip nor uv.
     """
     what = ["--no-deps", "-r", str(requirements_file())]
     if not _version("pip") and not shutil.which("uv"):
@@ -161,7 +161,7 @@ def fix_command() -> list[str]:
 
 
 def fix() -> int:
-    """Installs what is missing, if anything is; returns the installer's exit code."""
+    """Installs the missing packages, if there are any; returns the installer's exit code."""
     if not missing_packages():
         print("nothing is missing")
         return 0

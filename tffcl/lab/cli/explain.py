@@ -1,4 +1,4 @@
-"""What `tffcl list KIND NAME` prints: the keys that something takes in a task file, with defaults and meanings."""
+"""`tffcl list KIND NAME` prints the keys that NAME takes in a task file, with defaults and meanings."""
 
 import dataclasses
 import inspect
@@ -25,18 +25,18 @@ _TIMES = {
     "regroup_on": {"regroup_on": {}},
 }
 _NEEDED = (inspect.Parameter.empty, dataclasses.MISSING)
-_GIVEN = ("dataset",)  # a partition's first parameter
+_GIVEN = ("dataset",)  # the first parameter of a partition
 
 
 def explain(kind: str, name: str) -> list[str]:
-    """Says what a task may set for something that `tffcl list` names.
+    """Describes what a task may set for a name from `tffcl list`.
 
     Args:
       kind: One of `registry.kinds`, e.g. "algorithms".
-      name: Of one of that kind.
+      name: A name of that kind.
 
     Returns:
-      Lines: what it is, the table of a task file that its keys belong to, and a line or more for each key.
+      Lines: a summary, the table of a task file to which the keys belong, and one or more lines for each key.
 
     Raises:
       UserError: For an unknown name.
@@ -95,7 +95,7 @@ def _dataset(name: str) -> Iterator[str]:
 
 
 def _compositions(signature: str) -> Mapping[tuple[str, ...], list[str]]:
-    """Groupings to the metrics of a signature that just these take."""
+    """Maps tuples of groupings to the metrics of a signature that exactly these groupings take."""
     found: dict[tuple[str, ...], list[str]] = {}
     for metric in metrics_of(signature):
         able = tuple(grouping for grouping in GROUPINGS if not why_not(signature, metric, grouping))
@@ -104,9 +104,9 @@ def _compositions(signature: str) -> Mapping[tuple[str, ...], list[str]]:
 
 
 def _not_at_that_time() -> Iterator[str]:
-    """What `ComposedParameters` say of groupings, trainings and times that do not go together, a line a reason."""
+    """Yields a line for each reason why `ComposedParameters` refuse groupings, trainings and times together."""
     refused: dict[str, list[str]] = {}
-    named = {TREE: "any grouping", SOFT: SOFT}  # one stands for all others
+    named = {TREE: "any grouping", SOFT: SOFT}  # TREE stands for all other groupings
     for grouping, training in itertools.product((TREE, SOFT), registry.rows("trainings")):
         for time, keys in _TIMES.items():
             try:
@@ -148,7 +148,7 @@ def _encoder(name: str) -> Iterator[str]:
             yield f"kept: {path} ({size}, loss {facts['loss']:.4f})"
 
 
-# What is said of a name beside its keys.
+# The functions that describe a name beside its keys.
 _ALSO = {
     "algorithms": _algorithm, "tasks": _task, "studies": _study, "datasets": _dataset, "signatures": _signature,
     "groupings": _grouping, "encoders": _encoder,
@@ -156,7 +156,7 @@ _ALSO = {
 
 
 def _settings(name: str, documented: Callable, given: tuple[str, ...] = ()) -> Iterator[str]:
-    """The keys of a class of parameters, or those of a function that are not given by the run."""
+    """Lines for the keys of a class of parameters, or for those of a function that the run does not give."""
     if dataclasses.is_dataclass(documented):
         fields = sorted(dataclasses.fields(documented), key=lambda field: field.kw_only)  # as in a call
         keys = {field.name: field.default for field in fields}
@@ -177,7 +177,7 @@ def _toml(value) -> str:
 
 
 def _meanings(documented: Callable) -> dict[str, str]:
-    """What the docstrings of a class and of its bases, or of a function, say of each key, in one line."""
+    """The description of each key, in one line, from the docstrings of a class and its bases, or of a function."""
     found = {}
     for each in reversed(getattr(documented, "__mro__", (documented,))):
         found |= described_in(each)

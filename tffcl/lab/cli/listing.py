@@ -1,4 +1,4 @@
-"""What there is by name, a line each: `tffcl list`."""
+"""`tffcl list` prints what is available by name, one line each; also shell completion."""
 
 import argparse
 import importlib
@@ -22,14 +22,14 @@ def kinds() -> tuple[str, ...]:
 
 
 def rows(kind: str) -> dict[str, registry.Row]:
-    """As `registry.rows`, of the lab's kinds too."""
+    """Like `registry.rows`, but also for the lab's kinds."""
     if kind in _LAB:
         importlib.import_module(_LAB[kind])
     return registry.rows(kind)
 
 
 def listing(kind: str | None) -> Iterator[str]:
-    """Yields the names of one kind, with a line on each, or those of all kinds under headings."""
+    """Yields a line for each name of one kind, or for the names of all kinds, under headings."""
     for each in [kind] if kind else kinds():
         if not kind:
             yield f"{each}:"
@@ -43,7 +43,7 @@ SHELLS = ("bash", "zsh")
 
 
 class PrintCompletion(argparse.Action):
-    """`--print-completion SHELL` prints the script and ends."""
+    """The option `--print-completion SHELL`, which prints the script and exits."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         print(script(parser, values))
@@ -51,10 +51,10 @@ class PrintCompletion(argparse.Action):
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Returns the script.
+    """Returns the completion script.
 
     Args:
-      parser: Of all commands.
+      parser: The parser of all commands.
       shell: One of `SHELLS`.
     """
     import shtab  # not needed by any other command
@@ -64,7 +64,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _name_values(parser: argparse.ArgumentParser):
-    """Tells every option whose values have names what they are; none of this checks what a user gives."""
+    """Gives options whose values have names the choices for completion, which do not check what a user gives."""
     import shtab
 
     named = {
@@ -75,7 +75,7 @@ def _name_values(parser: argparse.ArgumentParser):
         "name": "studies",
     }
     files = {"out": shtab.DIRECTORY, "to": shtab.DIRECTORY, "check": shtab.DIRECTORY, "data_dir": shtab.DIRECTORY}
-    names = {kind: list(rows(kind)) for kind in set(named.values())}  # once: files of tasks and studies are read for it
+    names = {kind: list(rows(kind)) for kind in set(named.values())}  # once, because it reads many files
     for command in _parsers(parser):
         for action in command._actions:
             if action.dest in named and command.prog != "tffcl list":

@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
+"""The command line. Heavy packages are imported only when a command needs them: `--help` and `list` answer at once."""
 
 import argparse
 import io
@@ -12,11 +12,11 @@ from tffcl.errors import Option, UserError, printable, short_path, tell, unknown
 from tffcl.lab.cli import command_options, listing, run_command, study_command
 from tffcl.runtime import memory
 
-_LONGEST = 500  # characters of what a user gave in a message
+_LONGEST = 500  # characters of a message, which may contain what a user gave
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the nearest name."""
+    """A parser whose errors are one line, which suggests the nearest name."""
 
     def error(self, message):
         kind, _, words = message.partition(": ")
@@ -59,7 +59,7 @@ def _add_init(parser):
 
 
 def _init(options):
-    """Writes the file, and says what to do with it."""
+    """Writes the file, and prints commands that use it."""
     target = pathlib.Path(options.file)
     if target.suffix != ".toml":
         raise UserError(f"{target} is no name of a task file; it must end in .toml")
@@ -132,7 +132,7 @@ def _export(options):
             raise UserError("give --check DIR alone, or OUT and --to DIR")
         from tffcl.export import manifest
 
-        # One that is not there is told before TensorFlow is imported.
+        # A missing export is reported before TensorFlow is imported.
         manifest.read_manifest(pathlib.Path(options.check))
         from tffcl.lab.tasks import exports
 
@@ -176,7 +176,7 @@ def _report(options):
     command_options.print_report(options.out, options)
 
 
-# Each command: what it does, what adds its options, and its line in the help.
+# For each command: the function that does it, the function that adds its options, and its line in the help.
 _COMMANDS = {
     "demo": (run_command.demo, run_command.add_demo,
              "compare three methods on handwritten digits in four rotations; needs no network and no options"),
@@ -219,8 +219,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _hear_no_more(arguments):
-    """Ignores Ctrl-C where the process is about to end: a second one would print tracebacks of whatever is being
-    taken down."""
+    """Ignores Ctrl-C when the process is about to end, because a second one would print tracebacks of the shutdown."""
     if arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -229,11 +228,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
     Args:
-      arguments: Of the command line; default `sys.argv[1:]`.
+      arguments: The arguments of the command line; default `sys.argv[1:]`.
 
     Returns:
-      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after
-      SIGTERM or SIGHUP in a run or an export.
+      0; 1 if a run of a comparison failed; 2 for an error that the user can correct, reported in one line; 130 after
+      Ctrl-C, and after SIGTERM or SIGHUP in a run or an export.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for stream in (sys.stdout, sys.stderr):
@@ -267,10 +266,10 @@ def main(arguments: list[str] | None = None) -> int:
     except MemoryError as error:
         tell(f"the memory of this machine is not enough: {str(error) or 'allocation failed'}")
         return 2
-    except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
+    except BrokenPipeError:  # `tffcl ... | head`: the reader has ended
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
-    except (ConnectionError, TimeoutError):  # of a network, not of files
+    except (ConnectionError, TimeoutError):  # network errors, not file errors
         raise
     except OSError as error:  # no permission, a full disk, a name that is too long
         tell(f"{short_path(error.filename or 'a file')} cannot be written or read: {error.strerror or error}")

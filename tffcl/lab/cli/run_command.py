@@ -1,5 +1,5 @@
-"""The commands that run methods on a task (`run`, `compare`, `demo`, `sweep`) or look at it without training
-(`similarity`, `show`): their options, and what they do."""
+"""The commands that run methods on a task (`run`, `compare`, `demo`, `sweep`) or show its data without training
+(`similarity`, `show`), with their options."""
 
 import pathlib
 import sys
@@ -41,7 +41,7 @@ def add_compare(parser):
 
 
 def demo(options):
-    """Compares three methods on the embedded default."""
+    """Compares three methods on the embedded demo task."""
     from tffcl.lab.batches import compare
     from tffcl.lab.tasks import resolve, task_file
 
@@ -62,7 +62,7 @@ def run(options):
         raise UserError(f"--algorithm {names!r} is not one method; tffcl compare --algorithms {names} runs several")
     resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
     workers = shared.workers(options)
-    from tffcl.lab.batches import batch  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import batch  # this imports TensorFlow; mistakes are reported before
     from tffcl.lab.batches.run import run
 
     out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
@@ -89,7 +89,7 @@ def compare(options) -> int:
     seeds = shared.parse_seeds(options.seeds)
     configs = [resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     workers = shared.workers(options)
-    from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import compare  # this imports TensorFlow; mistakes are reported before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"
     summaries = compare.compare_runs(
@@ -148,7 +148,7 @@ def sweep(options) -> int:
 
 
 def _how(options) -> dict:
-    """How the runs of a batch are made, as `batch.Options` takes it."""
+    """The options of a batch, for `batch.Options`."""
     return {name: getattr(options, name) for name in ("data_dir", "resume", "overwrite")}
 
 
@@ -193,14 +193,14 @@ def add_show(parser):
 
 
 def similarity(options):
-    """Says how alike the clients of a task are."""
+    """Prints how similar the clients of a task are."""
     from tffcl.lab.batches import similarity
     from tffcl.lab.tasks import resolve, task_file
     from tffcl.registry import COMPOSED, SIGNATURES
 
     name, overrides = options.signature, shared.overrides(options)
     method = SIGNATURES[name].method if name in SIGNATURES else ""
-    if not method:  # one that no method is named after, or a builder of the user's own
+    if not method:  # a signature without its own method, or a user's own builder
         method = COMPOSED
         overrides = task_file.merged({"algorithms": {method: {"signature": name}}}, overrides)
     resolved = resolve.resolve(options.task, method, seed=options.seed, overrides=overrides)
@@ -209,7 +209,7 @@ def similarity(options):
 
 
 def show(options):
-    """Says who holds what."""
+    """Prints which client holds which data."""
     from tffcl.lab.batches import show
     from tffcl.lab.tasks import resolve
     from tffcl.registry import PLAIN

@@ -37,7 +37,7 @@ def add_results(parser):
 
 
 def study(options) -> int:
-    """Runs a study, or makes its table again. Returns 1 if a run failed, or a kept number did not come back."""
+    """Runs a study, or makes its table again. Returns 1 if a run failed, or a kept number was not reproduced."""
     from tffcl.lab.batches import study_file
     from tffcl.lab.reporting.batch_index import read_index, write_index
 
@@ -63,7 +63,7 @@ def study(options) -> int:
     cells = [cell for cell in study_file.chosen(found, options.only) if not cell.missing]
     for cell in cells:
         resolve.resolve(cell.task, cell.method, overrides=task_file.overridden(cell.overrides, overrides, cell.task))
-    from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import study as studies  # this imports TensorFlow; mistakes are reported before
 
     planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
     how = {"data_dir": options.data_dir, "overwrite": options.overwrite, "all_here": options.check}
@@ -78,13 +78,13 @@ def study(options) -> int:
 
 
 def _show_table(name: str, out: pathlib.Path, options, which: Mapping):
-    """Prints the table of what has been run; of a study of which nothing has been run here, that of the kept results.
+    """Prints the table of what has been run; if nothing has been run here, the table of the kept results.
 
     Args:
-      name: Of the study.
-      out: Where it is, or would be by default.
-      options: Of the command.
-      which: Which cells and seeds, as `read_study` takes them.
+      name: The name of the study.
+      out: The directory of the study, which need not exist.
+      options: The options of the command.
+      which: The cells and seeds to show, as in `read_study`.
     """
     from tffcl.lab.reporting import study_results, study_table
     from tffcl.lab.reporting.batch_index import read_index
@@ -108,7 +108,7 @@ def _default_out(name: str, rounds: float) -> str:
 
 
 def write_tables(out: pathlib.Path, which: Mapping | None = None):
-    """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see
+    """Writes the table of a study as CSV and Markdown, and prints it, or the requested part of it (see
     `read_study`)."""
     from tffcl.lab.batches.study_file import RESULTS
     from tffcl.lab.reporting import study_results, study_table
@@ -127,7 +127,7 @@ def write_tables(out: pathlib.Path, which: Mapping | None = None):
 
 
 def results(options):
-    """Writes the page of all studies that have been kept, and, of those that come with tffcl, of what has not."""
+    """Writes the page of all kept studies; for the studies that come with tffcl, also lists those without results."""
     from tffcl.lab.batches.study_file import planned_cells
     from tffcl.lab.reporting.batch_index import check_begins
     from tffcl.lab.reporting.results_page import read_studies, results_page, write_leagues
