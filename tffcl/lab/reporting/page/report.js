@@ -1,7 +1,7 @@
 "use strict";
-// Tables are sorted by their heads, and what is pointed at says its value. Without this script the page shows the same.
+// Sorts tables by their heads, and shows the values under the pointer. Without this script, the page shows the same.
 
-// --- Sorting: a head is a button; it sorts down, up, and back to the order in which the rows came.
+// --- Sorting: each head is a button, which sorts down, then up, then back to the original order of the rows.
 const numeric = new Intl.Collator("en", { numeric: true });
 
 function valueOf(row, column) {
@@ -12,7 +12,7 @@ function valueOf(row, column) {
 }
 
 function compare(one, other, sign) {
-  if (one === null || other === null) return (one === null) - (other === null); // what is missing comes last, both ways
+  if (one === null || other === null) return (one === null) - (other === null); // missing values come last in both directions
   const both = typeof one === "number" && typeof other === "number";
   return sign * (both ? one - other : numeric.compare(one, other));
 }
@@ -40,7 +40,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// --- The box that says a value.
+// --- The box that shows a value.
 const tip = document.body.appendChild(document.createElement("div"));
 tip.id = "tip";
 tip.hidden = true;
@@ -60,13 +60,13 @@ function silence() {
   document.querySelectorAll(".cross").forEach((each) => each.remove());
 }
 
-// Marks: the titles that browsers show late, and never where there is no mouse, are said at once.
+// Marks: shows titles at once; browsers show them late, and without a mouse never.
 for (const title of document.querySelectorAll("svg title")) {
   const mark = title.parentElement;
   const words = title.textContent;
   mark.setAttribute("aria-label", words);
   title.remove();
-  if (mark.classList.contains("line")) continue; // what is pointed at there is said of all lines together
+  if (mark.classList.contains("line")) continue; // the values of all lines are shown together
   mark.addEventListener("pointerenter", (event) => say([words], event.clientX, event.clientY));
   mark.addEventListener("pointerleave", silence);
 }
@@ -124,7 +124,7 @@ for (const svg of document.querySelectorAll("svg[data-hover]")) {
   };
   const pointed = (event) => {
     const own = event.target.closest("[aria-label]");
-    if (own !== svg && !own.classList.contains("line")) return; // a mark that says its own
+    if (own !== svg && !own.classList.contains("line")) return; // the mark shows its own text
     point(new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()));
   };
   svg.addEventListener("pointermove", pointed);
@@ -142,7 +142,7 @@ for (const svg of document.querySelectorAll("svg[data-hover]")) {
   });
 }
 
-// Matrices: an entry is read from the colour of its pixel, which is a step of the scale or one of a few kinds.
+// Matrices: the colour of a pixel gives the value of an entry, as a step of the scale or as one of a few kinds.
 const scale = document.querySelector("[data-scale]")?.dataset.scale.match(/.{6}/g) ?? [];
 const steps = new Map(scale.map((color, step) => [color, step / (scale.length - 1)]));
 
