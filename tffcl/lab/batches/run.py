@@ -304,7 +304,7 @@ def check_runs_fit(runs: Sequence[ObjectRun]):
 
 
 def check_seeds(seeds: Iterable[int]) -> list[int]:
-    """Returns seeds as a list; UserError if they are no different whole numbers."""
+    """Returns seeds as a list; UserError if they are not different whole numbers, one or more."""
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
         raise UserError(f"seeds is {repr(seeds)[:100]}; it must be a list of whole numbers, e.g. [0, 1, 2]")
     found = [check_value("one of seeds", each, Whole) for each in seeds]
@@ -318,10 +318,10 @@ def protocols(seeds: Sequence[int], given: Mapping) -> list[Protocol]:
 
     Args:
       seeds: The seeds.
-      given: What a caller gave by the names of `Protocol`.
+      given: The caller's values, by the names of `Protocol`.
 
     Raises:
-      UserError: If a name is not `Protocol`'s, or one that has no default lacks.
+      UserError: If a name is not one of `Protocol`, or a name without default is missing.
     """
     for name in given:
         if name not in PROTOCOL:

@@ -204,7 +204,7 @@ def search(
       fresh_seeds: The number of seeds with which the picked values are tested; none of them was used for the choice.
       seeds: The seeds of the runs that choose.
       task: As in `sweep`, like all arguments that are not described here.
-      **protocol: As in `sweep`. Points are compared at evaluations only, see `evaluate_every`.
+      **protocol: As in `sweep`. Points are compared only at evaluations, see `evaluate_every`.
 
     Raises:
       UserError: For errors that the user can correct, mostly before anything runs. Finished runs are kept.

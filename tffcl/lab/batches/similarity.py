@@ -217,9 +217,9 @@ def _of_task(config: RunConfig, data_dir: str | None) -> tuple[OneShotClustering
 
 def _numbers(how: OneShotClustering, signed: Signed, seed: int) -> dict[int, float]:
     """The share of draws, with one half of each client, in which the largest gap gives each number of clusters."""
-    first, second = signed.halves  # type: ignore[misc]  # which the rule "self" asks for
+    first, second = signed.halves  # type: ignore[misc]  # signed for the rule "self"
     both = {name: np.concatenate([own, second[name]]) for name, own in first.items()}
-    clients = len(signed.examples)  # type: ignore[arg-type]  # as the halves
+    clients = len(signed.examples)  # type: ignore[arg-type]  # likewise
     finite = all(np.isfinite(each).all() for each in both.values())
     if clients <= 2 or not finite or "centres" in both and not both["mask"].any(axis=1).all():
         return {}

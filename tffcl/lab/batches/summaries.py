@@ -59,8 +59,8 @@ class Summaries(list):
 
     @property
     def verdict(self) -> str:
-        """The sentences at the top of a comparison's page, a line each: whether there are groups, which method is best
-        and whether by more than chance, and what it cost. "" if all runs diverged.
+        """The sentences at the top of a comparison's page, one in each line: whether there are groups, which method is
+        best and whether by more than chance, and what it cost. "" if all runs diverged.
 
         Raises:
           UserError: For a sweep or a search, because a setting must not be chosen on test examples.

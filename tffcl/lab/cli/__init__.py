@@ -1,1 +1,1 @@
-"""The command line, a file for a group of commands."""
+"""The command line, with a file for each group of commands."""

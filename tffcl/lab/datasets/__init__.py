@@ -1,4 +1,4 @@
-"""Real data sets and their partitions: who holds what.
+"""Real data sets and their partitions, which decide which client holds which examples.
 
 `federated.load_federated` does all of it; `catalog` has the names and `core` the types. A loader (`loaders/`) reads one
 data set. A partition (`partitions/`) decides which client holds which of its examples. Before the partition,

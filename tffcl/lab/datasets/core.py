@@ -147,7 +147,7 @@ class Dataset(Shown):
 
     def measured_on(self, rows: np.ndarray) -> "Dataset":
         """Returns the data set with means and deviations that are measured only on the training examples at `rows`,
-        `int [m]`; itself where constants are public, or where a builder has measured its numbers itself."""
+        `int [m]`; unchanged if constants are public, or if a builder has measured its numbers itself."""
         if self.measured_noise is None or (self.table is None and not self.train.are_images):
             return self
         if self.table is None:

@@ -90,7 +90,7 @@ def show_of_seeds(shown: str, count: int, seeds: int) -> str:
 
 
 def show_seconds(stat: Stat) -> str:
-    """Returns seconds: two decimals below ten, one above."""
+    """Returns seconds, with two decimals below ten and one from ten on."""
     return show_number(stat, 2 if stat.mean < 10 else 1)
 
 

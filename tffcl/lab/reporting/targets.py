@@ -155,7 +155,7 @@ def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:
 
 def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[float, float, float]:
     """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and the bytes sent
-    outside rounds. All are NaN if no round reaches the target.
+    before the rounds. All are NaN if no round reaches the target.
     """
     row = metric.first_reached(run.rounds, target)
     if row is None:

@@ -136,7 +136,7 @@ class MethodSource:
                 )
 
     def _check_attack(self, attack: Mapping):
-        """Raises UserError if clients cannot imitate a group's signature, since this method's send none."""
+        """Raises UserError if clients should imitate a group's signature, but the method uses no signatures."""
         imitates = attack.get("imitates") is not None or attack.get("kind") == "imitation"
         if attack.get("share") and imitates and self._row and not self._row.clustering:
             raise UserError(

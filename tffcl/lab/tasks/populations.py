@@ -84,7 +84,7 @@ def _there_in(config: RunConfig, federated: FederatedDataset, round_number: int)
 def drifted_in(
     config: RunConfig, federated: FederatedDataset, round_number: int
 ) -> tuple[FederatedDataset, np.ndarray]:
-    """Returns who holds what in a round of a run, and how often the data of each client have changed, `int [N]`."""
+    """Returns the data set in a round of a run, and how often the data of each client have changed, `int [N]`."""
     how, versions = config.drift, np.zeros(federated.num_clients, np.int64)
     changes = len(how.rounds(round_number))
     if not changes:

@@ -1,1 +1,1 @@
-"""Readers of one data set each: `load_<name>(<options>) -> Dataset`, with `data_dir` where files are downloaded."""
+"""Readers, each of one data set: `load_<name>(<options>) -> Dataset`, with `data_dir` if files are downloaded."""

@@ -1,5 +1,4 @@
-"""Rules of who holds what: `<rule>(dataset, *, seed, <options>) -> Partition`.
+"""Rules that decide which client holds which examples: `<rule>(dataset, *, seed, <options>) -> Partition`.
 
-They look at labels, owners, sources and attributes, never at pixels, and are functions of these and of the
-seed.
+They use labels, owners, sources and attributes, but not pixels, and depend only on these and on the seed.
 """

@@ -8,14 +8,14 @@ public/generate_datasets.py, the static branch) turns each level into arguments 
 | partition | ANDA's split | what level L sets there, 10 classes |
 |---|---|---|
 | shift_features, P(X) | feature_skew_strict | 2, 3, 4, 5 rotations at levels 1 to 4; at 5 to 8 in three colours each |
-| shift_labels, P(Y) | label_skew_strict | 11 - L classes a group, five groups |
+| shift_labels, P(Y) | label_skew_strict | 11 - L classes in each of five groups |
 | shift_concept, P(Y given X) | label_condition_skew | L labels are permuted among themselves |
 | shift_class_features, P(X given Y) | feature_condition_skew | images of L classes are turned, by one of four angles |
 
 Where the source leaves a choice, all four partitions here have these rules:
 
 - Groups of clients are near-equal blocks. ANDA draws the group of each client at random, so groups may be empty.
-- Only one client has each training example, as in ANDA; no example is repeated (ANDA repeats some under label skew).
+- Each training example goes to only one client, as in ANDA; none is repeated (ANDA repeats some under label skew).
 - Numbers of classes are tenths of all classes, so that the levels work for any number of classes. With 10 classes they
   are those of the source; with 100, too, for P(Y) and P(X|Y) (the comments of the source), but for P(Y|X) the source
   permutes 20 more labels.

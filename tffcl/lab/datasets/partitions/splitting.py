@@ -199,7 +199,7 @@ def _stratified(y: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> 
         total = counts[:, label].sum()
         if not total or not len(index):
             continue
-        # In whole numbers: a client's fair number of images is sizes + parts / total.
+        # Computed in whole numbers: a client's fair number of images is sizes + parts / total.
         sizes, parts = np.divmod(counts[:, label] * len(index), total)
         owed += parts / total
         candidates = np.flatnonzero(parts)

@@ -56,8 +56,8 @@ def rotated(
       clients: How many clients; a multiple of the number of rotations.
       rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 means 0 and 180
         degrees, 10 is StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
-      reuse: True: each block has all images, split among its clients, as in IFCA and StoCFL. False: only one client has
-        each image.
+      reuse: True: each block has all images, split among its clients, as in IFCA and StoCFL. False: each image goes to
+        only one client.
       power: 0: clients hold equally many images. Otherwise each client first gets ten images, and the rest follows a
         power law, as in `quantity_skew`; within each block, or without `reuse` among all clients.
       test: A client's test images: all of its "classes", "all" of its domain, or a "share" of these. They are

@@ -50,8 +50,8 @@ class Panel:
       box: The view box of its `svg`.
       content: The contents of its `svg`.
       hover: The data from which the page's script shows the values of lines; None without lines.
-      inverted: Whether light and dark are exchanged in its images on a dark page, so that missing entries look like the
-        background.
+      inverted: Whether light and dark are exchanged in its images on a dark page, so that small values are close to the
+        background's colour.
     """
 
     title: str
