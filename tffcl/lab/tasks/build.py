@@ -132,7 +132,7 @@ def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: boo
 def build_method(
     config: RunConfig, model: FlatModel, federated, data_dir: str | None = None, *, simulated: bool = False
 ) -> Method:
-    """Builds the configured method; FLT's encoder is searched, and kept, in the data directory.
+    """Builds the configured method; FLT's encoder is read from the data directory, and kept there.
 
     Args:
       config: The run.

@@ -143,8 +143,8 @@ def passed_on(federated: FederatedDataset, clients: np.ndarray) -> np.ndarray:
     """Returns whose data each client holds, `int [N]`, after some clients exchanged theirs.
 
     Each client takes the data of the client that is `step` places further in the list. `step` is the size of the
-    largest group in the list, so every client changes its group if no group has more than half of the listed clients.
-    The union of all data stays the same.
+    largest group in the list (1 without groups), so every client changes its group if no group has more than half of
+    the listed clients. The union of all data stays the same.
 
     Args:
       federated: The data of each client before the change.
