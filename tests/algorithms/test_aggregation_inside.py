@@ -178,6 +178,13 @@ def test_private_control_variates_are_another_release(model):
     assert seeds[0] == 3 and seeds[1] not in (None, 3)  # the same numbers would be bare in their difference
 
 
+def test_control_variates_have_a_fixed_clip_where_that_of_updates_adapts(model):
+    adapting = {"clipping": "adaptive", "quantile": 0.3, "clip_learning_rate": 0.1, "quantile_share": 0.1}
+    private = build_scaffold(model, ONCE, aggregation=tffcl.aggregation("dp", clip=2.0, **adapting))
+    fixed = tffcl.aggregation("dp", clip=2.0).with_clusters(1)
+    assert private.engine.round_for(1).uploads["control"].key == fixed.key
+
+
 def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     with pytest.raises(UserError, match="upload 'steps' beside 'update', and this .aggregation. hides the latter only"):
         build_fednova(model, ONCE, aggregation=registry.aggregation("dp"))

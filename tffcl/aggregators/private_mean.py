@@ -93,9 +93,9 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         if bound is not None or not traits(plain).is_uniform:
             return plain
         seed = None if self.noise_seed is None else seed_of(self.noise_seed, 2**31)  # of no upload that is `numbered`
-        return PrivateClusteredMeanFactory(
-            dataclasses.replace(self._how, clipping="fixed"), num_clusters=self.num_clusters, seed=seed
-        )
+        adapting = {key: getattr(DPParameters, key) for key in DPParameters.only_with}  # mean nothing here
+        how = dataclasses.replace(self._how, clipping="fixed", **adapting)
+        return PrivateClusteredMeanFactory(how, num_clusters=self.num_clusters, seed=seed)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
