@@ -309,3 +309,13 @@ def test_a_key_that_another_keeps_from_meaning_anything_is_refused(kind, values,
     key, (other, meant, *_) = next((key, also) for key, also in kind.only_with.items() if key in values)
     assert getattr(kind(**{**values, other: meant}), key) == values[key]
     assert kind(**{key: getattr(kind(), key)}) == kind()  # as by default it may be written down
+
+
+def test_a_value_that_cannot_be_compared_may_be_a_users_parameter():
+    @dataclasses.dataclass(frozen=True)
+    class Own(RobustParameters):
+        weights: object = None
+
+    assert Own(weights=np.arange(3), rule="clipping", zeroing=3).zeroing == 3
+    with pytest.raises(UserError, match="zeroing is 3.0; it is for rule 'clipping'"):
+        Own(weights=np.arange(3), zeroing=3)

@@ -224,27 +224,21 @@ class Parameters(Shown):
             # Frozen: what has been converted can be stored in no other way.
             value = _of_table(field.name, getattr(self, field.name), hints[field.name])
             object.__setattr__(self, field.name, check_value(field.name, value, hints[field.name]))
-        given = self._given()
         for key, (other, *values) in self.only_with.items():
-            if key in given and getattr(self, other) not in values:
+            chosen = getattr(self, other)
+            if chosen not in values and not self._is_default(self.__dataclass_fields__[key]):
                 beside = " or ".join(_shown(each) for each in values)
-                raise wrong(
-                    key, given[key], f"it is for {other} {beside}, and {other} is {_shown(getattr(self, other))}"
-                )
+                raise wrong(key, getattr(self, key), f"it is for {other} {beside}, and {other} is {_shown(chosen)}")
         self.check()
 
-    def _given(self) -> dict[str, object]:
-        """The fields that are not as by default."""
-        given = {}
-        for field in dataclasses.fields(self):
-            value, made = getattr(self, field.name), field.default_factory
-            if value != (field.default if made is dataclasses.MISSING else made()):
-                given[field.name] = value
-        return given
+    def _is_default(self, field: dataclasses.Field) -> bool:
+        made = field.default_factory
+        return getattr(self, field.name) == (field.default if made is dataclasses.MISSING else made())
 
     def __repr__(self) -> str:
         """The call that makes it, without what is as by default."""
-        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._given().items())})"
+        given = [field.name for field in dataclasses.fields(self) if not self._is_default(field)]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
 
     def facts(self) -> Mapping[str, object]:
         """All fields; those that are not set are told as such."""
