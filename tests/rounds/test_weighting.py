@@ -78,3 +78,21 @@ def test_a_client_whose_training_is_not_finite_has_no_weight(tff_worker, model, 
     # The coordinator of a simulation does not go on silently.
     with pytest.raises(UserError, match="client 1 trained a model that is not finite .* in round 1"):
         run_round(composed, cohort, first, aggregators)
+
+
+def test_models_by_name_beside_what_the_server_keeps_for_itself(tff_worker, model, population):
+    def compute(received, client):
+        count = tf.shape(stack(client["examples"])["y"])[0]
+        report = collections.OrderedDict(examples=count, loss=0.0, finite=True)
+        return ClientResult({"update": collections.OrderedDict(bias=tf.ones([2]))}, report)
+
+    def step(state, results, measurements):
+        moved = collections.OrderedDict(bias=state["models"]["bias"] + results["update"]["bias"])
+        return {"models": moved, "rounds": state["rounds"] + 1}
+
+    first = {"models": collections.OrderedDict(bias=np.zeros(2, np.float32)), "rounds": np.int32(0)}
+    models, kept = {"models": tff.to_type([("bias", tff.TensorType(np.float32, [2]))])}, tff.TensorType(np.int32)
+    server = Server(models, step=step, private={"rounds": kept})
+    composed = compose(ClientWork(model.example_spec, compute), {"update": tff.aggregators.MeanFactory()}, server)
+    after = run_round(composed, cohort_of(population, [0, 1], 1), first, composed.initial_aggregators).values
+    assert after["models"]["bias"].tolist() == [1, 1] and after["rounds"] == 1

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
@@ -111,7 +112,8 @@ def run_round(
     rows = dict(outcome.rows)
     reports = rows.pop("report")
     check_finite(reports, cohort)
-    if composed.server.private and not np.isfinite(outcome.values.get("models", 0)).all():  # its optimizer's step
+    stepped = outcome.values.get("models", ()) if "optimizer" in composed.server.private else ()
+    if not all(np.isfinite(leaf).all() for leaf in tf.nest.flatten(stepped)):
         raise Diverged(
             f"the clients' models of round {cohort.seed[1]} are finite, and what the server's optimizer made of them "
             "is not; a lower learning rate of it helps"
