@@ -244,6 +244,13 @@ def test_who_was_never_met_is_in_no_cluster_of_an_attack():
     assert told["members"] == {"0": {"benign": 1, "malicious": 1}}
 
 
+@pytest.mark.slow
+def test_a_run_says_how_many_malicious_clients_each_cluster_of_those_has_that_were_met(task, tmp_path):
+    found = run(task, tmp_path / "run", "stocfl", train={"rounds": 1, "clients_per_round": 3}).summary
+    members = found["attack"]["members"].values()
+    assert sum(sum(each.values()) for each in members) == 3 == 10 - found["clusters"]["unknown"]
+
+
 def test_what_cannot_be_is_said(task, tmp_path):
     with pytest.raises(UserError, match="attack.share is 1; it must be a number from 0 to below 1"):
         resolve.resolve(task, "fedavg", overrides={"attack": {"share": 1}})
