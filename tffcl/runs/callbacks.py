@@ -92,7 +92,7 @@ class EarlyStopping(Parameters, Callback):
 
     @property
     def _is_of_evaluation(self) -> bool:
-        """Whether evaluations alone have values: accuracies, and further metrics of answers."""
+        """Whether only evaluations measure the metric, as they do accuracies and further metrics of answers."""
         return of_column(self.metric).source[:1] in (("accuracy",), ("validation",), ("metrics",))
 
     @staticmethod
@@ -145,7 +145,7 @@ class EarlyStopping(Parameters, Callback):
                 f"is{hint}"
             )
         known = run.callback_states.get(self._key(column), {})
-        # Only of a value of this round: between evaluations not all clients have tested their models.
+        # Stop only by a value of this round: between evaluations not all clients have tested their models.
         return self._reason(run, column) if known.get("last") == run.round_number else None
 
     def after_round(self, run: "Run") -> str | None:
@@ -164,7 +164,7 @@ class EarlyStopping(Parameters, Callback):
             return None
         known = run.callback_states.get(self._key(column))
         if known is not None and known["last"] == run.round_number:
-            return self._reason(run, column)  # another one that counts the same has counted this value
+            return self._reason(run, column)  # another early stopping with the same key has counted this value
         sign = -1 if of_column(column).better == DOWN else 1
         if known is None or sign * (value - known["best"]) > self.min_delta:
             known = {"best": value, "round": run.round_number, "since": 0}
@@ -174,7 +174,7 @@ class EarlyStopping(Parameters, Callback):
         return self._reason(run, column)
 
     def _key(self, column: str) -> str:
-        """Where a checkpoint has its state: apart from that of another early stopping of the run."""
+        """The name of its state in a checkpoint; another early stopping of the run has another name."""
         return f"early stopping by {column}, min_delta {self.min_delta:g}"
 
     def _reason(self, run: "Run", column: str) -> str | None:
@@ -220,7 +220,7 @@ class UsersCallback(Callback):
         name, before = f"the callback {type(self._callback).__name__}", json.dumps(run.callback_states)
         try:
             reason = getattr(self._callback, hook)(run, *more)
-        except KeyboardInterrupt:  # not now: the callbacks after this one shall have the round
+        except KeyboardInterrupt:  # not now: the callbacks after this one must see the round
             run.interrupts.requested, reason = True, None
         except UserError as error:
             raise CallbackFailed(str(error)) from error
@@ -254,7 +254,7 @@ def _restored(run: "Run", before: str) -> str:
 
 
 with warnings.catch_warnings():
-    # In a notebook without ipywidgets tqdm says so at length; its bar of text does as well.
+    # In a notebook without ipywidgets tqdm warns at length, although its text bar works as well.
     warnings.simplefilter("ignore")
     from tqdm.auto import tqdm
 
@@ -276,17 +276,17 @@ def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqd
 
 @contextlib.contextmanager
 def waiting(title: str, *, show: bool = True) -> Iterator[None]:
-    """Says on a terminal what is waited for while its block runs, where nobody knows how long."""
-    hidden = None if show else True  # None: where standard error is no terminal
+    """Shows on a terminal what the program waits for while the block runs; nobody knows how long that takes."""
+    hidden = None if show else True  # None hides it if standard error is not a terminal
     with tqdm(desc=title, bar_format="{desc} ({elapsed})", disable=hidden, leave=False, dynamic_ncols=True):
         yield
 
 
 def _interval() -> float:
-    """Seconds between updates: in a log file a line every ten seconds does; on a terminal the bar moves."""
+    """The seconds between updates of the bar: 0.1 on a terminal, ten in a log file, where each update is a line."""
     if sys.stderr.isatty():
         return 0.1
-    # In a notebook IPython's kernel puts an object of its own in the place of standard error.
+    # In a notebook IPython's kernel replaces standard error by an object of its own.
     return 1.0 if type(sys.stderr).__module__.startswith("ipykernel") else 10.0
 
 
@@ -309,7 +309,7 @@ class Progress(Callback):
         self.bar.close()
 
     def begin(self, run: "Run"):
-        """Tells the bar how many rounds were done before; they do not count in the rate and the time left."""
+        """Tells the bar how many rounds were done before; they do not count for the rate and the time left."""
         self.bar.initial = self.bar.n = self.bar.last_print_n = run.round_number
         self.bar.unpause()
         self.bar.refresh()
@@ -326,23 +326,23 @@ class Progress(Callback):
 
     @contextlib.contextmanager
     def titled(self, more: str) -> Iterator[None]:
-        """Says more before the bar while its block runs."""
+        """Shows a longer title before the bar while the block runs."""
         self.bar.set_description(f"{self._title}{more}")
         yield
         self.bar.set_description(self._title)
 
     def say(self, line: str):
-        """Writes a line above the bar, or where it would be."""
+        """Writes a line above the bar, or in its place if it is not shown."""
         self.bar.write(line, file=sys.stderr)
 
     def say_once(self, line: str):
-        """Writes a line above the bar, unless there is none or the line stands there."""
+        """Writes a line above the bar, unless the bar is not shown or the line was written before."""
         if line not in self._printed and not self.bar.disable:
             self.say(line)
         self._printed.add(line)
 
     def show_clients(self, done: int, clients: int):
-        """Says how far a long round has come."""
+        """Shows how many clients of a long round are done."""
         if self.bar.disable:
             return
         title = self.bar.desc.split(" (")[0].removesuffix(": ")

@@ -1,10 +1,10 @@
 """Checkpoints of a run: the method's state and what it has counted, as arrays in one file a round.
 
-A file is written whole or not at all. It holds arrays and a description of how they are nested (`pack`),
-nothing that is executed when it is read. What clients keep between rounds has files of its own, see
-`clients.client_state`; a checkpoint names the versions that belong to it. So have large arrays, by the digest of their
-contents: one that stays as it is, as the distances of all pairs of clients, is written once, and every checkpoint names
-it.
+A file is written whole or not at all. It holds arrays and a description of how they are nested (`pack`), nothing that
+is executed when it is read. What clients keep between rounds is in files of its own, see `clients.client_state`; a
+checkpoint names the versions that belong to it. A large array, too, is in a file of its own, which is named by the
+digest of its contents. So an array that does not change, such as the distances of all pairs of clients, is written
+once.
 """
 
 import collections
@@ -33,14 +33,14 @@ def pack(values: Mapping, *, with_client_states: bool = True) -> tuple[dict[str,
 
     Args:
       values: Dataclasses, mappings, lists and tuples of arrays, numbers, text, bytes and None, by name. A dataclass in
-        another is what the field is declared as; the names of mappings are text or whole numbers.
-      with_client_states: Whether these are named; without, no client has one.
+        another one must be of the class that its field is declared as; the keys of mappings are text or whole numbers.
+      with_client_states: Whether client states are named; if not, they are packed as if no client had one.
 
     Returns:
-      The arrays by name, with the description under `STRUCTURE`; and `(client, version)` of every client state.
+      The arrays by name, with the description under `STRUCTURE`, and `(client, version)` of every client state.
 
     Raises:
-      UserError: If a value is something else, which `unpack` would not give as it was.
+      UserError: If a value is anything else, which `unpack` could not restore.
     """
     arrays, named = {}, []
     described = {
@@ -50,7 +50,7 @@ def pack(values: Mapping, *, with_client_states: bool = True) -> tuple[dict[str,
 
 
 def _packed(value, place: str, kind, arrays: dict, named: list, with_client_states: bool):
-    """Describes a value of a field that is declared as `kind`, None where it stands in a mapping, a list or a tuple."""
+    """Describes a value whose field is declared as `kind`; `kind` is None in a mapping, a list or a tuple."""
 
     def inner(name, each, kind=None):
         return _packed(each, f"{place}.{name}", kind, arrays, named, with_client_states)
@@ -60,7 +60,7 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
         raise _unsaved(place, value, f"it would come back as a plain {plain}")
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
-    if isinstance(value, bytes):  # a text of TensorFlow's; NumPy's own would lose zeros at its end
+    if isinstance(value, bytes):  # a text from TensorFlow; as NumPy's bytes it would lose zeros at its end
         return {"bytes": inner("bytes", np.frombuffer(value, np.uint8))}
     if isinstance(value, KeptStates):
         nobody = np.zeros(0, np.int32), np.zeros(0, np.int64)
@@ -76,7 +76,7 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
         names = [field.name for field in dataclasses.fields(value)]
         return {"fields": {name: inner(name, getattr(value, name), hints[name]) for name in names}}
     if isinstance(value, Mapping):
-        # Clients' IDs are numbers of NumPy's, which JSON does not know, and are equal to Python's.
+        # Client IDs are NumPy numbers, which JSON does not know; they are equal to Python's.
         names = [name.item() if isinstance(name, np.integer) else name for name in value]
         if not all(isinstance(name, str | int) for name in names):
             raise _unsaved(place, value, "its names must be text or whole numbers")
@@ -84,26 +84,26 @@ def _packed(value, place: str, kind, arrays: dict, named: list, with_client_stat
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [inner(number, each) for number, each in enumerate(value)]}
-    # What else NumPy makes an array of, as a table of pandas, would come back without its names or its mask.
+    # Other objects that NumPy can convert, such as a pandas table, would come back without their names or mask.
     if not isinstance(value, _ARRAYS) and not tf.is_tensor(value) or isinstance(value, np.ma.MaskedArray):
         raise _unsaved(place, value)
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise _unsaved(place, value)
-    if array.dtype.isbuiltin == 2:  # of another package's, as TensorFlow's bfloat16
+    if array.dtype.isbuiltin == 2:  # a type of another package, such as TensorFlow's bfloat16
         raise _unsaved(place, value, f"NumPy's files do not know {array.dtype}")
-    while place in arrays:  # as of the names 1 and "1"
+    while place in arrays:  # e.g. for the keys 1 and "1"
         place += "'"
     arrays[place] = array
     return {"array": place}
 
 
-_PLAIN = (str, list, tuple, dict)  # of which a NamedTuple, an enumeration of texts or a defaultdict are kinds
+_PLAIN = (str, list, tuple, dict)  # subclasses are refused, such as a NamedTuple or a defaultdict
 _ARRAYS = (np.ndarray, np.generic, int, float, complex)
 
 
 def _unsaved(place: str, value, why: str = "") -> UserError:
-    """The error for a part of a state that no checkpoint holds."""
+    """The error for a part of a state that a checkpoint cannot hold."""
     return UserError(
         f"a state must be of arrays, numbers and text, or checkpoints could not hold it; {place} is a "
         f"{type(value).__name__}{why and '; '}{why}"
@@ -114,8 +114,8 @@ def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
     """The inverse of `pack`.
 
     Args:
-      arrays: What `pack` gave, or the open file of it.
-      kinds: The dataclasses that values are of, by name.
+      arrays: What `pack` returned, or the open file that holds it.
+      kinds: The dataclass of each value that is one, by name.
 
     Raises:
       ValueError: If a dataclass has other fields than were packed.
@@ -126,7 +126,7 @@ def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
 
 
 def _unpacked(described: Mapping, arrays: Mapping, kind):
-    """A value; dataclasses in it are those that the fields of `kind` are declared with."""
+    """Rebuilds a value; a dataclass in it is of the class that the field of `kind` is declared as."""
     ((form, content),) = described.items()
     if form == "plain":
         return content
@@ -157,27 +157,27 @@ def _dataclass(content: Mapping, arrays: Mapping, kind):
 
 
 def _declared(kind) -> type | None:
-    """The dataclass that a field is declared as, which may be optional; None for none."""
+    """The dataclass that a field is declared as, also where it is optional; None if it is no dataclass."""
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
     return next((each for each in kinds if dataclasses.is_dataclass(each)), None)
 
 
 _VERSIONS = "kept versions"  # of client states, `int64 [n, 2]`: client and version
-_RUN = "run"  # which run it is of
-_ROUND = "round"  # and after which round
-_LARGE = "large arrays"  # the name of each, and of its file, in JSON
-LARGE_BYTES = 2**22  # from so many on an array has a file of its own
+_RUN = "run"  # the name of the run
+_ROUND = "round"  # after which round the state was saved
+_LARGE = "large arrays"  # the name of each array and of its file, in JSON
+LARGE_BYTES = 2**22  # an array of so many bytes or more has a file of its own
 ANEW = Option("; --overwrite starts anew", "; overwrite=True starts anew")
 _NAME = re.compile(r"round_(\d+)\.npz")
 _LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
 
 class _OtherFields(ValueError):
-    """What was packed is no dataclass, or one of other fields."""
+    """What was packed is not a dataclass, or its fields are others."""
 
 
 class Foreign(UserError):
-    """A checkpoint is another run's, or of states of another class, as after an edit: the file itself is whole."""
+    """A checkpoint is of another run, or of another class of states, e.g. after an edit; the file itself is whole."""
 
 
 class Checkpoints:
@@ -189,8 +189,8 @@ class Checkpoints:
         Args:
           directory: Where the files are.
           keep: How many of the newest are kept.
-          client_states: Where their files are; those that no checkpoint names are removed.
-          run: The name of the run; a checkpoint of another run is refused. Without a name, none is.
+          client_states: The store of client states; its files that no checkpoint names are removed.
+          run: The name of the run; a checkpoint of another run is refused. Without a name, none is refused.
         """
         self._directory, self._keep, self._store, self._run = directory, keep, client_states, run
 
@@ -252,7 +252,7 @@ class Checkpoints:
         for old in self.rounds()[: -self._keep]:
             self._path(old).unlink()
         named = [self._named_by(number) for number in self.rounds()]
-        if None in named:  # a disk that does not answer now may tomorrow
+        if None in named:  # a disk that cannot be read now may be readable later
             return
         if self._store is not None and self._store.files():
             self._store.remove_all_but(pair for states, _ in named for pair in states)
@@ -281,7 +281,7 @@ class Checkpoints:
                     raise ValueError(f"{damaged} is damaged")
                 if self._run and str(saved[_RUN]) != self._run:
                     raise Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
-                if _ROUND in saved and int(saved[_ROUND]) != round_number:  # earlier: none
+                if _ROUND in saved and int(saved[_ROUND]) != round_number:  # earlier versions saved none
                     raise ValueError(f"it is of round {saved[_ROUND]}")
                 self._check_client_states(saved[_VERSIONS].tolist())
                 loaded = unpack(
@@ -290,24 +290,24 @@ class Checkpoints:
             return loaded["state"], loaded["totals"]
         except Foreign:
             raise
-        except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
+        except Exception as error:  # for damaged files NumPy, zipfile and json raise a dozen types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             kind = Foreign if isinstance(error, _OtherFields) else UserError
             raise kind(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
 
     def load_newest(self, state_class: type, last_round: int):
-        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed,
-        as are those before the newest that are kept.
+        """Loads the newest checkpoint that can be read. Damaged ones after it are reported on standard error and
+        removed; so are those that are older than the ones to keep.
 
         Args:
           state_class: The dataclass of the method's state.
-          last_round: Of the run.
+          last_round: The last round of the run.
 
         Returns:
           Its round, the method's state and what the run had counted.
 
         Raises:
-          UserError: If none can be read, or one is of another run or of a round after the last; then all stay.
+          UserError: If none can be read, or one is of another run or of a round after the last; then all files stay.
         """
         first, damaged = None, []
         for number in reversed(self.rounds()):
@@ -326,7 +326,7 @@ class Checkpoints:
                 self._path(each).unlink()
             if damaged:
                 tell(f"{str(first).removesuffix(str(ANEW))}; the run goes on from round {number}")
-            self._remove_oldest()  # a process that ended between writing one and this has left one too many
+            self._remove_oldest()  # a process that ended after writing one and before this left one too many
             return number, *loaded
         raise first
 
@@ -339,7 +339,7 @@ class Checkpoints:
         return self._directory / f"round_{round_number:06}.npz"
 
     def _named_by(self, round_number: int) -> tuple[list[tuple[int, int]], list[str]] | None:
-        """The client states and the files of large arrays that a checkpoint names; None where it cannot be read."""
+        """The client states and the files of large arrays that a checkpoint names; None if it cannot be read."""
         try:
             with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
                 return [tuple(pair) for pair in saved[_VERSIONS].tolist()], [*self._large_in(saved).values()]
@@ -354,7 +354,7 @@ def _digest(array: np.ndarray) -> str:
 
 
 def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> UserError:
-    """Returns the error for a run whose files cannot be written: which, why, and what of the run there is."""
+    """Returns the error for a run whose files cannot be written: which file, why, and what of the run is saved."""
     place = short_path(error.filename or out)
     try:
         saved = checkpoints.latest()

@@ -1,7 +1,7 @@
 """Checks of a run before its first round.
 
-That an object is a method and its state gives what a run asks of it, that the run fits into memory and on the disk, and
-that the processor has its precision.
+They check that an object is a method whose state gives what a run needs, that the run fits into memory and on the disk,
+and that the processor computes in its precision.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from tffcl.runs.population_changes import Stages
 from tffcl.runs.run_directory import CLIENT_STATES
 from tffcl.runtime import memory
 
-_ROUNDING = 1e-4  # by which the weights of a mixture may miss the sum of one
+_ROUNDING = 1e-4  # by how much the sum of a mixture's weights may differ from one
 _ATTRIBUTES = {
     "name": (str, "text"),
     "model": (FlatModel, "a tffcl.FlatModel"),
@@ -40,7 +40,7 @@ _ATTRIBUTES = {
 
 
 def check_method(method):
-    """Raises UserError if the object is no `Method`, or an attribute of it is of another kind than it must be."""
+    """Raises UserError if the object is not a `Method`, or one of its attributes is of a wrong kind."""
     kind = type(method).__name__
     if not isinstance(method, Method):
         if inspect.isfunction(method):
@@ -59,11 +59,11 @@ def check_method(method):
 
 
 def check_own_settings(training, populations: Iterable[Population]):
-    """Raises UserError if a local training has settings of single clients that there are not.
+    """Raises UserError if a local training has settings for single clients that are in no population.
 
     Args:
       training: A `LocalTraining`, or None where it is not known.
-      populations: Of the run.
+      populations: The populations of the run.
     """
     named = training.clients if isinstance(training, LocalTraining) else None
     if named is None:
@@ -75,7 +75,7 @@ def check_own_settings(training, populations: Iterable[Population]):
 
 
 def check_state(method, state, client_ids: np.ndarray, size: int):
-    """Checks what a method makes of its state.
+    """Checks what a method returns for a state.
 
     Args:
       state: Its state.
@@ -94,17 +94,17 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
 
 
 def admitted(method: Method, state, newcomers: Population):
-    """Returns the state after newcomers joined; UserError if it is not as `check_state` says."""
+    """Returns the state after newcomers have joined; raises UserError as `check_state` does."""
     joined = method.admit(state, newcomers)
-    # The state may know more clients than a population, as those who have left.
+    # The state may know more clients than a population, such as those who have left.
     known = np.union1d(method.views(state).client_ids, newcomers.client_ids)
     check_state(method, joined, known, method.model.size)
     return joined
 
 
 def _check_saved(method: Method, state) -> dict:
-    """Returns a state as arrays; UserError if it is of another class than checkpoints are read as, or has what they
-    cannot hold."""
+    """Returns a state as arrays; raises UserError if it is of another class than checkpoints are read as, or holds what
+    they cannot hold."""
     if type(state) is not method.state_class:
         raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
     try:
@@ -114,7 +114,7 @@ def _check_saved(method: Method, state) -> dict:
 
 
 def _check_read_again(method: Method, arrays: dict):
-    """Raises UserError if no state can be made of its arrays."""
+    """Raises UserError if the state cannot be made again from its arrays."""
     try:
         checkpoints.unpack(arrays, {"state": method.state_class})
     except Exception as error:  # a class of the user's own may raise anything
@@ -125,8 +125,8 @@ def _check_read_again(method: Method, arrays: dict):
 
 
 def check_round(method: Method, found, given, drawn: cohort.Cohort) -> tuple:
-    """Returns what `Method.next` has made of the `given` state with a cohort; UserError if it is no new state with the
-    metrics of that cohort, or one that cannot be saved."""
+    """Returns what `Method.next` makes of the `given` state and a cohort; raises UserError if that is not a new state
+    with the metrics of this cohort, or cannot be saved."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise UserError(
             f"{method.name}: next gives {type(found).__name__}; it must give the next state and its metrics"
@@ -149,7 +149,7 @@ def check_round(method: Method, found, given, drawn: cohort.Cohort) -> tuple:
 
 
 def _wrong_metrics(metrics: RoundMetrics, drawn: cohort.Cohort, model: FlatModel) -> str:
-    """Says what of a round's metrics is not as `RoundMetrics` has it; "" where all is."""
+    """Says which of a round's metrics is not as `RoundMetrics` declares it; "" if all are."""
     ids = np.asarray(metrics.client_ids)
     if len(np.unique(ids)) < ids.size or not np.isin(ids, drawn.client_ids).all():
         return f"client_ids are {listed(ids.reshape(-1).tolist())}; they must be different ones of the cohort's"
@@ -180,17 +180,17 @@ def _wrong_metrics(metrics: RoundMetrics, drawn: cohort.Cohort, model: FlatModel
 
 
 def may_wait(method: Method) -> bool:
-    """Whether clients of a round may wait, untrained, since too few of their cluster are in it."""
+    """Whether clients of a round may wait, untrained, because too few of their cluster are in it."""
     given = method.options.get("aggregation", method), method.options.get("global_aggregation")
-    if all(each is None for each in given):  # plain means wait for nobody
+    if all(each is None for each in given):  # a plain mean waits for nobody
         return False
-    if type(method).exports is Method.exports:  # it does not say what can be deployed
+    if type(method).exports is Method.exports:  # the method does not define what can be deployed
         return False
-    return method.exports().members_needed() > 1  # an aggregation that cannot be is refused now
+    return method.exports().members_needed() > 1  # this also refuses an aggregation that cannot be built
 
 
 def check_own(method: Method, state):
-    """Raises UserError if clients keep a part of the model, and the method has lost it after a round."""
+    """Raises UserError if clients keep a part of the model and the method has lost it after a round."""
     if method.model.own is not None and method.own_states(state) is None:
         raise UserError(
             f"{method.name}: its state has no optimizers after a round, in which clients keep their part of "
@@ -222,8 +222,8 @@ def check_models(name: str, models, rows, clients: int, size: int):
 
 
 def _check_weights(name: str, weights: np.ndarray, shape: tuple[int, int]):
-    """Raises UserError if mixtures of models are not float32 of this shape, or one of them has a weight below 0 or does
-    not sum to one."""
+    """Raises UserError if mixtures of models are not float32 of this shape, or if one has a weight below 0 or weights
+    that do not sum to one."""
     if weights.shape != shape or weights.dtype != np.float32:
         raise UserError(f"{name}: models_for gives weights {_shape(weights)}; they must be float32 {list(shape)}")
     sums = weights.sum(axis=1)
@@ -268,13 +268,13 @@ def _shape(array: np.ndarray) -> str:
     return f"{array.dtype} {list(array.shape)}"
 
 
-_MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; with more of them at least these do
+_MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; in a longer run more clients may
 _INSTRUCTIONS = {"float32": "", "bfloat16": "avx512_bf16"}  # by precision, a flag in /proc/cpuinfo
-_COPIES = INPUT_COPIES + SUMMED_COPIES  # of a model that a client trains: as it comes to it, and as it goes from it
+_COPIES = INPUT_COPIES + SUMMED_COPIES  # of a model that a client trains: as it is received, and as it is sent
 
 
 def who_takes_part(stages: Stages, protocol) -> np.ndarray:
-    """Returns the IDs of clients that train in a run, ascending: all of them, or of very long runs most.
+    """Returns the IDs of the clients that train in a run, ascending; for very long runs most of them.
 
     Args:
       stages: Of the run.
@@ -340,7 +340,7 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
 
 
 def _optimizer_bytes(method) -> int:
-    """What a client keeps of its training for the models that it trains; 0 of a method whose training is not known."""
+    """The bytes of the optimizer states of the models that a client trains; 0 if the method's training is not known."""
     training = getattr(method, "training", None)
     if not isinstance(training, LocalTraining):
         return 0

@@ -1,8 +1,8 @@
-"""The clusters of clients over the rounds of a run, as far as they change. Imports no TensorFlow.
+"""How the clusters of clients change over the rounds of a run. Imports no TensorFlow.
 
-`history/<round>.npy` is `[2, n]`, clients and their clusters after this round, of those whose cluster is another than
-before: all that there are in the first file, few of many clients later. Who has left is in none, `NO_CLUSTER`. Where
-clients choose at evaluations there are files of these rounds only.
+`history/<round>.npy` is `[2, n]`, for the clients whose cluster has changed in this round: their IDs and their new
+clusters. The first file has all clients, later ones usually few. A client that has left has `NO_CLUSTER`. If clients
+choose at evaluations, only these rounds have files.
 """
 
 import pathlib
@@ -36,10 +36,10 @@ def largest_clusters(clusters: np.ndarray) -> np.ndarray:
 
 
 class ClusterHistory(Callback):
-    """Writes who is in another cluster than after the round before."""
+    """Writes which clients are in another cluster than after the round before."""
 
     def begin(self, run: "Run"):
-        """Reads what there is, and drops files of rounds that an interrupted run did not save.
+        """Reads the files of earlier rounds, and removes those of rounds that an interrupted run did not save.
 
         Raises:
           UserError: If a file of an earlier round is damaged.
@@ -55,7 +55,7 @@ class ClusterHistory(Callback):
                 self._clients, self._clusters = _after(self._clients, self._clusters, *saved)
 
     def after_round(self, run: "Run"):
-        """Saves who moved, joined or left; of clients with names all is text."""
+        """Saves who moved, joined or left; if clients have names, the whole array is text."""
         if run.chooses_at_evaluations and run.evaluation is None:
             return
         clients, clusters = np.asarray(run.population.shown_ids), np.asarray(run.views.clusters)
@@ -70,18 +70,18 @@ class ClusterHistory(Callback):
         self._clients, self._clusters = clients, clusters
 
     def after_late_evaluation(self, run: "Run", found: Mapping):
-        """Saves what clients chose then."""
+        """Saves what clients chose at this evaluation."""
         self.after_round(run)
 
 
 class History(Mapping[int, np.ndarray]):
-    """Round to the clusters `int [N]` after it, of the rounds that changed some; made when it is asked for."""
+    """Maps each round that changed clusters to the clusters `int [N]` after it, which are computed on access."""
 
     def __init__(self, changes: Mapping[int, tuple[np.ndarray, np.ndarray]], clients: int):
         """Makes the history.
 
         Args:
-          changes: Round, ascending, to the rows of clients that are in another cluster than before, and these.
+          changes: Maps each round, ascending, to the rows of the clients whose cluster changed, and their new clusters.
           clients: N.
         """
         self._changes, self._clients = changes, clients
@@ -108,7 +108,7 @@ def read_history(directory: pathlib.Path, client_ids: Sequence[str], last: int) 
     changes, place = {}, {client: row for row, client in enumerate(client_ids)}
     for path in (each for each in _files(directory) if int(each.stem) <= last):
         then, clusters = _read(path)
-        rows = [place.get(client, -1) for client in then.astype(str).tolist()]  # who has left is not among them
+        rows = [place.get(client, -1) for client in then.astype(str).tolist()]  # -1: has left by the end
         there = np.array(rows, int) >= 0
         changes[int(path.stem)] = np.array(rows, int)[there], clusters[there]
     return History(changes, len(client_ids))
@@ -119,19 +119,19 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(path: pathlib.Path, cure: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """Clients `[n]` and their clusters `int [n]`."""
+    """Reads clients `[n]` and their clusters `int [n]`."""
     try:
         with opened(path) as file:
             clients, clusters = np.load(file, allow_pickle=False)
         if clients.ndim != 1:
             raise ValueError("it does not hold clients and their clusters")
         return clients, files.whole_numbers(clusters, "the clusters")
-    except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
+    except Exception as error:  # for damaged files NumPy, zipfile and the tokenizer raise a dozen types
         raise UserError(f"{files.damaged(path, error)}{cure}") from error
 
 
 def _of(clients: np.ndarray, clusters: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The clusters of some clients `[n]`, `NO_CLUSTER` for those that are not among `clients`."""
+    """The clusters of the `wanted` clients `[n]`; `NO_CLUSTER` for those that are not among `clients`."""
     if np.array_equal(clients, wanted) or not len(clients):
         return clusters if len(clients) else np.full(len(wanted), NO_CLUSTER)
     order = np.argsort(clients, kind="stable")
@@ -140,7 +140,7 @@ def _of(clients: np.ndarray, clusters: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 def _after(clients: np.ndarray, clusters: np.ndarray, moved: np.ndarray, into: np.ndarray):
-    """Clients and their clusters when some have moved into others, or joined."""
+    """Clients and their clusters after some have moved or joined."""
     together = np.union1d(clients, moved)
     now = _of(clients, clusters, together)
     now[np.searchsorted(together, moved)] = into

@@ -16,13 +16,13 @@ LOCK = "run.lock"
 
 @contextlib.contextmanager
 def locked(out: pathlib.Path):
-    """Holds the directory, which is made if it is not there, inside the block.
+    """Holds the lock of the directory inside the block; the directory is made if it does not exist.
 
-    The operating system gives the lock back when the process ends, however it ends; the file of a dead process is taken
-    over.
+    The operating system releases the lock when the process ends, however it ends; the lock file of a dead process is
+    reused.
 
     Raises:
-      UserError: If another process, or another run of this one, holds it; the message names it and since when.
+      UserError: If another process, or another run of this one, holds it; the message says which, and since when.
     """
     out.mkdir(parents=True, exist_ok=True)
     file = _acquire(out)
@@ -34,12 +34,12 @@ def locked(out: pathlib.Path):
         yield
     finally:
         (out / LOCK).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # what a full disk did not take is written again when the file is closed
+        with contextlib.suppress(OSError):  # closing writes again what a full disk did not take
             file.close()
 
 
 def check_unlocked(out: pathlib.Path):
-    """Raises UserError if somebody holds the directory."""
+    """Raises UserError if another process or run holds the lock of the directory."""
     if not (out / LOCK).exists():
         return
     with opened(out / LOCK) as file:
@@ -62,14 +62,14 @@ def _acquire(out: pathlib.Path):
                 raise UserError(f"{out / LOCK} is another file, too, under a name elsewhere: remove it")
             if os.path.samestat(found, os.stat(out / LOCK)):
                 return file
-        file.close()  # its holder has removed it between the two lines above
+        file.close()  # its holder removed it after it was opened
 
 
 def _lock(file) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Some network file systems have no locks; a run there goes on without.
+        # Some network file systems have no locks; there a run goes on without one.
         return error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
     return True
 

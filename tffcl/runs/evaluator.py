@@ -1,5 +1,5 @@
-"""The accuracies and other metrics `cluster` and `global`: each distinct test image is answered once per model, then
-gathered per client.
+"""The accuracies and other metrics `cluster` and `global`. Each model answers each distinct test image once; the
+answers are then gathered for each client.
 """
 
 import collections
@@ -29,17 +29,17 @@ from tffcl.runs.metrics import OF_ROUNDS, rows_of
 from tffcl.trace_cache import built_once
 
 _IMAGES_AT_A_TIME = 5000
-_MOST_CLASSES = 100  # of confusion matrices
-_DIGESTED = 2**16  # words of a model that are told from others at a time
+_MOST_CLASSES = 100  # in a confusion matrix
+_DIGESTED = 2**16  # words of a model that a digest takes at a time
 
 
 @built_once
 def build_answering(model: FlatModel, *, whole: bool = False) -> tff.Computation:
-    """Builds inference on images, to be spread over the runtime like client work.
+    """Builds inference on images as a federated computation, which the runtime spreads over workers.
 
     Args:
       model: The architecture.
-      whole: Whether its outputs are asked for, and not only its predictions.
+      whole: Whether it returns the model's outputs instead of its predictions.
 
     Returns:
       `({<item=int32,model=float32[P],x=uint8[?,...]>}@CLIENTS -> {<item=int32,answers=int32[?]>}@CLIENTS)`.
@@ -92,7 +92,7 @@ def _build_meaning(model: FlatModel):
         if objective.probabilities is None:
             return predictions, predictions
         # In float32 a probability near 1 leaves 0 for the others, whose log loss is infinite. A user's own function may
-        # take no other type.
+        # take float32 only.
         own = objective.activation in (tf.identity, tf.nn.softmax, tf.sigmoid)
         return predictions, objective.probabilities(tf.cast(outputs, tf.float64) if own else outputs)
 
@@ -105,7 +105,7 @@ def answers_of(model: FlatModel, labels: np.ndarray, outputs: np.ndarray) -> Ans
     Args:
       model: The architecture.
       labels: `[n, ...]`.
-      outputs: What it gave for them, `float32 [n, ...]`, see `Objective.outputs`.
+      outputs: The model's outputs for the examples, `float32 [n, ...]`, see `Objective.outputs`.
 
     Raises:
       Diverged: If they are not finite.
@@ -122,19 +122,19 @@ def answers_of(model: FlatModel, labels: np.ndarray, outputs: np.ndarray) -> Ans
             f"{model.name} answers with numbers that are not finite: a lower learning_rate or momentum helps, or "
             "scaling the features"
         )
-    if model.objective.label_kind == NUMBERS:  # whose squares may leave float32
+    if model.objective.label_kind == NUMBERS:  # their squares may be beyond float32
         found = [each.astype(np.float64) for each in found]
     return Answers(*found)
 
 
 def check_tokens(model: FlatModel, population: Population):
-    """Tries a model of whole numbers, which may be an embedding's, on the examples that hold the least and the largest.
+    """Tries a model of whole numbers, which may be tokens, on the examples with the smallest and the largest number.
 
     Raises:
-      UserError: If it cannot be computed on them; names the client, and what is allowed.
+      UserError: If it cannot be computed on them; the message names the client and what is allowed.
     """
     kinds = [leaf.dtype for leaf in tf.nest.flatten(model.example_spec["x"])]
-    inputs = [number for number, kind in enumerate(kinds) if kind.is_integer and kind != tf.uint8]  # those are images
+    inputs = [number for number, kind in enumerate(kinds) if kind.is_integer and kind != tf.uint8]  # uint8: images
     extremes = {}
     for client, x in _held(population) if inputs else ():
         for number in inputs:
@@ -152,7 +152,7 @@ def check_tokens(model: FlatModel, population: Population):
 
 def _held(population: Population):
     """Yields each client with its training examples, then with its test examples."""
-    # Of very many that are read when they are needed, few are.
+    # Of very many clients whose examples are read when needed, only those are tried that were read before.
     trained = population.read_before if population.sizes is None else population.client_ids
     yield from ((client, population.train(client).x) for client in trained)
     tested = population.evaluated
@@ -162,7 +162,7 @@ def _held(population: Population):
 
 
 def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError) -> UserError:
-    """Returns the error for examples that TensorFlow cannot compute a model on, e.g. a token beyond its vocabulary."""
+    """Returns the error for examples that TensorFlow cannot compute a model on, e.g. an unknown token."""
     token = re.search(r"indices\S* = (-?\d+) is not in \[(-?\d+), (-?\d+)\)", error.message)
     if token is None:
         return UserError(
@@ -175,7 +175,7 @@ def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError)
 class Evaluator:
     """Evaluates models on a pool of test images that clients share.
 
-    The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
+    The numbers are the same as if every client evaluated on its own copy (a test shows this), at a lower cost.
     """
 
     def __init__(self, model: FlatModel, population: Population, *, tests: PooledExamples | None = None):
@@ -184,7 +184,7 @@ class Evaluator:
         Args:
           model: The architecture.
           population: The clients whose test examples count; row i of all results is its i-th.
-          tests: What is answered instead of the test examples, e.g. validation examples.
+          tests: Examples to evaluate on instead of the test examples, e.g. validation examples.
         """
         self._pool, self._answered = tests, {}
         self.model, self._population = model, population
@@ -197,7 +197,7 @@ class Evaluator:
 
     @functools.cached_property
     def _counted(self) -> np.ndarray:
-        """Which labels of the pool count, `bool` of their shape; none where labels are not right or wrong."""
+        """Which labels of the pool count, `bool` of their shape; none if a label cannot be right or wrong."""
         if not self.model.objective.has_accuracy:
             return np.zeros(self._tests.y.shape, bool)
         return self.model.objective.counted(self._tests.y).numpy()
@@ -205,15 +205,15 @@ class Evaluator:
     def answers(
         self, models: np.ndarray, wanted: Mapping[int, np.ndarray], whole: bool | None = None
     ) -> dict[int, np.ndarray]:
-        """Answers images by models; those that were answered by the same models in the call before are not asked again.
+        """Returns the answers of models on images; answers that the call before has computed are not computed again.
 
         Args:
           models: `float32 [K, P]`.
-          wanted: Row of a model to which images of the pool it is to answer.
-          whole: Whether outputs are asked for; default where further metrics need them.
+          wanted: Maps the row of a model to the images of the pool that it must answer.
+          whole: Whether to return outputs instead of predictions; default: if further metrics need them.
 
         Returns:
-          For each of these rows its predictions of its images, or its outputs.
+          For each of these rows the model's predictions for its images, or its outputs.
         """
         objective, whole = self.model.objective, self._whole if whole is None else whole
         shape, dtype = objective.label.shape, objective.label.dtype.as_numpy_dtype
@@ -229,8 +229,8 @@ class Evaluator:
         return result
 
     def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Returns for each row of `wanted`, as in `answers`, `float [n]`: how many labels are right of each of its
-        images, of those that count."""
+        """Returns for each row of `wanted` (see `answers`) how many of the labels that count are right for each of its
+        images, `float [n]`."""
         found = {}
         for row, answers in self.answers(models, wanted).items():
             images = wanted[row]
@@ -242,11 +242,11 @@ class Evaluator:
         return found
 
     def _answers(self, models, unanswered, whole: bool):
-        """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
+        """Yields `(row, places among the row's images, answers)`; the images of one row may come in several pieces."""
         here, there = [], []
         for row, images in unanswered.items():
-            # To send a model and images to a worker of this machine takes longer than to ask the model here, and to
-            # send a model to another machine takes longer than to ask it about few images.
+            # Sending a model and images to a worker of this machine takes longer than computing the answers here, and
+            # so does sending a model to another machine for few images.
             local = len(images) <= FEW or runtime.computes_here()
             parts = -(-len(images) // FEW) if local else max(-(-len(images) // _IMAGES_AT_A_TIME), self._slots)
             places = np.array_split(np.arange(len(images)), parts) if len(images) else []
@@ -259,7 +259,7 @@ class Evaluator:
 
         with ThreadPoolExecutor(self._slots) as pool:
             for wave in self._waves(here):
-                # Rows are read in this thread: some lie in files.
+                # Models are read in this thread, because some lie in files.
                 answers = pool.map(ask, [(models[row], images) for row, _, images in wave])
                 yield from ((row, places, found) for (row, places, _), found in zip(wave, answers, strict=True))
         for wave in self._waves(there):
@@ -268,11 +268,11 @@ class Evaluator:
                 yield row, places, answers
 
     def _waves(self, pieces: list) -> Iterator[list]:
-        """Yields as many pieces as are answered at a time."""
+        """Yields the pieces that are answered at the same time."""
         yield from (pieces[start : start + self._slots] for start in range(0, len(pieces), self._slots))
 
     def _answer(self, models, wave, whole: bool):
-        # Always as many items as slots: the runtime keeps an executor per number of clients.
+        # There are always as many items as slots, because the runtime keeps an executor for each number of clients.
         nothing = (0, np.zeros(0, np.int64))
         full = wave + [nothing] * (self._slots - len(wave))
         items = [
@@ -285,15 +285,16 @@ class Evaluator:
 
     @functools.cached_property
     def counts(self) -> np.ndarray:
-        """`int [N]`, how many labels of each client's test examples count: of a sequence there are several."""
+        """`int [N]`, how many labels of each client's test examples count; a sequence has several labels."""
         return np.array([np.count_nonzero(self._counted[index]) for index in self._tests.indices])
 
     def cluster_accuracy(self, models: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Accuracy of each client's assigned model, or mixture of models, on its own test images.
 
         Args:
-          models: `float32 [K, P]`, or `ModelRows` that are read one by one.
-          keys: As `Method.models_for` gives them: `int [N]`, row of `models` per client, or weights `float32 [N, K]`.
+          models: `float32 [K, P]`, or `ModelRows`, which are read one by one.
+          keys: As `Method.models_for` returns them: each client's row of `models`, `int [N]`, or weights `float32 [N,
+            K]`.
 
         Returns:
           `float64 [N]`; NaN for a client without test images, or without a label that counts.
@@ -311,9 +312,9 @@ class Evaluator:
         return {row: _union(members[row]) for row in sorted(members)}
 
     def _own_answers(self, models: np.ndarray, keys: np.ndarray, whole: bool) -> Iterator[np.ndarray]:
-        """Yields what each client's model, or mixture, answers on its test images: predictions, or whole outputs.
+        """Yields what each client's model, or mixture, answers on its test images: predictions, or outputs if `whole`.
 
-        Each of the models is asked about the distinct images once; what a mixture answers is made of that.
+        Each model answers each distinct image once; the answers of a mixture are made from these.
         """
         used = assigned(keys)
         wanted = self._wanted(used)
@@ -347,8 +348,9 @@ class Evaluator:
           clusters: `int [N]`, the cluster of each client.
 
         Returns:
-          For the name of each metric `cluster float64 [N]`, of each client's test examples; `clusters`, for each
-          cluster that of the test examples of its clients together; and `global`, None. NaN where it is not defined.
+          By the name of each metric: `cluster float64 [N]`, its value on each client's test examples; `clusters`, by
+          cluster its value on the test examples of the cluster's clients together; and `global`, None. NaN where it is
+          undefined.
         """
         if not self._whole:
             return {}
@@ -367,11 +369,11 @@ class Evaluator:
         }
 
     def confusion(self, models: np.ndarray, keys: np.ndarray, clusters: np.ndarray) -> dict[int, np.ndarray]:
-        """Returns which labels are taken for which; arguments as in `cluster_metrics`.
+        """Counts which labels are answered with which; arguments as in `cluster_metrics`.
 
         Returns:
-          Of the clusters with most clients that have test examples, `int64 [C, C]`: how many labels (row) of these
-          were answered with another (column); nothing where there are too many classes to look at, or none.
+          For each of the clusters with most clients that have test examples `int64 [C, C]`: how many of their labels
+          (row) were answered with another (column). Empty if labels are no classes, or of too many classes to look at.
         """
         classes = self.model.num_classes
         if classes is None or classes > _MOST_CLASSES:
@@ -387,8 +389,8 @@ class Evaluator:
         return counts
 
     def global_metrics(self, model: np.ndarray) -> dict[str, float | None]:
-        """Returns the further metrics of one model `float32 [P]` on the union of all test images; None where one is not
-        defined."""
+        """Returns the further metrics of one model `float32 [P]` on the union of all test images; None for an undefined
+        one."""
         if not self._whole:
             return {}
         everything = _union(self._tests.indices)
@@ -410,10 +412,10 @@ def own_metrics(
     """Returns the further metrics `float64 [m, M]` of clients' own models on their test examples.
 
     Args:
-      model: The architecture, whose metrics are asked for.
+      model: The architecture, which names the metrics.
       population: Holds the clients' test examples.
       client_ids: `[m]`.
-      outputs: What each client's model gave for these, a serialized tensor `float32 [n, ...]`.
+      outputs: The outputs of each client's model for these, a serialized tensor `float32 [n, ...]`.
     """
     found = np.full([len(client_ids), len(model.metrics_of_outputs)], np.nan)
     for row, client, serialized in zip(found, client_ids, outputs, strict=True):
@@ -428,7 +430,7 @@ def check_metrics(model: FlatModel, population: Population):
     """Tries the further metrics of a model on the test examples of one client, before any round is computed.
 
     Raises:
-      UserError: If a user's own function fails, gives no number, or is called as what rounds.csv has of something else.
+      UserError: If a user's own function fails, returns no number, or has the name of another column of rounds.csv.
     """
     for each in model.metrics_of_outputs:
         taken = [row.column for row in rows_of(each.name) if row.column in OF_ROUNDS]
@@ -441,14 +443,14 @@ def check_metrics(model: FlatModel, population: Population):
 
 
 def _digest(model: np.ndarray, images: np.ndarray) -> bytes:
-    """Tells a model with the images that it is asked about from all others.
+    """Returns a digest that tells a model and its images from all others.
 
-    A cryptographic hash of a model takes longer than its answers to a hundred images. Two sums of its words of 32 bits,
-    each times a random number of 64 bits (Carter and Wegman 1979), come at the speed of memory. Where two models differ
-    in a word, by 2^t times an odd number with t < 32, 2^t of the 2^64 numbers that it may be multiplied with make a sum
-    the same, so that both sums are with a chance of 2^-66 at most. The numbers are drawn anew in each process: no model
-    depends on them. A thousand evaluations of 10,000 models compare less than 2^37 pairs: one is taken for another
-    with a chance below 2^-29.
+    A cryptographic hash of a model takes longer than its answers to a hundred images. Two sums of its 32-bit words,
+    each times a random 64-bit number (Carter and Wegman 1979), are as fast as reading memory. If two models differ in a
+    word, by 2^t times an odd number with t < 32, then 2^t of the 2^64 possible factors of this word make a sum the
+    same; both sums are the same with a probability of 2^-66 at most. The factors are drawn anew in each process, so no
+    model depends on them. A thousand evaluations of 10,000 models compare fewer than 2^37 pairs: the probability that
+    one is taken for another is below 2^-29.
     """
     found = hashlib.blake2b(np.ascontiguousarray(images), digest_size=16)
     words, factors = np.ascontiguousarray(model).view(np.uint32), _digest_factors()
@@ -465,6 +467,6 @@ def _digest_factors() -> np.ndarray:
 
 
 def _union(indices):
-    # Clients share index arrays where they share test sets: look at each distinct array once.
+    # Clients that share a test set share its index array, so each distinct array is looked at once.
     distinct = list({id(each): each for each in indices}.values())
     return np.unique(np.concatenate(distinct)) if distinct else np.zeros(0, np.int64)

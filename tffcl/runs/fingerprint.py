@@ -1,4 +1,4 @@
-"""Fingerprints of a run's data and method: shapes and hashes of the data, and what the method was built from."""
+"""Fingerprints of a run: shapes and hashes of its data, and what its method was built from."""
 
 import ast
 import contextlib
@@ -27,7 +27,7 @@ from tffcl.runs.run_directory import RunDirectory
 from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters
 
-_MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
+_MOST_BYTES = 2**28  # of an array that are hashed, in some 0.3 s; of a larger one evenly spread rows are
 
 
 def of_array(*parts: np.ndarray) -> str:
@@ -42,15 +42,15 @@ def of_array(*parts: np.ndarray) -> str:
 
 
 def of_parts(indices: Iterable[np.ndarray]) -> str:
-    """The same for a list of arrays, one a client."""
+    """Does what `of_array` does for a list of arrays, one for each client."""
     held = [np.asarray(each) for each in indices]
     lengths = np.array([len(each) for each in held])
     return f"{lengths.sum()} {of_array(np.concatenate(held), lengths).split()[1]}"
 
 
 def of_function(function: Callable) -> str:
-    """Returns the name of a function and a hash of its code, of that of functions of its own module that it calls, and
-    of the values that it looks at, as far as these cannot grow: numbers, texts and arrays."""
+    """Returns the name of a function and a hash. The hash covers its code, the code of functions of its own module that
+    it calls, and the values that it reads if these cannot grow: numbers, texts and arrays."""
     found, seen = hashlib.blake2b(digest_size=6), set()
 
     def note(value):
@@ -73,19 +73,19 @@ def of_function(function: Callable) -> str:
         elif isinstance(value, types.FunctionType) and value not in seen:
             seen.add(value)
             note(_parts_of(value))
-        elif callable(value) and hasattr(value, "__wrapped__"):  # as of functools.cache, which signatures are
+        elif callable(value) and hasattr(value, "__wrapped__"):  # e.g. of functools.cache, as signatures are
             note(value.__wrapped__)
 
-    of_tensorflow = isinstance(function, tf.Module) or hasattr(function, "python_function")  # which count their calls
+    of_tensorflow = isinstance(function, tf.Module) or hasattr(function, "python_function")  # these count their calls
     if not of_tensorflow and not isinstance(
         function, (types.FunctionType, types.BuiltinFunctionType, functools.partial)
     ):
-        owner = getattr(function, "__self__", function)  # of a method; or an object that can be called
+        owner = getattr(function, "__self__", function)  # the object of a method, or a callable object
         told = getattr(owner, "__dict__", {})
         given = {name: each for name, each in told.items() if isinstance(each, (numbers.Number, str))}
         note(
             (getattr(type(function), "__call__", None), *sorted(given.items()))
-        )  # what else it has may be kept answers
+        )  # its other attributes may be cached answers
     note(getattr(function, "python_function", function))
     name = getattr(function, "__name__", type(function).__name__)
     return f"{name} {found.hexdigest()}"
@@ -97,17 +97,17 @@ def _parts_of(function: types.FunctionType) -> tuple:
     named = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     looked_at = [(name, known[name]) for name in sorted(named) if name in known]
     own = [(name, each) for name, each in looked_at if getattr(each, "__module__", None) in (None, function.__module__)]
-    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]  # which is empty
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]  # an empty cell
     defaults = (function.__defaults__, *sorted((function.__kwdefaults__ or {}).items()))
     consts = tuple(each for each in code.co_consts if each != function.__doc__)
     return (code.co_code, code.co_names, consts, defaults, tuple(cells), tuple(own))
 
 
 def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
-    """The fingerprint of the clients of a run, by what is compared.
+    """The fingerprint of the clients of a run, by the name of what is compared.
 
     Args:
-      populations: Round to the population from then on.
+      populations: Maps a round to the population from then on.
     """
     found = {}
     for start, population in populations.items():
@@ -127,7 +127,7 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         tested = population.evaluated
         pools = {"test": tested.pooled_tests, "validation": tested.pooled_validation}
         for kind, pool in pools.items():
-            if pool is not None:  # the indices of each client are apart: how many they are tells it, too
+            if pool is not None:  # each client's indices are hashed apart, so their number counts, too
                 found[f"{kind} examples{when}"] = of_array(*tf.nest.flatten(pool.x), pool.y, *pool.indices)
         if population.label_names is not None:
             found[f"names of labels{when}"] = of_array(np.array(population.label_names))
@@ -135,14 +135,14 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
 
 
 def check_same_data(directory: RunDirectory, now: Mapping[str, str]):
-    """Checks that data are those of the run in a directory, if it has noted their fingerprint.
+    """Checks that the data are those of the run in a directory, if the run has noted their fingerprint.
 
     Args:
       directory: Of the run.
-      now: The fingerprint of the data there are.
+      now: The fingerprint of the data that are given now.
 
     Raises:
-      UserError: If they differ; the message says in what.
+      UserError: If they differ; the message says in which part.
     """
     before = (directory.marker() or {}).get("data", now)
     if before == now:
@@ -161,20 +161,20 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
 
 
 def of_own_modules(method: Method, settings: Mapping) -> dict[str, str]:
-    """Returns a hash of the code of each of the user's modules that a run is made of, by the path of its file: those of
-    the method's class and of what it derives from, those that its settings name, and those that have been imported from
-    the task's directory. Of a class of a notebook or a script there is its own code, by its name: their other lines are
-    of other runs, too. Comments and layout do not count.
+    """Returns a hash of the code of each of the user's modules that a run uses, by the path of its file: the modules of
+    the method's class and its base classes, those that the settings name, and those that were imported from the task's
+    directory. For a class in a notebook or a script only the code of the class counts, by its name, because other lines
+    there may be of other runs. Comments and layout do not count.
 
     Args:
-      method: Of the run.
-      settings: Of the run; `directory` is where modules of builders are looked for.
+      method: The method of the run.
+      settings: The settings of the run; `directory` is where modules of builders are looked for.
     """
     found, ours, directory = {}, pathlib.Path(__file__).parents[1], settings.get("directory", "")
     classes = [each for each in type(method).__mro__ if each.__module__ not in sys.stdlib_module_names]
     named = {*(each.__module__ for each in classes), *(each.split(":")[0] for each in references_in(settings))}
     for name in [*sys.modules] if directory else named & sys.modules.keys():
-        # From its own names: to ask a module that loads lazily would load what nobody needs.
+        # `__dict__` is read directly: asking a module that loads lazily would load what nobody needs.
         path = pathlib.Path(getattr(sys.modules.get(name), "__dict__", {}).get("__file__") or "")
         beside = bool(directory) and path.is_relative_to(directory)
         own = (name in named or beside) and not path.is_relative_to(ours) and "site-packages" not in path.parts
@@ -186,16 +186,16 @@ def of_own_modules(method: Method, settings: Mapping) -> dict[str, str]:
 
 
 def _code_of_class(kind: type) -> str:
-    """A hash of what a class defines itself, as `of_function` has it of functions."""
+    """A hash of what a class itself defines, made as `of_function` makes that of a function."""
     own = {name: getattr(each, "__func__", getattr(each, "fget", each)) for name, each in vars(kind).items()}
     return of_function(functools.partial(kind, **{**own, "__doc__": None})).split()[1]
 
 
-@functools.cache  # the file may be edited while its code of before still runs
+@functools.cache  # the file may be edited while the code that was imported before still runs
 def _code_of(module: types.ModuleType) -> str:
     try:
         code = ast.dump(ast.parse(source_of(module) or pathlib.Path(module.__file__).read_bytes()))
-    except (OSError, SyntaxError, ValueError):  # edited since it was imported, or gone
+    except (OSError, SyntaxError, ValueError):  # it was edited after the import, or is gone
         code = ""
     return hashlib.blake2b(code.encode(), digest_size=6).hexdigest()
 
@@ -203,11 +203,11 @@ def _code_of(module: types.ModuleType) -> str:
 def of_method(method: Method) -> dict:
     """Returns a method's model, training, parameters and options in plain containers, as config.toml takes them.
 
-    An option that was not given is "none": whoever resumes with one has another method. Of a function there is what
-    `of_function` says; what has no plain form is left out.
+    An option that was not given is "none", so that a method with this option is another one. A function becomes what
+    `of_function` returns; what has no plain form is left out.
     """
     model = _model(method.model) | _named_layers(method.model.whole, _plain(method.parameters))
-    own = {} if "options" in vars(method) else _own(method.made_of)  # of no builder of ours
+    own = {} if "options" in vars(method) else _own(method.made_of)  # a builder of ours sets options
     given = {**own, "model": model, "training": method.training, "parameters": method.parameters}
     return _table({**given, **{name: "none" if value is None else value for name, value in method.options.items()}})
 
@@ -218,9 +218,9 @@ _OWN = (numbers.Number, str, np.ndarray, np.generic, tf.Tensor, Parameters, *_PA
 
 
 def _own(given: Mapping) -> dict:
-    """What of the arguments of a user's own class is numbers, texts, arrays, parameters, optimizers or aggregations, or
-    lists of these; of an engine its training, or what its clients do where that is the user's own, its
-    weights, its aggregations and what its server does."""
+    """Returns the arguments of a user's own class that are numbers, texts, arrays, parameters, optimizers or
+    aggregations, or lists of these. An engine is replaced by its training (or by its clients' work, if that is the
+    user's own), its weights, its aggregations and its server step."""
     kept = {}
     for name, value in given.items():
         kept[name] = getattr(value, "training", None) or value
@@ -236,8 +236,8 @@ def _own(given: Mapping) -> dict:
 
 
 def _named_layers(model: FlatModel, parameters) -> dict:
-    """Where in a model the layers are that parameters name; a name that Keras has made is another's in a process with
-    more models."""
+    """Where in a model those layers are that parameters name, since Keras may give a layer another name in a process
+    that builds more models."""
     layers = model.layer_slices()
     words = (str(each).split("/")[0] for each in tf.nest.flatten(parameters))
     named = {word: layers[word].start for word in words if word in layers}
@@ -245,7 +245,7 @@ def _named_layers(model: FlatModel, parameters) -> dict:
 
 
 def _model(model: FlatModel) -> dict:
-    """What a model is, whatever Keras has called it: it counts the models of a process in their names."""
+    """Describes a model without the name that Keras made, which counts the models of the process."""
     if model.own is not None:
         return _model(model.whole) | {"shared": model.size}
     known = {"parameters": model.size, "examples": model.examples, "classes": model.num_classes}
@@ -267,8 +267,8 @@ def _metrics(model: FlatModel) -> list[str]:
 
 
 def _keras_layers(keras_model: tf.keras.Model) -> dict:
-    """What layers are set to and compute in, as far as it need not show in the losses of a few examples."""
-    # Where all is float32 nothing is told.
+    """The settings and precisions of layers that may not show in the losses of a few examples."""
+    # If everything is float32, the precision is left out.
     layers = (each for each in keras_model._flatten_layers() if tf.as_dtype(each.dtype or "float32").is_floating)
     computed_in = [layer.dtype_policy.name for layer in layers]
     precision = {"precision": computed_in} if {*computed_in} - {"float32"} else {}
@@ -276,7 +276,7 @@ def _keras_layers(keras_model: tf.keras.Model) -> dict:
 
 
 def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[float]]:
-    """The numbers that layers are set to, by the setting's name: one of all layers, or that of each which has it.
+    """The numbers that layers are set to, by the setting's name: one number if all layers have the same, else a list.
 
     Momenta and epsilons of normalizations and limits of constraints do not show in the losses of a few examples.
     """
@@ -290,20 +290,20 @@ def _numbers_of_layers(keras_model: tf.keras.Model) -> dict[str, float | list[fl
             found.setdefault(name, []).append(float(value))
 
     for layer in keras_model._flatten_layers():
-        if not isinstance(layer, tf.keras.Model):  # its layers are among these
-            with contextlib.suppress(Exception):  # a layer of a user's own need not tell how it is set
+        if not isinstance(layer, tf.keras.Model):  # its layers are visited, too
+            with contextlib.suppress(Exception):  # a user's own layer may have no config
                 config = layer.get_config()
-                # Whole numbers of a layer itself are sizes, which do show.
+                # A layer's own whole numbers are sizes, which show in other entries.
                 visit("", {name: value for name, value in config.items() if not isinstance(value, int)})
     return {name: values if len({*values}) > 1 else values[0] for name, values in found.items()}
 
 
 @built_once  # several methods train one model
 def _probe(model: FlatModel) -> str:
-    """Returns the losses of made-up examples, with labels in three orders, under made-up weights, to three digits.
+    """Returns the losses of made-up examples under made-up weights, with labels in three orders, to three digits.
 
-    Models of equal shapes have others if they compute something else: by other activations, weights that are not
-    trained, losses, weights of classes, regularizers or rates of dropout.
+    Models of equal shapes have other losses here if they differ in activations, weights that are not trained, losses,
+    weights of classes, regularizers or rates of dropout.
     """
     rng, examples = np.random.default_rng(0), 8
 
@@ -316,7 +316,7 @@ def _probe(model: FlatModel) -> str:
 
     x = tf.nest.map_structure(lambda spec: tf.constant(some(spec)), model.example_spec["x"])
     y = some(model.objective.label, model.num_classes or 2)
-    # As layers draw them, but larger, so that losses differ by more than their last digit.
+    # Weights are drawn as layers draw them, but larger, so that losses differ in more than their last digit.
     drawn = [2 * rng.standard_normal(w.shape) / max(1, np.prod(w.shape[:-1])) ** 0.5 for w in model.weights]
     vector = tf.constant(model.on_trained(model.ravel(drawn), model.initial))
 
@@ -330,7 +330,7 @@ def _probe(model: FlatModel) -> str:
 
 
 def _plain(value):
-    """The value in plain containers; None for nothing, and for what has no plain form."""
+    """The value in plain containers; None for None, and for what has no plain form."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (bool, str, numbers.Integral, float)):
@@ -343,12 +343,12 @@ def _plain(value):
         return [each for each in map(_plain, value) if each is not None]
     if isinstance(value, tff.learning.optimizers.Optimizer):
         told = _table(value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32))))
-        # TFF's Yogi and Adagrad do not tell their first preconditioner, nor one of a user's own all that it has.
+        # TFF's Yogi and Adagrad do not list their first preconditioner, nor a user's own optimizer all that it has.
         known = {"_hparams_keys", *(f"_{name}" for name in told), *(["_lr"] if told else [])}
         held = {name: each for name, each in vars(value).items() if name not in {*known, *told}}
         return {"kind": type(value).__name__, **_table(held), **told}
     if isinstance(value, _FACTORIES):
-        # A factory of ours has the dataclass that it was made of; one of TFF's is known by its name alone.
+        # A factory of this package holds the dataclass it was made from; one of TFF's is known by its name alone.
         own = [_table(vars(each)) for each in vars(value).values() if isinstance(each, Parameters)]
         return {
             "kind": type(value).__name__,

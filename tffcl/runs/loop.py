@@ -30,7 +30,7 @@ from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run, Totals
 
 
 def next_round(run: Run):
-    """Trains one round, with the evaluation that is due after it. A round that fails leaves the run as it was."""
+    """Trains one round, and evaluates if an evaluation is due after it. A round that fails leaves the run as it was."""
     before = run.stage, run.state, run.totals, run.evaluation
     run.totals = copy.deepcopy(run.totals)
     try:
@@ -44,7 +44,7 @@ def next_round(run: Run):
         run.round_number, run.metrics = number, row
     except BaseException as error:
         run.stage, run.state, run.totals, run.evaluation = before
-        if isinstance(error, BudgetSpent):  # what was released in the round before, as signatures, has happened
+        if isinstance(error, BudgetSpent):  # earlier releases of the round, such as signatures, have happened
             run.totals.releases = run.ledger.as_array()
         else:
             run.ledger.rewind(run.totals.releases)
@@ -52,7 +52,7 @@ def next_round(run: Run):
 
 
 def evaluate(run: Run) -> dict:
-    """Evaluates a run's state, after clients that choose have chosen; see `Run.evaluation`.
+    """Lets clients choose their clusters, if the method does so, and evaluates a run's state; see `Run.evaluation`.
 
     Returns:
       The cells of rounds.csv that an evaluation fills.
@@ -65,9 +65,9 @@ def evaluate(run: Run) -> dict:
         models, rows = method.used_models(placed, tested.client_ids)
         checks.check_models(method.name, models, rows, len(tested), method.model.whole.size)
         views = method.views(placed).of(tested.client_ids)
-        # A model for everyone has nothing of what clients keep of theirs.
+        # If clients keep a part of the model, no model for everyone is complete.
         everyones = views.global_model if method.model.own is None else None
-        # Whoever is placed for a test alone is in the results where the method has it.
+        # A client that is placed only for the test stays, in the results, in the cluster that the method has for it.
         clusters = np.asarray(run.views.of(tested.client_ids).clusters)
         used = assigned(rows)
         if everyones is None and used.weights is None and len(np.unique(used.rows)) == 1:
@@ -85,7 +85,7 @@ def evaluate(run: Run) -> dict:
 
         run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
         run.evaluation["labels"] = stage.of_all(stage.evaluator.counts)
-        # Who asks has them counted: the results do at the end, and no round between.
+        # Confusions are counted on request: only the results at the end ask for them.
         run.evaluation["confusion"] = functools.partial(stage.evaluator.confusion, models, rows, clusters)
         if stage.validator is not None:
             run.evaluation["validation"] = of(stage.validator)
@@ -93,32 +93,31 @@ def evaluate(run: Run) -> dict:
 
 
 def accounted(population: Population) -> contextlib.AbstractContextManager:
-    """Counts a release without noise if the method reads clients' examples itself in the block, instead of through a
-    round."""
+    """Counts a release without noise if the method itself reads clients' examples in the block, not through a round."""
     read = privacy_releases.of_all("what the method reads of the clients' examples itself", population, once=True)
-    return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
+    return simulating(on_reading=functools.cache(lambda: current().release(read)))  # it counts once
 
 
 @contextlib.contextmanager
 def _told_by(method: Method, when: str = "") -> Iterator[None]:
-    """Wraps calls of a method. An error of a user's own method is reported in one line that says `when` it happened, as
-    errors of builders and callbacks are."""
+    """Wraps calls of a method. Like errors of builders and callbacks, an error of a user's own method is reported in
+    one line that says `when` it happened."""
     try:
         yield
     except Exception as error:
         file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
-        # The machine's errors are told elsewhere; a fault of this package is told whole.
+        # Errors of the machine are reported elsewhere; an error in this package keeps its whole traceback.
         if isinstance(error, UserError | OSError | MemoryError) or not raised_in(error, file):
             raise
         raise UserError(f"{method.name} failed{when}: {in_a_line(error, file)}") from error
 
 
 def count_joining(run: Run, before: object, after: object) -> Traffic:
-    """Counts and returns what joining has cost clients that are new in a state."""
+    """Counts and returns the traffic of the clients that are new in a state, which joining has cost."""
     exchanged = run.method.joined_traffic(before, after)
     run.totals.down_bytes += exchanged.down
     run.totals.up_bytes += exchanged.up
-    run.totals.signature_bytes += exchanged.up + exchanged.down  # part of the two
+    run.totals.signature_bytes += exchanged.up + exchanged.down  # it is a part of both
     return exchanged
 
 
@@ -126,7 +125,7 @@ def _enter_stage(run: Run, number: int) -> Traffic:
     """Lets newcomers join and data change before a round; returns the cost of joining."""
     before, run.stage = run.stage, run.stages.at(number)
     run.totals = run.totals.moved(before.population.client_ids, run.population.client_ids)
-    # The last local test of these was on data that they hold no more.
+    # The last local test of these clients was on data that they no longer hold.
     changed = np.isin(run.population.client_ids, run.stage.retested)
     run.totals.local_correct[changed] = run.totals.local_total[changed] = 0
     run.totals.local_metrics[changed] = np.nan
@@ -169,7 +168,7 @@ def _train(run: Run, number: int) -> dict:
 def _draw(run: Run, number: int) -> Cohort:
     protocol, population = run.protocol, run.population
     size, seed, how = protocol.clients_per_round, protocol.seed, protocol.sampling
-    # Where the run may end with any round nobody is sure to train again before the next evaluation.
+    # If the run may end after any round, no client is sure to train again before the next evaluation.
     rounds, every = (number, number) if run.tests_each_round else (protocol.rounds, protocol.evaluate_every)
     return Cohort(
         population,
@@ -222,7 +221,7 @@ def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
 
 
 class SaveCheckpoints(Callback):
-    """Saves the state and all that a resumed run needs, every so many rounds and whenever and however the run ends.
+    """Saves the state and all that a resumed run needs: every so many rounds, and when the run ends, however it ends.
 
     It is the last callback, so the files of the other callbacks already hold the round that it saves.
     """
@@ -270,7 +269,7 @@ def restore_or_initialize(run: Run, checkpoints: Checkpoints, resume: bool):
 
 
 def _count_lost(run: Run, entries, when: str):
-    """Keeps in the ledger the releases after the state that the run resumes from, if no seed repeats them."""
+    """Keeps the releases in the ledger that came after the state that the run resumes from, if no seed repeats them."""
     if lost := run.ledger.rewind(entries):
         run.progress.say(
             f"tffcl: {counted(lost, 'private release')} {when} came to nothing; what was released is told anew "

@@ -1,7 +1,7 @@
-"""The table of metrics: what a run measures, where its files have it, and how it is shown.
+"""The table of metrics: what a run measures, where it is in the run's files, and how it is shown.
 
-rounds.csv, summary.json, tables, figures, studies, sweeps, targets and early stopping read it: a further metric of a
-round is a row here, and a line where it is computed.
+rounds.csv, summary.json, tables, figures, studies, sweeps, targets and early stopping read it. A further metric of a
+round needs a row here, and a line where it is computed.
 """
 
 import dataclasses
@@ -17,34 +17,34 @@ from tffcl.models import metrics as answer_metrics
 from tffcl.models.metrics import DOWN, UP
 
 ROUND = "round"  # the column of rounds.csv that numbers its rows
-_SCALES = {"%": 100, "%²": 1e4}  # from a fraction, as files have it
+_SCALES = {"%": 100, "%²": 1e4}  # factors for the fractions in files
 _IN_NAMES = {"%": "_percent", "%²": "_percent2"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number of a run. Over seeds its mean and sample standard deviation are taken.
+    """A number of a run. Tables over several seeds have its mean and sample standard deviation.
 
     Attributes:
       key: Its name.
       about: What it is.
-      column: Of rounds.csv; "" for one of the end alone.
+      column: Its column in rounds.csv; "" if it is measured only at the end.
       in_all: Whether rounds.csv has the column in every run.
-      source: Where summary.json has it; () where it follows from the rounds. The last key of an accuracy says how it is
+      source: Its keys in summary.json; () if it follows from the rounds. The last key of an accuracy says how it is
         reduced over clients: "mean", "variance", "worst_decile".
-      over_rounds: What it is at the end where summary.json lacks it: the "last" round's, or "mean" or "std" (ddof 1) of
-        all rounds.
-      unit: "%" and "%²" of fractions in files, "" of others.
-      digits: After the point; or "number", "count", "bytes", "seconds", "epsilon", which depend on the size.
-      better: `UP`, `DOWN`, or "" where neither is.
-      title: Of its panel in figures.
-      axis: What this panel's axis says.
-      limits: The least and the greatest value that it can have, in its unit; None where there is no end.
-      panels: The figures over the rounds that have it: "accuracy", "progress", "merging", "privacy".
-      group: Over its column in the table of a comparison; "" for none there.
-      header: Of this column.
-      measure: What studies call it; "" where no paper's table has it.
-      compared: What the table of a study calls it; default the measure.
+      over_rounds: Its value at the end if summary.json lacks it: that of the "last" round, or the "mean" or "std" (ddof
+        1) over all rounds.
+      unit: "%" or "%²" for a number that is a fraction in files, else "".
+      digits: How many follow the point; or "number", "count", "bytes", "seconds", "epsilon": it depends on the size.
+      better: `UP`, `DOWN`, or "" if neither is better.
+      title: The title of its panel in figures.
+      axis: The label of this panel's axis.
+      limits: The smallest and the largest possible value, in its unit; None if there is no limit.
+      panels: The figures over the rounds that show it: "accuracy", "progress", "merging", "privacy".
+      group: The heading over its column in the table of a comparison; "" if it has none there.
+      header: The header of this column.
+      measure: Its name in studies; "" if it is in no paper's table.
+      compared: Its name in the table of a study; default: the measure.
     """
 
     key: str
@@ -67,19 +67,19 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """What CSV files of tables call it: the key and the unit."""
+        """Its name in CSV files of tables: the key and the unit."""
         return self.key + _IN_NAMES.get(self.unit, "")
 
     @property
     def scale(self) -> float:
-        """What a number in the files is multiplied by."""
+        """The factor by which a number in the files is multiplied."""
         return _SCALES.get(self.unit, 1)
 
     def of_run(self, run) -> float:
         """Returns its value at the end of a run, in its unit; NaN if it has none.
 
         Args:
-          run: Has the columns of rounds.csv as the mapping `rounds` of arrays, and `number(*keys)` of summary.json.
+          run: Has the columns of rounds.csv as arrays in the mapping `rounds`, and `number(*keys)` of summary.json.
         """
         if self.source:
             return self.scale * run.number(*self.source)
@@ -96,7 +96,7 @@ class Metric:
 
         Args:
           rounds: Columns of rounds.csv.
-          target: What it must be at least; at most where less is better.
+          target: The value that it must reach from below; from above if less is better.
         """
         values = self.scale * rounds.get(self.column, np.zeros(0))
         slack = 1e-9 * abs(target)  # 100 * 0.58 is less than 58
@@ -261,11 +261,11 @@ METRICS = (
 )  # fmt: skip
 BY_KEY = {each.key: each for each in METRICS}
 BY_MEASURE = {each.measure: each for each in METRICS if each.measure}
-OF_ROUNDS = {each.column: each for each in reversed(METRICS) if each.column}  # by column; the first where two have it
+OF_ROUNDS = {each.column: each for each in reversed(METRICS) if each.column}  # if two have one column, the first
 COLUMNS = tuple(each.column for each in METRICS if each.in_all)  # of every rounds.csv
 
 
-# The values of a further metric, and where summary.json has them below the metric's name.
+# The kinds of values of a further metric, which are keys below the metric's name in summary.json.
 _KINDS = {"cluster": "assigned model before local training", "local": "own model after training", "global": "one model"}
 ACCURACIES = tuple(_KINDS)
 _OF_ANSWERS = re.compile(rf"(validation_)?({'|'.join(_KINDS)})_(\w+)")
@@ -273,8 +273,8 @@ _OF_ANSWERS = re.compile(rf"(validation_)?({'|'.join(_KINDS)})_(\w+)")
 
 @functools.cache
 def rows_of(name: str) -> tuple[Metric, ...]:
-    """Returns the rows of a metric of answers (`tffcl.models.metrics`), by its name: `cluster`, `local`, `global`, and
-    on validation examples."""
+    """Returns the rows of a metric of answers (`tffcl.models.metrics`) with this name: `cluster`, `local` and `global`,
+    and those on validation examples."""
     known = answer_metrics.METRICS.get(name)
     title = known.title if known else name
     share = known is not None and known.is_share
@@ -311,7 +311,7 @@ BY_MEASURE |= {
 
 
 def of_column(column: str) -> Metric | None:
-    """Returns the metric of a column of rounds.csv, also of one that a user named; None of a column that is none."""
+    """Returns the metric of a column of rounds.csv, also of one that a user named; None if it is of no metric."""
     if column in OF_ROUNDS:
         return OF_ROUNDS[column]
     found = _OF_ANSWERS.fullmatch(column)
@@ -319,7 +319,7 @@ def of_column(column: str) -> Metric | None:
 
 
 def is_further(column: str) -> bool:
-    """Whether a column is of a metric beside the accuracies."""
+    """Whether a column is of a further metric, beside the accuracies."""
     found = None if column in OF_ROUNDS else of_column(column)
     return found is not None and found.source[0] == "metrics"
 
@@ -329,7 +329,7 @@ def find(column: str, known: Collection[str] = ()) -> Metric:
 
     Args:
       column: Its name.
-      known: The columns of a run, where it is known; default those of all runs, and of all metrics by name.
+      known: The columns of the run, if they are known; default: those of all runs, and of all metrics by name.
 
     Raises:
       UserError: If no metric of a round has this name.
@@ -345,8 +345,8 @@ def measured(names: Iterable[str], *, has_accuracy: bool = True, validation: boo
     """Returns the metrics that a run has in rounds.csv, by column.
 
     Args:
-      names: Those of its model's answers, see `rows_of`.
-      has_accuracy: Whether the model has accuracies, as one of numbers has not.
+      names: The names of its metrics of answers, see `rows_of`.
+      has_accuracy: Whether the model has accuracies; a model of numbers has none.
       validation: Whether clients hold validation examples.
     """
     lacking = [] if has_accuracy else [("accuracy",), ("validation",)]
@@ -356,12 +356,12 @@ def measured(names: Iterable[str], *, has_accuracy: bool = True, validation: boo
 
 
 def check_measured(option: str, column: str, known: Mapping[str, Metric] | None):
-    """Raises UserError if runs do not measure what is to be chosen or stopped by.
+    """Raises UserError if runs do not measure the metric by which something is chosen or stopped.
 
     Args:
-      option: What names it, for the message.
-      column: Of rounds.csv.
-      known: What the runs measure, see `measured`; None where only they can tell.
+      option: The option that names it, for the message.
+      column: Its column in rounds.csv.
+      known: What the runs measure, see `measured`; None if only the runs show it.
     """
     if known is None or column in known:
         return
@@ -375,16 +375,16 @@ def check_measured(option: str, column: str, known: Mapping[str, Metric] | None)
 
 
 def on_validation(select: str) -> Metric | None:
-    """Returns the metric on validation examples by which a setting is chosen: "cluster" and "global" are accuracies,
-    else a column of rounds.csv, e.g. "cluster_auc"; None of a name that can be none."""
+    """Returns the metric on validation examples by which a setting is chosen. "cluster" and "global" are accuracies;
+    another name is a column of rounds.csv, e.g. "cluster_auc". None if there is no such metric."""
     return of_column(f"validation_{select}_accuracy" if select in ("cluster", "global") else f"validation_{select}")
 
 
 def on_test(metric: Metric) -> Metric:
-    """Returns the metric on test examples of one on validation examples."""
+    """Returns the metric on test examples that belongs to one on validation examples."""
     return of_column(metric.column.removeprefix("validation_"))
 
 
 def of_panel(figure: str) -> tuple[Metric, ...]:
-    """Returns the metrics that a figure over the rounds draws, a panel each."""
+    """Returns the metrics that a figure over the rounds draws, each in its own panel."""
     return tuple(each for each in METRICS if figure in each.panels)

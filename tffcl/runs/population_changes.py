@@ -1,5 +1,4 @@
-"""Populations that change in the middle of a run: who takes part in a round and with what data, and the notes on
-that."""
+"""Populations that change during a run: which clients there are in a round, with which data, and the notes on this."""
 
 import dataclasses
 import functools
@@ -26,13 +25,13 @@ class Stage:
     """The clients of some consecutive rounds.
 
     Attributes:
-      population: The clients that take part.
+      population: The clients of these rounds.
       evaluator: Evaluates the test examples of the clients whose accuracies are taken, `population.evaluated`.
       arrivals: The clients that were in no stage before, or None.
-      changed: Clients with other training data than when they last took part, `int32 [n]`, ascending.
+      changed: Clients with other training data than in the last stage that had them, `int32 [n]`, ascending.
       retested: These, and clients with other test examples than then, `int32 [n]`, ascending.
-      left: Clients of the stage before that no longer take part, `int32 [n]`, ascending.
-      returned: Clients that take part again after they were missing in the stage before, `int32 [n]`, ascending.
+      left: Clients of the stage before that are not in this one, `int32 [n]`, ascending.
+      returned: Clients of an earlier stage that were not in the stage before, `int32 [n]`, ascending.
       initial: The model before any training, `float32 [P]`.
       validator: Evaluates the validation examples of the same clients; None without validation examples.
     """
@@ -49,26 +48,26 @@ class Stage:
 
     @functools.cached_property
     def untrained(self) -> np.ndarray:
-        """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that
-        never trained."""
+        """The initial model's accuracy on each client's test examples, `float64 [N]`; a client that never trained has
+        it."""
         tested = self.population.evaluated
         own = Evaluator(self.evaluator.model, tested)
         return self.of_all(own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(tested), int)))
 
     def of_all(self, values: np.ndarray) -> np.ndarray:
-        """Returns values `float64 [n]` of those whose accuracies are taken as of all clients `[N]`, NaN of others."""
+        """Spreads values `float64 [n]` of the evaluated clients to all clients `[N]`; NaN for the others."""
         found = np.full(len(self.population), np.nan)
         found[self.population.index(self.population.evaluated.client_ids)] = values
         return found
 
 
 class Stages:
-    """The stages of a run: which population takes part from which round on.
+    """The stages of a run: which population there is from which round on.
 
     Attributes:
       starts: The rounds with which stages begin, ascending; 0 for the first stage, before the first round.
       populations: The population of each stage.
-      client_ids: `int32 [N]`, ascending, all clients that take part in some stage.
+      client_ids: `int32 [N]`, ascending, all clients of all stages.
     """
 
     def __init__(self, model: FlatModel, population: Population, later: Mapping[int, Population] | None = None):
@@ -78,8 +77,8 @@ class Stages:
           model: The architecture, for evaluation.
           population: The clients before the first round.
           later: Maps a round, from 1, to the population from then on. A client that is not in it has left, and may come
-            back. A client's training data have changed if its `versions` is above that when it last took part; if no
-            client's is, the examples themselves are compared.
+            back. A client's training data have changed if its `versions` is higher than in its last population; if this
+            holds for no client, the examples are compared.
 
         Raises:
           UserError: If a client of one population is called something else in a later one.
@@ -93,7 +92,7 @@ class Stages:
                     raise UserError(f"the population from round {start} on cannot follow those before: {reason}")
             self.populations.append(_with_versions(self.populations, later[start]))
         self.client_ids = functools.reduce(np.union1d, (each.client_ids for each in self.populations))
-        # A cache of this object, not of the class: that would keep the data of every run until the process ends.
+        # The cache is of this object: one of the class would keep the data of every run until the process ends.
         self._stage = functools.cache(self._make_stage)
 
     def population(self, round_number: int) -> Population:
@@ -137,12 +136,12 @@ class Stages:
         return Stage(population, evaluator, arrivals, *different, left, returned, *more)
 
     def known_before(self, round_number: int) -> np.ndarray:
-        """Returns the IDs of all that were there in some stage which began before a round, ascending."""
+        """Returns the IDs, ascending, of all clients of the stages that began before a round."""
         begun = [each.client_ids for start, each in zip(self.starts, self.populations) if start < round_number]
         return functools.reduce(np.union1d, begun, np.zeros(0, np.int32))
 
     def when_there(self, rounds: int) -> dict[int, str]:
-        """Returns in which of so many rounds each client is there, e.g. "1-19 30-40", by its number."""
+        """Returns in which of so many rounds each client is in the population, e.g. "1-19 30-40", by its number."""
         begun = [start for start in self.starts if start <= rounds]
         found: dict[int, list[list[int]]] = {}
         for start, end, population in zip(begun, [*(each - 1 for each in begun[1:]), rounds], self.populations):
@@ -177,9 +176,9 @@ def why_not_after(before: Population, after: Population, known: Mapping[int, obj
     """Says why a population cannot follow another in a run; "" if it can.
 
     Args:
-      before: The one before.
-      after: The other.
-      known: Names by number of all that the run knows; default those of the one before.
+      before: The population before.
+      after: The one that should follow.
+      known: The names by number of all clients of the run; default: those of the population before.
     """
     names = names_of(after)
     there = set(names.values())
@@ -189,7 +188,7 @@ def why_not_after(before: Population, after: Population, known: Mapping[int, obj
             return f"client {name} is {called} in it; {_CURE}"
     rules = [each.table and (each.table.inputs, each.table.columns) for each in (before, after)]
     named = after.label_names not in (None, before.label_names)
-    if named and (before.label_names or after.label_names != BOOLS):  # bools are the numbers 0 and 1
+    if named and (before.label_names or after.label_names != BOOLS):  # labels that are bools are 0 and 1
         return f"it has other names of labels; {_CURE}"
     if before.group_names and after.group_names and after.group_names[: len(before.group_names)] != before.group_names:
         return f"it has other names of true groups; {_CURE}"
@@ -202,13 +201,13 @@ def why_not_after(before: Population, after: Population, known: Mapping[int, obj
 
 
 def frame_columns(population: Population) -> dict[str, tuple[str, ...]]:
-    """Returns the columns of the frames that clients in memory were given as, see `ClientExamples.columns`."""
+    """Returns the columns of the data frames from which clients in memory were made, see `ClientExamples.columns`."""
     held = population.train_examples.held
     return held[int(population.client_ids[0])].columns if isinstance(held, dict) else {}
 
 
 def _last_there(before: Sequence[Population], client_ids: np.ndarray) -> Iterator[tuple[Population, np.ndarray]]:
-    """Yields populations with those of the clients that were there for the last time in each; not with newcomers."""
+    """Yields each population with those of the given clients that were last in it; newcomers are in none."""
     for population in reversed(before):
         there = np.isin(client_ids, population.client_ids)
         if there.any():
@@ -217,8 +216,8 @@ def _last_there(before: Sequence[Population], client_ids: np.ndarray) -> Iterato
 
 
 def _with_versions(before: Sequence[Population], after: Population) -> Population:
-    """The population with versions that say whose data are others than when it was there last, unless it says so of
-    anyone itself."""
+    """The population with versions that mark the clients whose data have changed since they were last there; a
+    population that marks some client itself is returned unchanged."""
     known = [
         (last, clients, after.index(clients), last.versions[last.index(clients)])
         for last, clients in _last_there(before, after.client_ids)
@@ -232,7 +231,7 @@ def _with_versions(before: Sequence[Population], after: Population) -> Populatio
 
 
 def _are_others(old: ClientExamples, new: ClientExamples) -> bool:
-    """Whether a client's examples are others than before."""
+    """Whether a client's examples have changed."""
     same_pool = all(one is other for one, other in zip(tf.nest.flatten(old.pool), tf.nest.flatten(new.pool)))
     if old is new or same_pool and old.rows is not None and np.array_equal(old.rows, new.rows):
         return False
@@ -243,12 +242,12 @@ def _are_others(old: ClientExamples, new: ClientExamples) -> bool:
 
 
 def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
-    """Says who joined and whose data changed when, and for methods that form their clusters anew who moved when.
+    """Says who joined, whose data changed, and, if the method forms clusters anew, who moved, each with its round.
 
     Args:
-      stages: Of the run.
-      rounds: How many the run had.
-      views: Of the method's last state.
+      stages: The stages of the run.
+      rounds: How many rounds the run had.
+      views: The views of the method's last state.
     """
     found, drifted, arrived_changed = [], np.zeros(0, np.int32), np.zeros(0, np.int32)
     name_of, changed_in = stages.names().__getitem__, {}

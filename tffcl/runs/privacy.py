@@ -1,9 +1,8 @@
-"""The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file
-that it is kept in.
+"""The ledger of a run's privacy loss: ε of all releases, the budget that it must not exceed, and the ledger's file.
 
-ε at a δ of Gaussian mechanisms together, alone or of cohorts drawn at random, is computed by dp-accounting. A kind of
-release is `(noise multiplier, rate, clients, population)`: a rate is of Poisson cohorts, -1 is of a fixed size; counts
-are how often each kind happened.
+dp-accounting computes ε at a given δ for Gaussian mechanisms together, some of them on cohorts drawn at random. A kind
+of release is `(noise multiplier, rate, clients, population)`; the rate is that of Poisson cohorts, or -1 for cohorts of
+a fixed size. Counts say how often each kind happened.
 """
 
 import dataclasses
@@ -26,20 +25,20 @@ from tffcl.files import read_text, replacing
 from tffcl.rounds.privacy_releases import MEASURED, Release
 from tffcl.validation import Parameters, Positive
 
-_INTERVAL = 1e-3  # discretisation of privacy losses: ε is too large by some 1e-4, and takes milliseconds a round
-_LITTLE_NOISE = 0.2  # below, losses are large: they get a wider interval, or their distribution would be huge
+_INTERVAL = 1e-3  # discretisation of privacy losses: ε is too large by some 1e-4; it takes milliseconds
+_LITTLE_NOISE = 0.2  # with less, losses are large and need a wider interval, or their distribution is huge
 
 
 def epsilon_of(counts, delta: float, *, replaces: bool = False) -> float:
-    """Returns ε at δ of all releases together; infinite where one has no noise.
+    """Returns ε at δ of all releases together; infinite if one has no noise.
 
-    Where nobody is drawn at random they are one Gaussian mechanism, whose ε is exact (Balle and Wang 2018, Theorem 8).
+    If no cohort is drawn at random, they are one Gaussian mechanism, whose ε is exact (Balle and Wang 2018, Theorem 8).
 
     Args:
-      counts: Kind to how often.
+      counts: Maps each kind of release to how often it happened.
       delta: δ.
-      replaces: Whether neighbours differ by one client in another's place, which changes a sum by up to twice as much;
-        cohorts of a fixed size are then amplified by Theorem 27 of Wang et al. 2019, if that is less.
+      replaces: Whether neighbours differ by one client in another's place, which changes a sum by up to twice as much.
+        For cohorts of a fixed size ε is then that of Theorem 27 of Wang et al. 2019, if it is lower.
     """
     if any(not noise for noise, *_ in counts):
         return math.inf
@@ -49,9 +48,9 @@ def epsilon_of(counts, delta: float, *, replaces: bool = False) -> float:
 def replacing_epsilon_of(counts, delta: float) -> float:
     """Returns an upper bound of ε at δ where a client's data are replaced by others.
 
-    It is exact where nobody is drawn at random. Releases of Poisson cohorts cost the least of three: what they would if
-    everybody took part; two steps (`_two_steps`); or two steps of their own at δ / 2, with the exact cost of the others
-    at the other half.
+    It is exact if no cohort is drawn at random. With Poisson cohorts it is the lowest of three bounds: the cost if
+    everybody took part; the cost of two steps (`_two_steps`); or two steps for the Poisson cohorts alone at δ / 2, plus
+    the exact cost of the other releases at the other half.
     """
     sampled = _sampled(counts.items())
     bounds = [gaussian_epsilon(2 * _together(counts), delta)]
@@ -63,8 +62,8 @@ def replacing_epsilon_of(counts, delta: float) -> float:
 
 
 def _two_steps(counts, delta: float) -> float:
-    """ε at δ of a step that takes the client's data away and one that puts others there: each costs (ε', δ'), which are
-    together 2 ε' at (1 + exp ε') δ'. Infinite where no δ' is found."""
+    """ε at δ of two steps: one removes the client's data, the other adds the data that replace them. Each costs (ε',
+    δ'); together they cost 2 ε' at (1 + exp ε') δ'. Infinite if no δ' is found."""
     for step in range(1, 80):
         log_delta = math.log(delta) - step / 4
         each = epsilon_of(counts, math.exp(log_delta))
@@ -86,7 +85,7 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
 
 
 def _together(counts) -> float:
-    """The shift of the one Gaussian mechanism that releases of everybody are together."""
+    """The shift of the one Gaussian mechanism that all releases together are if everybody takes part."""
     return math.sqrt(sum(count / noise**2 for (noise, *_), count in counts.items()))
 
 
@@ -105,8 +104,8 @@ def _epsilon_of(counts, delta: float, replaces: bool) -> float:
 
 
 def _is_part(kind) -> bool:
-    """Whether a release is of a cohort of a fixed size out of more clients. A Poisson cohort's has no size: beside such
-    releases, which replace a client, it counts as one of everybody."""
+    """Whether a release is of a cohort of a fixed size out of more clients. A Poisson cohort has no fixed size: beside
+    such releases, whose neighbours replace a client, its release counts as one of everybody."""
     _, rate, clients, population = kind[:4]
     return rate < 0 and clients < population
 
@@ -117,7 +116,7 @@ def _sampled(counts) -> dict:
 
 @functools.lru_cache(maxsize=64)
 def _losses(counts):
-    """The distribution of the privacy loss of all releases, a client being added or removed."""
+    """The distribution of the privacy loss of all releases when a client is added or removed."""
     sampled = _sampled(counts)
     others = _together({kind: count for kind, count in counts if kind not in sampled})
     noises = [noise for noise, *_ in sampled] + ([1 / others] if others else [])
@@ -148,7 +147,7 @@ def _renyi(counts, delta: float, replaces: bool) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _renyi_of(kind, replaces: bool) -> np.ndarray:
-    """One release's Rényi divergence at each of dp-accounting's orders, which takes it a tenth of a second."""
+    """One release's Rényi divergence at each of dp-accounting's orders; computing it takes a tenth of a second."""
     import dp_accounting
     from dp_accounting import rdp
 
@@ -163,7 +162,7 @@ def _renyi_of(kind, replaces: bool) -> np.ndarray:
     return rdp.RdpAccountant(neighboring_relation=relation).compose(event)._rdp
 
 
-NOTHING = np.zeros((0, 8))  # what `Ledger.as_array` gives where nothing was released
+NOTHING = np.zeros((0, 8))  # what `Ledger.as_array` returns if nothing was released
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +184,8 @@ class BudgetSpent(UserError):
 
 
 class _Kind(NamedTuple):
-    """Releases that cost the same: fields as in `Release`, and `hidden` of what has no noise. What each client tells
-    once has no population, and a number of what it is in place of the clients."""
+    """Releases that cost the same: fields as in `Release`; `hidden` is set only for releases without noise. For what
+    each client releases once the population is 0, and `clients` is a number that stands for what it is."""
 
     noise: float
     rate: float
@@ -204,9 +203,9 @@ class _Count:
     """How often a kind of release has happened.
 
     Attributes:
-      times: That count; of what each client tells once, how often one client has told it at most.
-      fresh: That came with noise which no seed repeats, or after such a release.
-      again: Of what each client tells once: whether some client is about to tell it once more.
+      times: That count; for what each client releases once, the most that one client has released it.
+      fresh: How many of them had noise that no seed repeats, or came after such a release.
+      again: For what each client releases once: whether some client is about to release it once more.
     """
 
     times: int = 0
@@ -217,14 +216,14 @@ class _Count:
 class Ledger:
     """Counts releases and says what they cost together.
 
-    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part,
-    a client is added or removed. What a client tells under its own name, as a signature, shows that it is there: of
-    that its data are left out, or replaced by zeros. With cohorts of a fixed size out of more clients one client is
-    replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2. How ε
-    follows: `runs.privacy`.
+    Which populations are neighbours depends on how cohorts are drawn. With Poisson sampling, and if everyone takes
+    part, a client is added or removed. What a client releases under its own name, such as a signature, shows that it is
+    there; for this its data are left out, or replaced by zeros. With cohorts of a fixed size out of more clients one
+    client is replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2.
+    `runs.privacy` says how ε follows.
 
-    A release whose noise no seed repeats is in the ledger's file before it happens: a process that is killed has told
-    it all the same. What is told again by a seed, from the same state, is the same release, and needs no file.
+    A release whose noise no seed repeats is written to the ledger's file before it happens, so that it counts even if
+    the process is killed. A release that a seed repeats from the same state is the same release, and needs no file.
     """
 
     def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray = NOTHING):
@@ -232,19 +231,19 @@ class Ledger:
 
         Args:
           settings: Budget and δ.
-          clients: N, all that there are in some round.
-          entries: From `as_array`, to go on.
+          clients: N, the number of clients over all rounds.
+          entries: From `as_array`, to continue from.
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
         self._counts = _counts_in(entries)
         self.file: pathlib.Path | None = None
-        self.run = ""  # the name of the run that the file is of
+        self.run = ""  # the name of the run that the file belongs to
 
     def read_file(self, run: str = ""):
-        """Goes on from the file, if there is one.
+        """Takes over the counts in the file, if there is one.
 
         Args:
-          run: The name of the run that it should be of; "": of any.
+          run: The name of the run that the file must belong to; "" allows any.
 
         Raises:
           UserError: If it is damaged, or of another run.
@@ -268,17 +267,17 @@ class Ledger:
         )
 
     def check_holds(self, entries: np.ndarray, when: str):
-        """Raises UserError if the entries have releases that the file should have: it is missing, or an older one."""
+        """Raises UserError if the file lacks releases of the entries: it is missing, or an older one."""
         for kind, there in _counts_in(entries).items():
             if there.fresh > self._counts.get(kind, _Count()).fresh:
                 raise self._unusable(f"is missing, or older than {when}")
 
     def rewind(self, entries: np.ndarray) -> int:
-        """Goes back to what `as_array` gave, except for releases that no seed repeats: they have happened, and stay
-        counted.
+        """Goes back to what `as_array` returned, except for releases that no seed repeats: these have happened, and
+        stay counted.
 
         Returns:
-          How many those are.
+          How many of these there are.
         """
         counts, lost = _counts_in(entries), 0
         for kind, here in self._counts.items():
@@ -291,10 +290,10 @@ class Ledger:
 
     def as_array(self) -> np.ndarray:
         """Returns the releases, `float64 [E, 8]`: noise multiplier, rate (-1 for a fixed size), clients, population,
-        how often, whether secure sums hid them, and how many came with noise that no seed repeats; at the end whether
-        it is about to be told again.
+        how often, whether secure sums hid them, how many had noise that no seed repeats, and whether it is about to be
+        released again.
 
-        What each client tells once has no population, and a number of what it is in place of the clients.
+        For what each client releases once the population is 0, and a number for what it is replaces the clients.
         """
         return _array_of(self._counts)
 
@@ -305,12 +304,12 @@ class Ledger:
 
     @property
     def epsilon(self) -> float:
-        """ε of all releases at δ; infinite where one had no noise."""
+        """ε of all releases at δ; infinite if one had no noise."""
         return self._epsilon(self._counts)
 
     def spend(self, *releases: Release):
-        """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it
-        when.
+        """Counts releases that are about to happen together. What each client releases once counts once, for whichever
+        client and in whichever round.
 
         Raises:
           BudgetSpent: If there is a budget and ε would exceed it; nothing is counted.
@@ -372,9 +371,9 @@ class Ledger:
 
     @property
     def notes(self) -> list[str]:
-        """What who relies on secure sums must know: they hide the updates, and the server has seen something else of
+        """Notes for users who rely on secure sums: these hide the updates, but the server has seen something else of
         each client."""
-        of_all = zlib.crc32(MEASURED.encode())  # which tells of no single client
+        of_all = zlib.crc32(MEASURED.encode())  # it shows no single client
         in_the_open = [kind for kind in self._counts if not (kind.noise or kind.hidden or kind.clients == of_all)]
         if not any(kind.hidden for kind in self._counts):
             return []
@@ -391,11 +390,11 @@ class Ledger:
         return [note] * any(kind.once for kind in in_the_open) + [beside] * bool(others)
 
     def summary(self, stopped: str = "") -> dict | None:
-        """Returns what summary.json says; None where nothing that was released has noise.
+        """Returns the entry for summary.json; None if no release had noise.
 
-        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` and
-        `neighbours` are of the others. `replacing_epsilon` is what they cost at most where a client's data are replaced
-        by others, not left out. `stopped` says why the budget has ended the run; "" where it has not.
+        `epsilon` is None, for infinite, if there are `open_releases`, which had no noise; `noised_epsilon` and
+        `neighbours` are of the other releases. `replacing_epsilon` is the most that these cost if a client's data are
+        replaced by others instead of left out. `stopped` says why the budget has ended the run; "" if it has not.
         """
         noised = {kind: count for kind, count in self._counts.items() if kind.noise}
         if not noised and self.budget is None:
@@ -415,8 +414,8 @@ class Ledger:
 
 
 def _kind_of(release: Release) -> _Kind:
-    # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once,
-    # which is known by what it is: of two kinds with as much noise both count.
+    # The loss does not depend on the size of a Poisson cohort, which is random, nor on how many clients release what
+    # each releases once. The latter is told apart by what it is, so that two kinds with equal noise both count.
     rate, clients = (-1.0, release.clients) if release.rate is None else (release.rate, 0)
     if release.once:
         clients = zlib.crc32(release.what.encode())
@@ -449,7 +448,7 @@ def _replaces(counts) -> bool:
 
 
 def _neighbours_in(counts) -> str:
-    """Which populations ε of these releases compares."""
+    """Says which neighbouring populations ε of these releases compares."""
     if _replaces(counts):
         return "replace a client"
     if any(kind.once and kind.noise for kind in counts):
@@ -458,7 +457,7 @@ def _neighbours_in(counts) -> str:
 
 
 def warn_of_delta(ledger: Ledger, clients: int):
-    """Says on standard error when δ allows to give a client away entirely."""
+    """Warns on standard error if δ is so large that one client's data could be released as they are."""
     if clients > 1 and ledger.delta >= 1 / clients:
         print(
             f"privacy.delta is {ledger.delta:g}; with {clients} clients it should be below {1 / clients:.3g}: "
@@ -468,7 +467,7 @@ def warn_of_delta(ledger: Ledger, clients: int):
 
 
 def privacy_notes(summary: dict | None) -> list[str]:
-    """Returns what a report says of the privacy of a run."""
+    """Returns the notes of a report on the privacy of a run."""
     if summary is None:
         return []
     if summary["epsilon"] is None:
@@ -484,6 +483,6 @@ def privacy_notes(summary: dict | None) -> list[str]:
 
 
 def _neighbours(summary: dict) -> str:
-    """Which populations ε compares, and what it is where other data take the place of a client's."""
+    """Says which populations ε compares, and what ε is if other data replace a client's."""
     replacing = summary.get("replacing_epsilon")
     return summary["neighbours"] + ("" if replacing is None else f"; {replacing:.4g} with other data in their place")

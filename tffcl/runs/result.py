@@ -34,7 +34,7 @@ from tffcl.runs.run_directory import CLIENTS, RunDirectory
 from tffcl.trace_cache import built_once
 from tffcl.validation import check_kind
 
-_NAMES = ("client_id", "true_cluster", "rounds_there")  # columns of clients.csv that are no numbers
+_NAMES = ("client_id", "true_cluster", "rounds_there")  # columns of clients.csv that are not numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,8 +79,8 @@ class Trained(Shown):
         return int(views.clusters[index_of(views.client_ids, own)[0]])
 
     def _state_of(self, client: int):
-        """The state in which a client has chosen. Where an evaluation asks only some of very many clients, a client
-        that was not asked chooses now."""
+        """The state in which a client has chosen. If an evaluation asks only some of very many clients, a client that
+        was not asked chooses now."""
         if not chooses_at_evaluations(self.method) or client in self.asked:
             return self.state
         runtime.use_local_worker()
@@ -233,7 +233,7 @@ class Result(Shown):
         if "rounds_there" in clients.names:
             columns["rounds_there"] = clients.texts("rounds_there")
         summary = directory.summary() or {}
-        # Further rows are of a longer run that was killed before it saved any of its rounds.
+        # Rows after these are of a longer run that was killed before it saved any of its rounds.
         by_round = {name: rounds.floats(name)[: summary.get("rounds")] for name in rounds.names}
         return cls(summary, trained, directory.path, by_round, columns)
 
@@ -282,7 +282,7 @@ class Result(Shown):
         return {"method": self.summary["algorithm"], **accuracies, **rest}
 
     def _means(self, *place: str) -> dict[str, float]:
-        """The means over clients at one place of the summary, by `cluster`, `local` and `global`."""
+        """The means over clients at one place in the summary, by `cluster`, `local` and `global`."""
         found = functools.reduce(dict.__getitem__, place, self.summary)
         means = {kind: found[kind]["mean"] for kind in ACCURACIES}
         return {kind: mean for kind, mean in means.items() if mean is not None}
@@ -290,7 +290,7 @@ class Result(Shown):
     def __repr__(self) -> str:
         means = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in self._means("accuracy").items())
         first = next(iter(self.summary.get("metrics", {})), None)
-        if first and not means:  # as of numbers
+        if first and not means:  # e.g. if labels are numbers
             means = ", ".join(f"{kind} {first} {mean:.4g}" for kind, mean in self._means("metrics", first).items())
         rounds = counted(self.summary["rounds"], "round")
         clusters = counted(self.summary["clusters"]["count"], "cluster")

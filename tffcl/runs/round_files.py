@@ -22,18 +22,18 @@ from tffcl.runs.metrics import COLUMNS
 from tffcl.runs.run import Run
 from tffcl.runs.run_directory import ROUNDS, TENSORBOARD
 
-# In a notebook TensorFlow would tell of every model that it writes, in the middle of the progress bar.
+# In a notebook TensorFlow would report every model that it writes, in the middle of the progress bar.
 logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
 
 
 class RoundsTable(Callback):
-    """Appends a row a round to rounds.csv; a resumed run first drops the rows after its checkpoint.
+    """Appends a row for each round to rounds.csv; a resumed run first drops the rows after its checkpoint.
 
-    A run that is stopped in a round without an evaluation has one after it, with which the last row is completed.
+    A run that is stopped in a round without an evaluation is evaluated afterwards, which completes the last row.
     """
 
     def begin(self, run: Run):
-        """Opens the table; rows that it lacks of the rounds that are done are told on standard error, and empty.
+        """Opens the table; rows that it lacks of rounds that are done are reported on standard error and left empty.
 
         Raises:
           UserError: If it is damaged.
@@ -57,7 +57,7 @@ class RoundsTable(Callback):
             _write_rows(self._file, self._names, [*rows, [old or row.get(name, "") for name, old in last.items()]])
 
     def _row(self, run: Run) -> dict:
-        """The cells of a round, for all of which the table has columns then."""
+        """The cells of a round; the table gets the columns that it lacks."""
         row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
         if new := [name for name in row if name not in self._names]:
             before = self._rows()
@@ -90,13 +90,13 @@ class TensorBoard(Callback):
         self._release({**run.metrics, **_by_cluster(run)}, run.round_number)
 
     def after_late_evaluation(self, run: Run, found: Mapping):
-        """Writes what it has measured."""
+        """Writes what the evaluation has measured."""
         self._release({**found, **_by_cluster(run)}, run.round_number)
 
     def _release(self, numbers: Mapping, round_number: int):
         numbers = {key: value for key, value in numbers.items() if value is not None}
         try:
-            # In a thread of its own: in a notebook an event loop runs in this one.
+            # This needs a thread of its own, because in a notebook an event loop runs in this one.
             with concurrent.futures.ThreadPoolExecutor(1) as executor:
                 executor.submit(asyncio.run, self._manager.release(numbers, round_number)).result()
         except tf.errors.OpError as error:
@@ -104,8 +104,8 @@ class TensorBoard(Callback):
 
 
 def _by_cluster(run: Run) -> dict[str, dict[str, float]]:
-    """What an evaluation says of each of the largest clusters, by its number: how many clients it has, their mean
-    accuracy, and further metrics of their test examples together. Nothing where every client is one of its own."""
+    """The numbers of each of the largest clusters at an evaluation: how many clients it has, their mean accuracy, and
+    further metrics on their test examples together. Nothing if every client is a cluster of its own."""
     clusters = np.asarray(run.views.clusters)
     numbers, sizes = np.unique(clusters[clusters != NO_CLUSTER], return_counts=True)
     if run.evaluation is None or len(numbers) == len(clusters):
@@ -124,14 +124,14 @@ def _by_cluster(run: Run) -> dict[str, dict[str, float]]:
 
 
 def _as_os_error(error: tf.errors.OpError, place: pathlib.Path) -> OSError:
-    """TensorFlow's errors about files as Python's, with the reason that the operating system gave."""
+    """Turns TensorFlow's errors about files into Python's, with the reason that the operating system gave."""
     reason = error.message.splitlines()[0].rpartition("; ")[2]
     return OSError(None, reason, str(place))
 
 
 def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
-    """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not
-    one. Of a round whose row is lost there is one of empty cells.
+    """Keeps one row for each round that is done, without rows that were half written when a process ended. A round
+    whose row is lost gets a row of empty cells.
 
     Returns:
       The names of its columns.
@@ -154,7 +154,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
         if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
     table = Table(file, names, list(kept.values()))
-    for name in names:  # what is no number is told before the run goes on, and not when its report is made
+    for name in names:  # a cell that is no number is refused now, and not when the report is made
         table.floats(name)
     missing = [number for number in range(1, done + 1) if number not in kept]
     if missing:
@@ -164,7 +164,7 @@ def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
 
 
 def _lost(number: int, names: Sequence[str]) -> list[str]:
-    """The row of a round of which nothing is known."""
+    """The row of a round whose numbers are lost."""
     return [str(number) if name == "round" else "" for name in names]
 
 

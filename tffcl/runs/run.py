@@ -1,5 +1,5 @@
-"""A run in progress: its protocol, its state and its totals so far; and requests to end it, none of which is lost:
-Ctrl-C, SIGTERM (from SLURM, Kubernetes and `timeout`) and SIGHUP (from a closed terminal)."""
+"""A run in progress: its protocol, its state and its totals so far. No request to end it is lost: Ctrl-C, SIGTERM (from
+SLURM, Kubernetes and `timeout`) and SIGHUP (from a closed terminal)."""
 
 import contextlib
 import dataclasses
@@ -22,15 +22,15 @@ from tffcl.runs.privacy import NOTHING, Ledger, PrivacySettings
 from tffcl.runs.run_directory import RunDirectory
 from tffcl.validation import Count, Parameters, Whole, one_of
 
-# What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup`
-# ignores SIGHUP, a script's background ignores SIGINT, a program may have handlers of its own.
+# The signals that ask a process to end, and Python's default handlers. Other handlers are kept, because somebody has
+# set them: `nohup` ignores SIGHUP, a script's background jobs ignore SIGINT, a program may have its own.
 _ASKING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 
 
 class Interrupted(UserError):
     """The user stopped the run; its progress has been saved."""
 
-    exit_code = 130  # as shells have it for a process that Ctrl-C has ended
+    exit_code = 130  # a shell's code for a process that Ctrl-C has ended
 
 
 def stopped(done: int) -> Interrupted:
@@ -53,15 +53,15 @@ class Interrupts:
         self.requested = False
 
     def check(self):
-        """Raises KeyboardInterrupt if it was raised before and got lost."""
+        """Raises KeyboardInterrupt if an earlier one was lost."""
         if self.requested:
             raise KeyboardInterrupt
 
     def handle(self, number, frame):
-        """A signal handler: remembers, then raises KeyboardInterrupt as Python's own does.
+        """A signal handler: remembers the request, then raises KeyboardInterrupt as Python's own handler does.
 
-        A second Ctrl-C comes from an impatient user; `timeout` sends its signal twice, and must not break what is being
-        saved.
+        A second Ctrl-C comes from an impatient user. `timeout` sends its signal twice; the second must not interrupt
+        saving.
         """
         if self.requested and number != signal.SIGINT:
             return
@@ -71,7 +71,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def watch_for_interrupts():
-    """Yields an `Interrupts` that knows of each Ctrl-C, SIGTERM and SIGHUP inside the block.
+    """Yields an `Interrupts` that notes each Ctrl-C, SIGTERM and SIGHUP inside the block.
 
     A request that Python loses in a destructor is remembered instead of being printed with a traceback. A signal that
     is ignored or that has a handler of the program stays as it is. Outside the main thread no handler can be set.
@@ -95,7 +95,7 @@ def watch_for_interrupts():
 
 
 def chooses_at_evaluations(method: Method) -> bool:
-    """Returns whether clients choose their clusters at an evaluation: either because they choose by themselves
+    """Returns whether clients choose their clusters at an evaluation: either because they themselves choose
     (`Method.clients_choose`), or because the server groups all of them anew for it, as CLoVE does."""
     return type(method).choose is not Method.choose
 
@@ -103,7 +103,7 @@ def chooses_at_evaluations(method: Method) -> bool:
 def shown_views(method: Method, state, population: Population, asked: np.ndarray) -> Views:
     """Returns what a method shows of the clients of a population.
 
-    Where clients choose and there are too many to ask them all, those not `asked` at the evaluation are unknown and in
+    If clients choose and there are too many to ask all of them, those not `asked` at the evaluation are unknown and in
     no cluster.
     """
     views = method.views(state).of(population.client_ids)
@@ -116,13 +116,13 @@ def shown_views(method: Method, state, population: Population, asked: np.ndarray
     return dataclasses.replace(views, clusters=clusters, known=known, mixture=mixture)
 
 
-CLUSTERING, TRAINING, EVALUATION = range(3)  # places in `Totals.seconds`
+CLUSTERING, TRAINING, EVALUATION = range(3)  # indices in `Totals.seconds`
 _BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol(Parameters):
-    """What decides a run besides the method and the clients: the parameters of `tffcl.train` with these names."""
+    """The settings of a run beside the method and the clients: the parameters of `tffcl.train` with these names."""
 
     rounds: Count
     clients_per_round: Count
@@ -141,16 +141,17 @@ class Totals:
 
     Attributes:
       rounds_trained: `int64 [N]`, rounds that each client has trained in.
-      local_correct: `int64 [N]`, own test examples that a client's model after its last local training predicts right.
+      local_correct: `int64 [N]`, how many own test examples a client's model predicts right after its last local
+        training.
       local_total: `int64 [N]`, how many of these examples there are; 0 for a client that has never trained, or not
         since its data changed.
       local_metrics: `float64 [N, M]`, the model's further metrics of the same models on the same examples; NaN where
-        there is none.
+        one is undefined.
       down_bytes: Bytes from the server to all clients.
       up_bytes: Bytes from all clients to the server.
-      signature_bytes: The part of both that signatures took.
+      signature_bytes: The part of these bytes that signatures took.
       seconds: `float64 [3]`, seconds of clustering, training and evaluation.
-      releases: `float64 [E, 8]`, the releases of clients' data, see `Ledger.as_array`.
+      releases: `float64 [E, 8]`, the releases of the clients' data, see `Ledger.as_array`.
       callback_states: The states of callbacks, in JSON.
       left: The first four attributes of clients that have left and may come back, with their `client_ids`, by name.
     """
@@ -174,8 +175,8 @@ class Totals:
         return cls(**counts, local_metrics=np.full([clients, metrics], np.nan))
 
     def moved(self, before: np.ndarray, after: np.ndarray) -> "Totals":
-        """The totals for another set of client IDs; the counts of a client that has left are kept aside until it
-        comes back."""
+        """The totals for another set of client IDs; the counts of a client that has left are kept until it comes
+        back."""
         names = (*_BY_CLIENT, "local_metrics")
         known = {name: getattr(self, name) for name in names} | {"client_ids": before}
         if self.left:
@@ -211,23 +212,23 @@ class Run:
       method: The method that is trained.
       protocol: The settings of the run.
       directory: The directory of the run's files.
-      stages: Which population takes part from which round on.
+      stages: Which population there is from which round on.
       stage: The stage of this round.
-      ledger: Counts what was released of the clients.
+      ledger: Counts what was released of the clients' data.
       last_round: The round to stop after; less than `protocol.rounds` where the run goes on later.
       progress: The progress bar.
       tests_each_round: Whether all clients of a cohort test their own models in every round, because the run may end
-        with any round, or because clients that are drawn may wait.
+        after any round, or because clients that are drawn may wait.
       interrupts: Whether the process has been asked to end.
       totals: The counts up to this round.
-      round_number: How many rounds are done.
+      round_number: The number of rounds that are done.
       state: The method's state after this round.
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
-      evaluation: The evaluation of this round, where there is one: accuracies `cluster float [N]`, `global float |
-        None`, `untrained float [N]` (of the initial model), and `labels float [N]`, how many labels of each client
-        count, NaN for clients whose accuracies are not taken; `metrics`, which maps the name of each further metric
-        to its `cluster`, `global` and `clusters` (cluster to value); `confusion`, a function that counts confusions,
-        see `Evaluator.confusion`; and with validation examples `validation`, the `cluster`, `global` and `metrics` on
+      evaluation: The evaluation of this round, if there is one: accuracies `cluster float [N]`, `global float | None`,
+        `untrained float [N]` (of the initial model), and `labels float [N]`, how many labels of each client count, NaN
+        for clients whose accuracies are not taken; `metrics`, which maps the name of each further metric to its
+        `cluster`, `global` and `clusters` (cluster to value); `confusion`, a function that counts confusions, see
+        `Evaluator.confusion`; and with validation examples `validation`, the `cluster`, `global` and `metrics` on
         these.
       stopped: Why the run ends before its last round; "" if it does not.
       budget_spent: Whether it ends because the privacy budget allows no further round.
@@ -277,19 +278,19 @@ class Run:
 
     @property
     def chooses_at_evaluations(self) -> bool:
-        """Whether all clients choose their clusters only at an evaluation, so that their choices date from another
-        round in between."""
+        """Whether all clients choose their clusters only at an evaluation, so that between evaluations their choices
+        are older."""
         return chooses_at_evaluations(self.method)
 
     def stop(self, reason: str | None):
-        """Ends the run with this round, if there is a reason and none was given before."""
+        """Ends the run after this round, if there is a reason and none was given before."""
         if reason and not self.is_over:
             self.stopped = f"stopped after round {self.round_number}: {reason}"
             self.progress.say(self.stopped)
 
     @contextlib.contextmanager
     def timed(self, which: int) -> Iterator[None]:
-        """Adds the seconds that the block takes to those of training, evaluation or clustering."""
+        """Adds the block's seconds to those of training, evaluation or clustering."""
         start = time.monotonic()
         yield
         self.totals.seconds[which] += time.monotonic() - start

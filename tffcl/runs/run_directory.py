@@ -1,7 +1,7 @@
 """The directory of a run: the names of its files, its state, and whose it is.
 
-A directory is a run's by its marker, `run.json`, which is written before everything else and removed after it. What a
-run writes by itself is named here; files that others make of it, as pictures, are named by the marker.
+A directory is a run's if it has the marker `run.json`, which is written before everything else and removed after it.
+Here are the names of the files that a run itself writes; the marker lists those made from it, such as pictures.
 """
 
 import datetime
@@ -43,18 +43,18 @@ MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
 CLUSTERING, REPRESENTATIONS, SPLITS = "clustering.npz", "representations.npz", "splits.csv"
 SPLIT_COLUMNS = ("round", "cluster", "founded")
-CONFUSION = "confusion.npz"  # of each cluster, which labels its model takes for which; may be deleted
-SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
-LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
-FAILED = "failed.json"  # why a run of several diverged
+CONFUSION = "confusion.npz"  # for each cluster, which labels its model takes for which; may be deleted
+SAMPLES = "samples.npz"  # examples of clients; may be deleted
+LEDGER = "ledger.json"  # releases of the clients' data whose noise no seed repeats
+FAILED = "failed.json"  # why one of several runs diverged
 REPORT = "report.html"
 CHECKPOINTS, CLIENT_STATES, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
-BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
+BUILT_FROM = "built_from"  # the table of what a method from Python was built from, as far as that is known
 CURES = {f"{BUILT_FROM}.model.initial_weights": "build it after tf.keras.utils.set_random_seed(1)"}
 
 _OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
 _FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
-# What a run's files in its directories are called; in figures there are those that the marker names alone.
+# The names of a run's files in its directories; in figures these are only the ones that the marker lists.
 _DIRECTORIES = {
     CHECKPOINTS: r"round_\d{6,}\.npz|[0-9a-f]{32}\.npy",
     CLIENT_STATES: r"\d+\.\d+\.npz",
@@ -62,22 +62,22 @@ _DIRECTORIES = {
     HISTORY: r"\d{6,}\.npy",
     FIGURES: "",
 }
-_ELSEWHERE = ("dataset", "directory", "versions")  # settings that name places, and what is none
-# What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
+_ELSEWHERE = ("dataset", "directory", "versions")  # tables that name places, and one that is no setting
+# Other directories of this package, by a file in them; a run would replace their report by its own.
 _OTHERS = {"batch.json": "several runs", "results/batch.json": "a study", "manifest.json": "an export"}
 
 
 class State(enum.Enum):
     """How far the run in a directory has come."""
 
-    EMPTY = ""  # there is none, or it has saved and released nothing
+    EMPTY = ""  # there is no run, or it has saved and released nothing
     BEGUN = "begun"
     DIVERGED = "diverged"
     FINISHED = "finished"
 
 
 class RunDirectory(os.PathLike):
-    """The directory of one run, which need not exist.
+    """The directory of one run; it need not exist.
 
     Attributes:
       path: Where it is; `directory / name` is the path of a file in it.
@@ -86,7 +86,7 @@ class RunDirectory(os.PathLike):
     def __init__(self, path: str | os.PathLike):
         check_kind("the path", path, (str, os.PathLike), "the directory of a run, e.g. result.out")
         self.path = pathlib.Path(path)
-        self._extended = ""  # config.toml of a run of more rounds than the result that is there
+        self._extended = ""  # config.toml of a run that goes on to more rounds than the present result has
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -99,7 +99,7 @@ class RunDirectory(os.PathLike):
 
     @property
     def state(self) -> State:
-        """How far its run has come, by the files that are there."""
+        """How far its run has come, judged by the files."""
         if (self / SUMMARY).exists():
             return State.FINISHED
         if (self / FAILED).exists():
@@ -109,12 +109,12 @@ class RunDirectory(os.PathLike):
 
     @property
     def ended(self) -> str:
-        """How its run has ended, "finished" or "diverged"; "" if it has not."""
+        """How its run has ended: "finished" or "diverged"; "" if it has not."""
         return self.state.value if self.state in (State.FINISHED, State.DIVERGED) else ""
 
     @property
     def is_run(self) -> bool:
-        """Whether it is a run's own, and not that of several."""
+        """Whether it is the directory of one run, and not of several."""
         return (self / CONFIG).exists() or (self / SUMMARY).exists()
 
     # Readers
@@ -123,7 +123,7 @@ class RunDirectory(os.PathLike):
         """Reads the marker; None if there is none.
 
         Raises:
-          UserError: If it cannot be read, is damaged, or something else of the same name.
+          UserError: If it cannot be read, is damaged, or is something else of the same name.
         """
         if not (self / MARKER).exists():
             return None
@@ -150,14 +150,14 @@ class RunDirectory(os.PathLike):
 
     @property
     def run_name(self) -> str:
-        """The name of its run, which its checkpoints bear; "" if there is none."""
+        """The name of its run, which is also in its checkpoints; "" if there is no run."""
         return (self.marker() or {}).get("tffcl run", "")
 
     def settings(self) -> dict:
-        """Reads the settings in config.toml, as they stand there.
+        """Reads the settings in config.toml as they are.
 
         Raises:
-          UserError: If there is none, or it cannot be read, is damaged, or was edited since the run began.
+          UserError: If the file is missing, cannot be read, is damaged, or was edited after the run began.
         """
         file = self / CONFIG
         if not file.exists():
@@ -172,7 +172,7 @@ class RunDirectory(os.PathLike):
         return settings
 
     def check_unedited(self, settings: Mapping):
-        """Raises UserError, naming the first, if settings in config.toml are not those that the marker has noted."""
+        """Raises UserError, which names the first, if settings in config.toml differ from those noted in the marker."""
         now, before = _digests(settings), (self.marker() or {}).get("settings", {})
         edited = [name for name in {**before, **now} if before and before.get(name) != now.get(name)]
         if edited:
@@ -190,7 +190,7 @@ class RunDirectory(os.PathLike):
         """Reads the result; None if there is none.
 
         Raises:
-          UserError: If summary.json is damaged, or of another run than config.toml.
+          UserError: If summary.json is damaged, or belongs to another run than config.toml.
         """
         file = self / SUMMARY
         if not file.exists():
@@ -212,7 +212,7 @@ class RunDirectory(os.PathLike):
         return summary
 
     def rounds(self, *required: str) -> Table:
-        """Reads rounds.csv, which must have the columns that are named.
+        """Reads rounds.csv, which must have the given columns.
 
         Raises:
           UserError: If it is missing or damaged, or lacks one.
@@ -221,7 +221,7 @@ class RunDirectory(os.PathLike):
 
     @property
     def rounds_done(self) -> int:
-        """How many rounds stand in rounds.csv; those after the checkpoint are done again, with the same numbers."""
+        """How many rounds are in rounds.csv; those after the checkpoint are done again, with the same numbers."""
         return len(self.rounds().rows) if (self / ROUNDS).is_file() else 0
 
     # Whose it is
@@ -229,18 +229,18 @@ class RunDirectory(os.PathLike):
     def check_claim(
         self, settings: Mapping, *, resume: bool, overwrite: bool, locked: bool = False, longer: bool = False
     ):
-        """Checks that the directory may become this run's.
+        """Checks that this run may use the directory.
 
         Args:
           settings: Of the run.
-          resume: Whether a run that is there may be gone on with.
-          overwrite: Whether a run that is there may be deleted.
+          resume: Whether to go on with a run that is there.
+          overwrite: Whether to delete a run that is there.
           locked: Whether this run holds the directory's lock already.
-          longer: Whether a run that is there may be gone on with for more rounds than it was asked for.
+          longer: Whether a run that is there may go on to more rounds than it was asked for.
 
         Raises:
-          UserError: If it is a file, holds a run that may not be touched, is another one or runs, or holds files of no
-            run.
+          UserError: If it is a file, if it holds a run that may not be touched, is another one or is running, or if it
+            holds files of no run.
         """
         if resume and overwrite:
             raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
@@ -271,15 +271,15 @@ class RunDirectory(os.PathLike):
             raise UserError(f"{place} cannot be used: {error.strerror or error}") from None
 
     def _check_place(self, locked: bool):
-        """Raises UserError or OSError if a run could not write there, or would write through a link, or another one
-        writes there."""
+        """Raises UserError or OSError if a run could not write there, if it would write through a link, or if another
+        run writes there."""
         if "\0" in str(self):
             raise UserError(f"{str(self)!r} holds a NUL character, which no name of a file can")
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self} is a file; a run needs a directory")
         if not self.path.exists():
             place = nearest_existing(self.path)
-            if place.is_dir():  # else making the directory will say so
+            if place.is_dir():  # if not, making the directory raises the error
                 pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
         for name in _DIRECTORIES:
             check_no_link(self / name)
@@ -301,7 +301,7 @@ class RunDirectory(os.PathLike):
             check_unlocked(self.path)
 
     def _inside(self) -> list[pathlib.Path]:
-        """What is in the directory and in those of a run in it."""
+        """What is in the directory, and in the directories of a run in it."""
         places = [self.path, *(self / name for name in _DIRECTORIES)]
         return [
             path
@@ -312,8 +312,8 @@ class RunDirectory(os.PathLike):
         ]
 
     def _is_ours(self, path: pathlib.Path, listed: Sequence[str]) -> bool:
-        """Whether a file is called as one of a run, or as one that the marker lists, or as what of one was
-        written in part."""
+        """Whether a file has the name of a run's file, of one that the marker lists, or of such a file that was written
+        in part."""
         name = path.name.removesuffix(".partial")
         if not path.is_file():
             return False
@@ -322,7 +322,7 @@ class RunDirectory(os.PathLike):
         return f"{path.parent.name}/{name}" in listed or re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
 
     def check_same(self, settings: Mapping, *, longer: bool = False):
-        """Raises UserError if its run has other settings, naming the first; it may have fewer rounds if `longer`."""
+        """Raises UserError, which names the first, if its run has other settings; fewer rounds are fine if `longer`."""
         old, new = _without_stopping(self.settings()), _without_stopping(settings)
         if longer and 0 < _rounds_of(old) < _rounds_of(new):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
@@ -341,7 +341,7 @@ class RunDirectory(os.PathLike):
             )
 
     def tell_edits(self, code: Mapping[str, str]):
-        """Says on standard error which of the user's own files, given by hashes, the run has never run as they are."""
+        """Says on standard error which of the user's own files, given by hashes, the run has never used as they are."""
         noted = self._versions()
         for name in [each for each in code if each in noted and code[each] not in noted[each].split(" / ")]:
             tell(f"{name} was edited since the run in {self} began; it goes on with the code of now")
@@ -351,16 +351,16 @@ class RunDirectory(os.PathLike):
     def claim(
         self, settings: Mapping, data: Mapping[str, str], code: Mapping[str, str], *, anew: bool, resume: bool = False
     ) -> str:
-        """Makes the directory this run's: the marker first, then the settings and the versions of software in
-        config.toml. Of a run that goes on with others these stand behind those before; standard error says so of
-        code of the user's own.
+        """Makes the directory this run's: writes the marker, then the settings and the versions of software in
+        config.toml. If a run goes on with other versions, they are added to the earlier ones; if the user's own code
+        has changed, standard error says so.
 
         Args:
           settings: Of the run.
           data: The fingerprint of its data.
           code: Hashes of the user's own modules, by file.
-          anew: Whether what an earlier run has left is removed; what is no run's stays, and is named on standard error.
-          resume: Whether the run keeps its name, and what was released of the clients stays counted, also where it
+          anew: Whether to remove the files of an earlier run; files of no run stay, and are named on standard error.
+          resume: Whether the run keeps its name, and earlier releases of the clients' data stay counted, even if it
             begins anew.
 
         Returns:
@@ -380,7 +380,7 @@ class RunDirectory(os.PathLike):
         write_json(self / MARKER, marker)
         for path in self._inside():
             if path.suffix == ".partial" and self._is_ours(path, marker["files"]):
-                path.unlink()  # of a process that was killed while it wrote
+                path.unlink()  # left by a process that was killed while it wrote
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
         versions = {**{name: importlib.metadata.version(name) for name in packages}, **code}
         longer = result is not None and result["rounds"] < _rounds_of(settings)
@@ -389,7 +389,7 @@ class RunDirectory(os.PathLike):
             self.tell_edits(code)
         for name, was in ({} if anew else self._versions()).items():
             known = versions.get(name, was) in was.split(" / ") or not goes_on
-            versions[name] = was if known else f"{was} / {versions[name]}"  # the run is of both
+            versions[name] = was if known else f"{was} / {versions[name]}"  # the run has used both
         config = tomli_w.dumps({**settings, "versions": versions})
         self._extended = config if longer else ""
         if not longer:
@@ -397,8 +397,8 @@ class RunDirectory(os.PathLike):
         return marker["tffcl run"]
 
     def drop_result(self, done: int):
-        """Removes the result of a run that has gone on from it, with what was made of it, and notes what the run is
-        now; until so many rounds, more than the result is of, are saved the directory is that of the result."""
+        """Once more rounds are `done` than the result has, removes the result from which a run has gone on, and what
+        was made from it, and writes the settings of the longer run. Before, the directory is that of the result."""
         if self._extended and (self.summary() or {"rounds": 0})["rounds"] < done:
             marker = self.marker() or {"files": []}
             for name in (*_OF_THE_END, *marker["files"]):
@@ -408,8 +408,8 @@ class RunDirectory(os.PathLike):
             self._extended = ""
 
     def clear(self, *, but: str = ""):
-        """Removes the run that is there but for one file, its settings and its marker at the end, so that what a kill
-        leaves is still known as its own, and nothing else: what no run has written is named on standard error."""
+        """Removes the run that is there except for the file `but`; its settings and marker come last, so that after a
+        kill the rest is still known as the run's. Files of no run stay, and are named on standard error."""
         marker = self.marker()
         if marker is None:
             return
@@ -425,7 +425,7 @@ class RunDirectory(os.PathLike):
             tell(f"not a run's, and left as they are: {', '.join(map(str, left))}")
 
     def drop_states(self):
-        """Removes what only going on with the run, and exporting it, need."""
+        """Removes the files that are needed only to go on with the run or to export it."""
         for name in (CHECKPOINTS, CLIENT_STATES):
             shutil.rmtree(self / name, ignore_errors=True)
 
@@ -434,14 +434,14 @@ class RunDirectory(os.PathLike):
         write_json(self / SUMMARY, summary, indent=2)
 
     def write_failure(self, about: Mapping):
-        """Writes failed.json: why the run has none of the files of a finished one."""
+        """Writes failed.json, which says why the run lacks the files of a finished one."""
         write_json(self / FAILED, about)
 
     def list_files(self, names: Iterable[str]):
-        """Lists in the marker, if there is one, that files which are about to be written are the run's.
+        """Lists files that are about to be written as the run's in the marker, if there is one.
 
         Raises:
-          UserError: If one that it does not list is there: it is the user's own.
+          UserError: If one of them exists that the marker does not list: it is the user's own.
         """
         marker = self.marker()
         if marker is None:
@@ -454,21 +454,21 @@ class RunDirectory(os.PathLike):
             write_json(self / MARKER, {**marker, "files": [*marker["files"], *new]})
 
     def write_result(self, name: str, contents: Mapping):
-        """Writes a file of JSON that stands beside what a run gave."""
+        """Writes a JSON file beside the files of a run."""
         self.list_files([name])
         write_json(self / name, contents, indent=2)
 
 
 def _rounds_of(settings: Mapping) -> int:
-    """How many rounds a run was asked for; 0 where its settings are damaged."""
+    """How many rounds a run was asked for; 0 if its settings are damaged."""
     train = settings.get("train")
     rounds = train.get("rounds") if isinstance(train, Mapping) else 0
     return rounds if isinstance(rounds, int) else 0
 
 
 def _without_stopping(settings: Mapping) -> dict:
-    """The settings without the privacy budget and early stopping, which decide when a run ends and nothing else: it
-    may go on."""
+    """The settings without the privacy budget and early stopping, which decide only when a run ends; it may go on with
+    others."""
     left = dict(settings)
     for table, key in (("privacy", "epsilon"), ("train", "early_stopping")):
         if isinstance(settings.get(table), Mapping) and key in settings[table]:
@@ -477,8 +477,8 @@ def _without_stopping(settings: Mapping) -> dict:
 
 
 def _digests(settings: Mapping) -> dict[str, str]:
-    """A hash of each setting that may not change in a run, by its name: a run may stop earlier or later, and its data
-    may lie elsewhere, whose own fingerprint is noted."""
+    """Hashes of the settings that may not change in a run, by name. A run may stop earlier or later, and its data may
+    be elsewhere, since their fingerprint is noted."""
     kept = {name: value for name, value in _without_stopping(settings).items() if name not in _ELSEWHERE}
     if isinstance(kept.get("train"), Mapping):
         kept["train"] = {name: value for name, value in kept["train"].items() if name != "rounds"}
@@ -487,8 +487,8 @@ def _digests(settings: Mapping) -> dict[str, str]:
 
 
 def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:
-    """Returns the first key in which nested tables differ, with the value in each, None where it has none; None if
-    none does."""
+    """Returns the first key in which nested tables differ, with its value in each (None if one lacks it); None if they
+    are equal."""
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(now, Mapping):

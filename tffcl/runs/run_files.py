@@ -22,29 +22,28 @@ CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
 )  # fmt: skip
-_ENDLESS = "number", "epsilon"  # digits of metrics that may be infinite, as losses
-_ROUNDING = 1e-6  # by which a number may be beyond the limits of its metric
-_LARGEST = 2**63  # of numbers in a summary: bytes are the largest
+_ENDLESS = "number", "epsilon"  # `digits` of metrics that may be infinite, such as losses
+_ROUNDING = 1e-6  # by how much a number may be beyond the limits of its metric
+_LARGEST = 2**63  # the largest number in a summary; bytes come closest to it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Clients(Shown):
-    """`clients.csv`, a column an array; N clients, C classes.
+    """`clients.csv`, each column as an array; N clients, C classes.
 
     Attributes:
       client_id: str[N].
-      true_cluster: str[N], "" where it is not known.
-      cluster: int[N], `NO_CLUSTER` where the method has put the client into none.
+      true_cluster: str[N], "" if it is not known.
+      cluster: int[N], `NO_CLUSTER` for a client that the method has put into none.
       examples: int[N], training examples.
       test_examples: int[N].
       rounds_trained: int[N].
-      cluster_accuracy: float[N], a fraction; NaN where it was not measured.
+      cluster_accuracy: float[N], a fraction; NaN if it was not measured.
       local_accuracy: float[N], a fraction; NaN for a client that never trained.
-      label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
-      mixture: float[N, K], the weights of the K models whose mixture each client uses; K is 0 where each uses one.
-      test_set: int[N], the same number for clients with the same test examples; their rows where the file does not say.
-      further: float[N] by column, `cluster_auc` and the like, of metrics beside the accuracy; NaN where one is not
-        defined.
+      label_counts: int[N, C], training examples of each class; C is 0 if they are not known.
+      mixture: float[N, K], the weights of the K models whose mixture each client uses; K is 0 if each uses one model.
+      test_set: int[N], equal for clients with the same test examples; the clients' rows if the file does not say.
+      further: float[N] by column, e.g. `cluster_auc`, for metrics beside the accuracy; NaN where one is undefined.
     """
 
     client_id: np.ndarray
@@ -65,11 +64,11 @@ class Clients(Shown):
 
     @property
     def true_groups(self) -> np.ndarray | None:
-        """`true_cluster`; None where no client's is known."""
+        """`true_cluster`; None if no client's is known."""
         return self.true_cluster if np.any(self.true_cluster != "") else None
 
     def facts(self):
-        """How many there are, and how many of them have trained."""
+        """How many clients there are, and how many of them have trained."""
         return {"clients": len(self), "have trained": int(np.count_nonzero(self.rounds_trained))}
 
 
@@ -82,12 +81,12 @@ class Clustering(Shown):
       proximity: float[N, N].
       unit: Of `proximity` and `threshold`, e.g. "degrees".
       merges: SciPy linkage matrix, float[N-1, 4]; None for a grouping without a tree.
-      threshold: Where the tree is cut; None for a grouping without one.
+      threshold: The distance at which the tree is cut; None for a grouping without one.
       labels: int[N], the cluster of each client.
-      suggestion: A sentence: why this threshold.
+      suggestion: A sentence that says why this threshold.
       measure: Name of the proximity measure.
       linkage: Name of the linkage.
-      tree_unit: Of the merges and the threshold.
+      tree_unit: The unit of the merges and the threshold.
       relatedness: float[N, N] of 0 and 1; None for methods without.
       points: float[N, k, u], the map of the clients' centres; None for methods without.
       mask: bool[N, k], which centres exist; None for methods without.
@@ -108,13 +107,13 @@ class Clustering(Shown):
     mask: np.ndarray | None = None
 
     def facts(self):
-        """Who was compared by what."""
+        """How many clients were compared, and by which measure."""
         return {"clients": len(self.client_ids), "measure": self.measure, "clusters": len(np.unique(self.labels))}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Representations(Shown):
-    """`representations.npz`: the map of what clients sent of their data.
+    """`representations.npz`: a map of what the clients sent about their data.
 
     Attributes:
       places: int[M], their rows in `clients.csv`.
@@ -136,7 +135,7 @@ class Samples(Shown):
     Attributes:
       images: uint8 [m, h, w, c] with c = 1 or 3.
       labels: int [m].
-      clusters: int [m], whose clients hold them.
+      clusters: int [m], the cluster of the client that holds each.
     """
 
     images: np.ndarray
@@ -149,13 +148,13 @@ class Samples(Shown):
 
 
 class _Numbers:
-    """What has a summary of a run, the columns of its `rounds.csv`, and where these are, `path`."""
+    """Base of objects with the `summary` of a run, the columns of its `rounds.csv`, and the `path` of these files."""
 
     def number(self, *keys: str) -> float:
         """Returns a number of the summary, e.g. `number("accuracy", "cluster", "mean")`; NaN for null.
 
         Raises:
-          UserError: If there is something else than a number.
+          UserError: If it is not a number.
         """
         value = self.summary
         for key in keys:
@@ -173,11 +172,12 @@ class _Numbers:
 
     @property
     def has_given_groups(self) -> bool:
-        """Whether nothing had to find the groups, as the notes say."""
+        """Whether the groups were given and not found, according to the notes."""
         return not {GIVEN, ORACLE}.isdisjoint(self.summary.get("notes", []))
 
     def exchanged(self) -> tuple[np.ndarray, float]:
-        """Returns the bytes down and up of each round, and those before them, which stand in the summary alone."""
+        """Returns the bytes, down and up together, of each round, and those before the rounds, which are only in the
+        summary."""
         of_rounds = self.rounds["down_bytes"] + self.rounds["up_bytes"]
         whole = self.number("traffic", "down_bytes") + self.number("traffic", "up_bytes")
         return of_rounds, whole - of_rounds.sum()
@@ -193,22 +193,21 @@ class RunFiles(_Numbers, Shown):
 
     Attributes:
       path: Its directory.
-      method: What tables and figures call it: the algorithm, in a comparison the name of its directory (there
-        may be variants of one algorithm).
+      method: Its name in tables and figures: the algorithm, or in a comparison, which may have variants of one
+        algorithm, the name of its directory.
       config: `config.toml`.
       summary: `summary.json`.
-      rounds: `rounds.csv`, float[R] for each column that the table of metrics knows and that is there; NaN where a cell
-        is empty.
+      rounds: `rounds.csv`, float[R] for each of its columns that the table of metrics knows; NaN where a cell is empty.
       clients: `clients.csv`.
       clustering: `clustering.npz`; None for methods without a proximity matrix.
       representations: `representations.npz`; None for methods without.
       history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv` after the rounds that changed
-        some; `NO_CLUSTER` for those who were not there yet.
-      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None
+        some; `NO_CLUSTER` for clients that were not there yet.
+      splits: `splits.csv`, int[S, 3]: the round, the cluster that was split, and the cluster that this founded; None
         for methods that split none.
-      samples: `samples.npz`; None where examples are no images.
-      confusion: `confusion.npz`, cluster to int[C, C], its clients' test examples of a label (row) that were answered
-        with another (column), the clusters with most clients first; None where labels are no classes.
+      samples: `samples.npz`; None if examples are not images.
+      confusion: `confusion.npz`, by cluster int[C, C]: how many of its clients' test examples of a label (row) were
+        answered with a label (column), the clusters with most clients first; None if labels are not classes.
     """
 
     path: pathlib.Path
@@ -225,7 +224,7 @@ class RunFiles(_Numbers, Shown):
     confusion: Mapping[int, np.ndarray] | None = None
 
     def facts(self):
-        """Which run it is, and its mean accuracy."""
+        """Identifies the run, with its mean accuracy."""
         accuracy = {"cluster": percent(self.number("accuracy", "cluster", "mean"))}
         rounds = {"rounds": self.summary.get("rounds")}
         return {"task": self.task, "method": self.method, "seed": self.seed, **rounds, **accuracy, "path": self.path}
@@ -244,13 +243,13 @@ class RunFiles(_Numbers, Shown):
 
     @property
     def label_names(self) -> list[str]:
-        """What each class is called whose examples `clients` counts: its name, or its number."""
+        """The name, or else the number, of each class whose examples `clients` counts."""
         names, count = self.summary.get("label_names"), self.clients.label_counts.shape[1]
         return list(map(str, names if isinstance(names, list) and len(names) == count else range(count)))
 
 
 class RunNumbers(_Numbers):
-    """The two small files of a finished run that all its tables are made of, each read when it is asked for.
+    """The two small files of a finished run from which all its tables are made; each is read on first use.
 
     Attributes:
       path: The directory of the run.
@@ -283,7 +282,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
 
     Args:
       path: The directory.
-      method: What to call the run; the algorithm's name if not given.
+      method: The name of the run; the algorithm's name if not given.
 
     Raises:
       UserError: If a file is missing or damaged; the message names it.
@@ -308,7 +307,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
 
 
 def _check_of_one_run(run: RunFiles):
-    """Raises UserError if the tables are another run's than the summary, or rows of clients are lost."""
+    """Raises UserError if the tables and the summary are of different runs, or rows of clients are lost."""
     told = run.number("accuracy", "cluster", "mean")
     last = run.rounds["cluster_accuracy"][run.rounds[metrics.ROUND] == run.summary["rounds"]]
     for name, values in ((files.CLIENTS, run.clients.cluster_accuracy), (files.ROUNDS, last)):
@@ -340,7 +339,7 @@ def _read_summary(directory: files.RunDirectory) -> dict:
     notes = summary.get("notes", [])
     if not (isinstance(notes, list) and all(isinstance(each, str) for each in notes)):
         raise damaged(path, f"notes is {notes!r:.100}, not a list of texts")
-    accuracy = summary.get("accuracy")  # null where none was measured
+    accuracy = summary.get("accuracy")  # null if none was measured
     kinds = () if accuracy is None else metrics.ACCURACIES
     missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
     if missing:
@@ -355,11 +354,11 @@ def _known_rounds(table: Table, summary: Mapping) -> dict[str, np.ndarray]:
     """Returns the columns of a `rounds.csv` that the table of metrics knows.
 
     It may have more rounds than the result: those of a longer run that was killed before it saved any of them. They are
-    none of the result's, whose traffic is in the summary, and are left out.
+    left out, because the result, whose traffic is in the summary, does not include them.
 
     Raises:
-      UserError: For a number that its metric cannot be, or if it does not have each round once, up to the last one of
-        the result.
+      UserError: If a number is impossible for its metric, or if not each round up to the result's last one is there
+        once.
     """
     known = {name: found for name in table.names if (found := metrics.of_column(name))}
     columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *known)}
@@ -396,7 +395,7 @@ def _read_clients(path: pathlib.Path) -> Clients:
 
 
 def read_arrays(path: pathlib.Path, make: Callable):
-    """Reads an archive of arrays, and makes of them what `make` says; None if there is no such file.
+    """Reads an archive of arrays and returns what `make` makes of them; None if there is no such file.
 
     Raises:
       UserError: If it is damaged.
@@ -409,12 +408,12 @@ def read_arrays(path: pathlib.Path, make: Callable):
         return make(arrays)
     except KeyError as error:
         raise damaged(path, f"there is no {error}") from error
-    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+    except Exception as error:  # for damaged files NumPy and zipfile raise a dozen types
         raise damaged(path, error) from error
 
 
 def representations_of(arrays: Mapping[str, np.ndarray]) -> Representations:
-    """Makes Representations of the arrays of `representations.npz`."""
+    """Makes Representations from the arrays of `representations.npz`."""
     places, points = arrays["places"], arrays["points"]
     if points.shape != (len(places), 2):
         raise ValueError(f"points is {points.shape}, for {len(places)} clients it must be {(len(places), 2)}")
@@ -422,7 +421,7 @@ def representations_of(arrays: Mapping[str, np.ndarray]) -> Representations:
 
 
 def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
-    """Makes Samples of the arrays of `samples.npz`."""
+    """Makes Samples from the arrays of `samples.npz`."""
     images, labels, clusters = (arrays[name] for name in ("images", "labels", "clusters"))
     if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] not in (1, 3):
         raise ValueError(f"images is {images.dtype} {images.shape}; it must be uint8 [m, h, w, 1 or 3]")
@@ -432,7 +431,7 @@ def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
 
 
 def confusion_of(arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Makes confusion matrices by cluster of the arrays of `confusion.npz`."""
+    """Makes confusion matrices by cluster from the arrays of `confusion.npz`."""
     clusters, counts = arrays["clusters"], arrays["counts"]
     square = counts.ndim == 3 and counts.shape[1] == counts.shape[2] and counts.dtype.kind == "i"
     if not square or clusters.shape != counts.shape[:1] or counts.min(initial=0) < 0:
@@ -441,8 +440,8 @@ def confusion_of(arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
 
 
 def _check_merges(merges: np.ndarray, count: int):
-    """Raises ValueError if merges are no tree of so many clients: SciPy's functions would read outside of
-    their memory."""
+    """Raises ValueError if merges are not a tree of so many clients: SciPy's functions would read outside their
+    memory."""
     sizes, left = [1] * count, set(range(count))
     for first, second, height, size in merges.tolist():
         pair = {first, second}
@@ -459,17 +458,17 @@ def _text(array: np.ndarray) -> str:
 
 
 def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
-    """Makes Clustering of the arrays of `clustering.npz`."""
+    """Makes Clustering from the arrays of `clustering.npz`."""
     client_ids, proximity = arrays["client_ids"].astype(str), arrays["proximity"]
     count = len(client_ids)
     if proximity.shape == (count * (count - 1) // 2,):
         proximity = squareform(proximity)
     merges = arrays.get("merges")
-    # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
+    # A threshold graph needs no tree; a method that uses one writes an empty linkage matrix, or none.
     if merges is not None and merges.size == 0 and count > 1:
         merges = None
     shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
-    sizes = arrays["points"].shape[1:2] if "points" in arrays else ()  # how many centres a client may have
+    sizes = arrays["points"].shape[1:2] if "points" in arrays else ()  # the most centres of a client
     shapes |= {
         name: shape for name, shape in (("relatedness", (count, count)), ("mask", (count, *sizes))) if name in arrays
     }

@@ -18,21 +18,21 @@ from tffcl.runs import fingerprint
 from tffcl.runs.cluster_history import NO_CLUSTER, largest_clusters
 from tffcl.runs.run import Totals
 
-_MOST_COMPARED = 5000  # clients of a score that compares all pairs
-_MOST_FEATURES = 3  # of each cluster that is described
+_MOST_COMPARED = 5000  # clients in a score that compares all pairs
+_MOST_FEATURES = 3  # that describe a cluster
 
 
 def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
     """Statistics over clients.
 
     Args:
-      values: One accuracy, or value of another metric, a client; NaN where there is none.
+      values: Each client's accuracy, or value of another metric; NaN where there is none.
       better: Whether the metric is better `UP` or `DOWN`.
 
     Returns:
       `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean
-      (from ddof 1; None for one client), and `worst_decile`, the mean over the tenth of the clients (rounded up) that
-      have it worst; None where no client has a value.
+      (from ddof 1; None for one client), and `worst_decile`, the mean over the worst tenth of the clients (rounded up);
+      None if no client has a value.
     """
     known = np.sort(values[np.isfinite(values)])
     if not known.size:
@@ -49,37 +49,37 @@ def spread(values: np.ndarray, better: str = UP) -> dict[str, float | None]:
 
 
 def spread_and_deciles(values: np.ndarray, better: str = UP) -> dict:
-    """As `spread`, with `deciles`: values below which 10, 20, ... 90 % of the clients are; None where none has one."""
+    """As `spread`, with `deciles`: the values below which 10, 20, ... 90 % of the clients are; None if none has one."""
     known = values[np.isfinite(values)]
     deciles = np.quantile(known, np.arange(1, 10) / 10).tolist() if known.size else None
     return {**spread(values, better), "deciles": deciles}
 
 
 def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
-    """The accuracy on the test examples of all clients together: each client's `values` by how many labels of them
-    count, `counts`."""
+    """The accuracy on the test examples of all clients together: the mean of the clients' `values`, weighted by
+    `counts`, the number of their labels that count."""
     known = np.isfinite(values) & (counts > 0)
     return float(np.average(values[known], weights=counts[known])) if known.any() else None
 
 
 def local_of_all(accuracy: Mapping, totals: Totals) -> np.ndarray:
-    """The accuracies of the clients' own models, `float64 [N]`, with the untrained model for a client that never
-    trained, as the authors of PACFL and FLIS count."""
+    """The accuracies of the clients' own models, `float64 [N]`, with that of the untrained model for a client that
+    never trained, as the authors of PACFL and FLIS count."""
     local = totals.local_accuracies
     return np.where((totals.rounds_trained > 0) | np.isfinite(local), local, accuracy["untrained"])
 
 
 def participation(accuracy: Mapping, totals: Totals, counts: np.ndarray) -> dict:
-    """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
+    """Compares the cluster accuracy of the clients that took part in a round with that of the others.
 
     Args:
       accuracy: `cluster float [N]`.
       totals: What the run has counted.
-      counts: `float [N]`, labels of test examples that count; NaN of clients whose accuracies are not taken.
+      counts: `float [N]`, labels of test examples that count; NaN for clients that are not evaluated.
 
     Returns:
-      Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the
-      `gap` between the means.
+      Statistics of those that took part, as in `spread` and `pooled`, with their `share` of all clients, the mean of
+      the `others`, and the `gap` between the two means.
     """
     took_part = totals.rounds_trained > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
@@ -89,38 +89,38 @@ def participation(accuracy: Mapping, totals: Totals, counts: np.ndarray) -> dict
 
 
 def rand_index(true_groups, assignment) -> float | None:
-    """Adjusted Rand index of the clusters against the true groups (1: the same, 0: as by chance)."""
+    """Adjusted Rand index of the clusters and the true groups (1: the same, 0: as by chance)."""
     return _index(adjusted_rand_score, true_groups, assignment)
 
 
 def mutual_information(true_groups, assignment) -> float | None:
-    """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain
-    by chance)."""
+    """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters raise it by
+    chance)."""
     return _index(normalized_mutual_info_score, true_groups, assignment)
 
 
 def _index(score: Callable, true_groups, assignment) -> float | None:
     if true_groups is None:
         return None
-    with warnings.catch_warnings():  # clusters of one client each look like a regression to scikit-learn
+    with warnings.catch_warnings():  # scikit-learn takes clusters of one client each for a regression
         warnings.filterwarnings("ignore", message="The number of unique classes")
         return float(score(true_groups, assignment))
 
 
 def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.ndarray) -> float | None:
-    """How alike the members of each cluster are in how evenly their labels are spread, whichever labels these are: the
-    Wasserstein-adjusted score of FedGWC (Licciardi et al., ICML 2025, arXiv:2502.03340, section 3.5).
+    """The Wasserstein-adjusted score of FedGWC (Licciardi et al., ICML 2025, arXiv:2502.03340, section 3.5): whether
+    the members of a cluster are alike in how evenly their labels are spread, whichever labels these are.
 
     It is the silhouette coefficient with distances between the sorted shares of the clients' labels, which are √C times
     the 2-Wasserstein distances of their shares; the coefficient is the same at any scale.
 
     Args:
-      label_counts: `int [N, C]`, examples of each label; None where these are not known.
+      label_counts: `int [N, C]`, examples of each label; None if these are not known.
       assignment: `int [N]`, the clusters, or `NO_CLUSTER`.
 
     Returns:
-      From -1 to 1; None where it means nothing: of one cluster, or of clients that are each a cluster. Of more than
-      5,000 clients so many are drawn.
+      From -1 to 1; None if it is undefined: for one cluster, or if each client is a cluster. Of more than 5,000 clients
+      5,000 are drawn.
     """
     if label_counts is None:
         return None
@@ -136,16 +136,17 @@ def wasserstein_adjusted_score(label_counts: np.ndarray | None, assignment: np.n
 
 
 def features_apart(population: Population, clusters: np.ndarray) -> dict[str, dict[str, float]] | None:
-    """By which features of a table clusters differ: of each of the largest ones the three whose mean over the training
-    examples of its clients is furthest from that of all clients, in standard deviations of all examples.
+    """Describes by which features of a table clusters differ. For each of the largest clusters these are the three
+    features whose mean over its clients' training examples is furthest from the mean over all, in standard deviations
+    of all examples.
 
     Args:
       population: Who holds what.
       clusters: `int [N]`, of each client, or `NO_CLUSTER`.
 
     Returns:
-      By cluster, as text, the features by name, the furthest first; None of examples that are no table of one input, of
-      one cluster, or where each client is a cluster.
+      By cluster, as text, the features by name, the furthest first. None if examples are not a table of one input, if
+      there is one cluster, or if each client is a cluster.
     """
     names, clients = population.feature_names, population.client_ids[clusters != NO_CLUSTER]
     clusters = clusters[clusters != NO_CLUSTER]
@@ -169,9 +170,9 @@ def features_apart(population: Population, clusters: np.ndarray) -> dict[str, di
 def agreement(
     population: Population, views: Views, among: np.ndarray | None = None, index: Callable = rand_index
 ) -> float | None:
-    """An index of the clusters against the true groups, of all clients in one or of those `among bool [N]`.
+    """An index of the clusters and the true groups, over all clients in a cluster or over those `among bool [N]`.
 
-    None without groups, and of nobody: an index of nothing would be 1.
+    It is None without groups and without clients; an index over no clients would be 1.
     """
     among = views.clusters != NO_CLUSTER if among is None else among
     if population.groups is None or not among.any():
@@ -180,8 +181,8 @@ def agreement(
 
 
 def cluster_numbers(population: Population, views: Views) -> dict:
-    """How many clusters the known clients are in, which share of them the largest one has, and how the clusters fit the
-    true groups; of known clients too, where a method meets them."""
+    """The number of clusters that the known clients are in, the largest one's share of these clients, and how well
+    clusters fit the true groups; for methods that meet clients, also of known ones alone."""
     _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
     numbers = {"clusters": views.found, "ari": agreement(population, views)}
     numbers["largest_cluster"] = float(sizes.max() / sizes.sum()) if sizes.size else None
@@ -201,7 +202,7 @@ def summarize(
       views: Of the method's last state.
       accuracy: `cluster float [N]`, `global float | None` of the last evaluation.
       totals: What the run has counted.
-      notes: Notes on what happened in the run.
+      notes: Notes on the run.
     """
     local = totals.local_accuracies
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
@@ -256,7 +257,7 @@ def _notes(population: Population, views: Views) -> list[str]:
 
 
 def _notes_of_classes(population: Population) -> list[str]:
-    """Says which classes no client has, as 0 where labels count from 1."""
+    """Says which classes no client has, e.g. 0 if labels count from 1."""
     counts, names = population.label_counts, population.label_names
     empty = [] if counts is None else np.flatnonzero(~counts.any(axis=0)).tolist()
     if not empty:
@@ -273,9 +274,9 @@ def _notes_of_many(population: Population, views: Views) -> list[str]:
 
 
 def _undefined(accuracy: Mapping, test_sizes: np.ndarray) -> list[str]:
-    """Says of how many clients a metric is, where others have test examples and no value, or an infinite one."""
+    """Says for how many clients a metric is defined, if others have test examples but no finite value."""
     counted, notes = accuracy["labels"] > 0, []
-    tested = counted if counted.any() else test_sizes > 0  # numbers, which are not right or wrong, are not counted
+    tested = counted if counted.any() else test_sizes > 0  # numbers, which are not right or wrong, do not count
     for name, found in accuracy["metrics"].items():
         known = np.isfinite(found["cluster"]) & tested
         if tested.any() and not known.any():
@@ -286,7 +287,7 @@ def _undefined(accuracy: Mapping, test_sizes: np.ndarray) -> list[str]:
 
 
 def _information(population: Population, views: Views) -> dict:
-    """Normalised mutual information beside the Rand indices, of known clients too where a method meets them."""
+    """Normalised mutual information, beside the Rand indices; for methods that meet clients, also of known ones."""
     found = {"nmi": agreement(population, views, index=mutual_information)}
     if views.known is not None:
         found["known_nmi"] = agreement(population, views, views.known_or_all, mutual_information)
@@ -303,8 +304,8 @@ def _validation(accuracy: Mapping) -> dict:
 
 
 def _metrics(accuracy: Mapping, totals: Totals) -> dict:
-    """The further metrics by name: of clients, as accuracies are; of each cluster's test examples together; and whether
-    a metric is better up or down."""
+    """The further metrics by name: statistics over clients, as for accuracies; values on each cluster's test examples
+    together; and whether the metric is better up or down."""
     return {
         name: {
             "better": better_of(name),
@@ -333,7 +334,7 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": totals.local_accuracies,
     }
-    if len(tested := population.evaluated) < len(population):  # nobody knows how many the others have
+    if len(tested := population.evaluated) < len(population):  # the others' numbers are not known
         unknown = ~np.isin(population.client_ids, tested.client_ids)
         columns["test_examples"] = np.ma.masked_array(population.test_sizes, unknown)
     if (sets := _test_sets(population)) is not None:
@@ -346,12 +347,12 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
 
 
 def _test_sets(population: Population) -> np.ndarray | None:
-    """Which clients have the same test examples: the first row of clients.csv that has those of each, `int [N]`; None
-    where no two have the same."""
+    """Which clients have the same test examples: for each client the first row of clients.csv with the same ones, `int
+    [N]`; None if no two clients have the same."""
     tested = population.evaluated
     tests, alike = tested.pooled_tests, collections.defaultdict(list)
     for row, index in zip(population.index(tested.client_ids).tolist(), tests.indices, strict=True):
-        alike[fingerprint.of_array(tests.y[index])].append((row, index))  # where labels differ nobody reads examples
+        alike[fingerprint.of_array(tests.y[index])].append((row, index))  # if labels differ, examples are not read
     found, hashes = np.arange(len(population)), {}
     for members in alike.values():
         firsts: dict[str, int] = {}
@@ -363,17 +364,18 @@ def _test_sets(population: Population) -> np.ndarray | None:
 
 
 def truly_related(population: Population, client_ids: np.ndarray) -> np.ndarray | None:
-    """Which clients belong together.
+    """Says which clients truly belong together.
 
-    Where the partition has groups, those of the same group. Else by labels, as the FLIS authors' code: client j belongs
-    to client i's cluster if it has at least half of i's labels (rounded up). That relation need not be symmetric.
+    If the partition has groups, those of the same group do. Otherwise labels decide, as in the FLIS authors' code:
+    client j belongs to client i's cluster if it has at least half of i's labels (rounded up). This relation need not be
+    symmetric.
 
     Args:
       population: The clients that there are, with groups or label counts.
       client_ids: `[m]`.
 
     Returns:
-      `bool [m, m]`, true on the diagonal; None where neither groups nor labels are known.
+      `bool [m, m]`, true on the diagonal; None if neither groups nor labels are known.
     """
     rows = population.index(client_ids)
     if population.groups is not None:
@@ -387,11 +389,12 @@ def truly_related(population: Population, client_ids: np.ndarray) -> np.ndarray 
 
 
 def clustering_error(population: Population, metrics: RoundMetrics) -> float | None:
-    """False positives and false negatives of a round's relatedness, mean over the clients of the cohort.
+    """The false positives and false negatives in a round's relatedness: how many, on average, a client of the cohort
+    has.
 
     Args:
       population: The clients that there are.
-      metrics: Of the round, with a relatedness.
+      metrics: The metrics of a round that has a relatedness.
 
     Returns:
       From 0 to the cohort's size minus 1.

@@ -1,4 +1,4 @@
-"""One run: its checks, its directory, whether it starts or resumes, its rounds, and the files that it writes."""
+"""One run: its checks, its directory, its start or resumption, its rounds, and the files that it writes."""
 
 import contextlib
 import dataclasses
@@ -137,17 +137,17 @@ def train_by(
     data: Mapping[str, str] | None = None,
     further: Callable[[Mapping, Mapping[str, np.ndarray], Population, np.ndarray], Mapping] | None = None,
 ) -> Result | None:
-    """Does what `train` does, with its settings in one object.
+    """Does what `train` does, but takes the settings in one object.
 
     Args, Returns and Raises: As for `train`, and
 
     Args:
-      protocol: What decides the run besides the method and the clients.
+      protocol: The settings of the run beside the method and the clients.
       data: The fingerprint of the data, see `runs.fingerprint`; a run can only be resumed with the same data. Default:
-        that of the populations.
+        the fingerprint of the populations.
       further: `(summary, columns of clients.csv, clients at the end, bool [N]: who is in a cluster) -> further entries`
-        of summary.json. It is called before summary.json, which marks the end of a run, is written, so that its entries
-        and files are complete then.
+        of summary.json. It is called before summary.json is written, which marks the end of a run, so that its entries
+        and files are complete by then.
     """
     runtime.check_process()
     checks.check_method(method)
@@ -158,7 +158,7 @@ def train_by(
     directory = RunDirectory(out)
     settings = settings or default_settings(method, protocol)
     if workers:
-        remote_workers.use_workers(workers)  # one that is not there is found before anything is written
+        remote_workers.use_workers(workers)  # a missing worker is found before anything is written
     else:
         checks.check_processor(method.training)
     directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
@@ -171,7 +171,7 @@ def train_by(
     data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
     checkpoints = Checkpoints(directory / CHECKPOINTS, protocol.keep_checkpoints)
     try:
-        # All that a user may have got wrong is known by now.
+        # By now all errors in what the user gave have been found.
         with locked(directory.path):
             name = _claimed(run, settings, data, checkpoints, resume=resume, overwrite=overwrite)
             with _under_way(run, name, memory, shards) as store:
@@ -184,7 +184,7 @@ def train_by(
                 return finish(run, settings, further) if run.is_over else None
     except KeyboardInterrupt:
         raise stopped(checkpoints.latest() or 0) from None
-    except (ConnectionError, TimeoutError):  # of workers, not of files
+    except (ConnectionError, TimeoutError):  # these are of workers, not of files
         raise
     except OSError as error:
         raise unwritten(error, directory.path, checkpoints) from None
@@ -226,7 +226,7 @@ def check_fits(
             "before its end"
         )
     method.check_clients(len(stages.client_ids))
-    for each in stages.populations:  # too large a cohort is told now
+    for each in stages.populations:  # refuses too large a cohort now
         sample_cohort(each.client_ids, protocol.clients_per_round, protocol.seed, 1)
     return stages
 
@@ -241,14 +241,14 @@ def _prepared(
     until: int,
     progress: Progress,
 ) -> Run:
-    """A run whose clients fit the model and the cohort; nothing has been computed."""
+    """Makes a run whose clients fit the model and the cohort, before anything is computed."""
     stages = check_fits(method, protocol, population, later)
     clients = len(stages.client_ids)
     ledger = Ledger(protocol.privacy, clients)
     if protocol.privacy.epsilon or protocol.privacy.delta:
         warn_of_delta(ledger, clients)
-    # Who is drawn again need not train again: the run may end before, and a cluster of too few waits. Whether one may
-    # is asked in any case: one that cannot be built is refused by that, before anything is written.
+    # A client that is drawn again may not train again: the run may end before, or too few of its cluster are drawn.
+    # `may_wait` is always called: it refuses an aggregation that cannot be built, before anything is written.
     may_end = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
     tests_each_round = checks.may_wait(method) or may_end
     last = min(protocol.rounds, until)

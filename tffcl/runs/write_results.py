@@ -1,4 +1,4 @@
-"""The end of a run: its tables, arrays and summary, and what it gives to Python."""
+"""The end of a run: its tables, arrays and summary, and the result that Python gets."""
 
 import dataclasses
 import pathlib
@@ -24,16 +24,16 @@ from tffcl.runs.run import Run
 from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFUSION, REPRESENTATIONS, SAMPLES, SPLIT_COLUMNS, SPLITS
 
 _MOST_MAPPED = 2000  # clients on the map of representations
-_MOST_MEMBERS, _IMAGES = 5, 10  # of samples: clients of each cluster, and images of these
-_SIDES = range(4, 129)  # of images
+_MOST_MEMBERS, _IMAGES = 5, 10  # in samples.npz: the clients of each cluster, and their images
+_SIDES = range(4, 129)  # of images in samples.npz
 
 
 def finish(run: Run, settings: Mapping, further: Callable | None = None) -> Result:
-    """Writes the files that say what a run gave.
+    """Writes the files with the results of a run.
 
     Args:
       run: The run after its last round, which has been evaluated.
-      settings: Have `task` and `algorithm`, what was run.
+      settings: The settings of the run, with `task` and `algorithm`.
       further: As in `train.train_by`.
     """
     population, views, out, seed = run.population, run.views, run.directory.path, run.protocol.seed
@@ -73,7 +73,7 @@ def finish(run: Run, settings: Mapping, further: Callable | None = None) -> Resu
 
 
 def _notes_of_statistics(method: Method) -> list[str]:
-    """Says that a model's statistics, which may move far, are in updates that an aggregation clips."""
+    """Says that an aggregation clips updates that contain a model's statistics, which may move far."""
     aggregation = method.options.get("aggregation")
     if aggregation is None or not method.model.has_statistics:
         return []
@@ -87,7 +87,7 @@ def _notes_of_statistics(method: Method) -> list[str]:
 
 
 def _notes_of_placing(run: Run) -> list[str]:
-    """Says that accuracies are of models which the result does not give."""
+    """Says that some accuracies are of models that the result does not have for these clients."""
     unseen = int((~run.views.known_or_all).sum())
     if not run.protocol.place_unseen or not unseen or type(run.method).place is Method.place:
         return []
@@ -98,8 +98,8 @@ def _notes_of_placing(run: Run) -> list[str]:
 
 
 def _notes_of_waiting(run: Run) -> list[str]:
-    """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are
-    never there."""
+    """Says how many clients were drawn but never asked to train, e.g. because their cluster never had the
+    `FactoryTraits.members_needed` in a round."""
     trained = run.totals.rounds_trained > 0
     if trained.all():
         return []
@@ -113,13 +113,13 @@ def _notes_of_waiting(run: Run) -> list[str]:
 
 
 def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
-    """Writes clients.csv, one row for each client; an accuracy or a group that is not there is an empty cell."""
+    """Writes clients.csv, one row for each client; a missing accuracy or group is an empty cell."""
     cells = (_cells(column, len(columns["client_id"])) for column in columns.values())
     write_text(out / CLIENTS, csv_text([columns, *zip(*cells, strict=True)]))
 
 
 def _cells(column: np.ndarray | None, clients: int) -> list:
-    """The cells of a column; an entry that is masked is an empty one."""
+    """The cells of a column; a masked entry is an empty cell."""
     if column is None:
         return [""] * clients
     values = column.tolist()
@@ -131,9 +131,9 @@ def _cells(column: np.ndarray | None, clients: int) -> list:
 
 
 def write_representations(out: pathlib.Path, views: Views, population: Population, seed: int):
-    """Writes representations.npz for methods whose clients sent vectors: a map of them, and who they are.
+    """Writes representations.npz for methods whose clients sent vectors: a map of these, and their clients.
 
-    Of more than 2,000 clients so many are drawn by the seed: more dots tell no more, and the map takes long.
+    Of more than 2,000 clients 2,000 are drawn by the seed: more dots would show no more, and take long.
     """
     rows = np.arange(len(views.representations))
     if len(rows) < 4:
@@ -147,22 +147,22 @@ def write_representations(out: pathlib.Path, views: Views, population: Populatio
 
 
 def write_confusion(out: pathlib.Path, counts: Mapping[int, np.ndarray]):
-    """Writes confusion.npz where labels are classes, see `Evaluator.confusion`."""
+    """Writes confusion.npz if labels are classes, see `Evaluator.confusion`."""
     if counts:
         with replacing(out / CONFUSION) as file:
             np.savez_compressed(file, clusters=list(counts), counts=np.stack(list(counts.values())))
 
 
 def write_splits(out: pathlib.Path, views: Views):
-    """Writes splits.csv for methods whose clusters are split, a row for each split."""
+    """Writes splits.csv, a row for each split, for methods that split clusters."""
     write_text(out / SPLITS, csv_text([SPLIT_COLUMNS, *np.asarray(views.splits).tolist()]))
 
 
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
-    """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
+    """Writes clustering.npz for methods with a proximity matrix: matrix, merges, threshold, labels, and what they mean.
 
-    Of a matrix that is symmetric and zero on the diagonal there is the upper triangle alone, as SciPy's `squareform`
-    has it. Where clients are related by a map of their centres: relatedness and map too.
+    If the matrix is symmetric and zero on the diagonal, only its upper triangle is written, as SciPy's `squareform`
+    orders it. If clients are related by a map of their centres, relatedness and map are written, too.
     """
     metric = views.metric
     more = {} if views.relatedness is None else {"relatedness": views.relatedness}
@@ -193,10 +193,10 @@ def _condensed(matrix: np.ndarray) -> np.ndarray:
 
 
 def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarray) -> None:
-    """Writes `samples.npz`: ten training images of some members of each of the largest clusters, over the labels that
-    these hold.
+    """Writes `samples.npz`: for each of the largest clusters ten training images of some of its members, spread over
+    their labels.
 
-    Nothing is written where examples are no images, or where every client is a cluster of its own.
+    Nothing is written if examples are not images, or if every client is a cluster of its own.
 
     Args:
       out: The directory of the run.
@@ -205,7 +205,7 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
     """
     single = len(np.unique(clusters[clusters != NO_CLUSTER])) == len(clusters) > 1
     first = population.train(population.client_ids[0])
-    several = isinstance(first.x, Mapping)  # inputs, of which none is the picture of an example
+    several = isinstance(first.x, Mapping)  # of several inputs none is the picture of an example
     if several or single or _as_images(first.x[:1]) is None or first.y.ndim != 1:
         return
     named = largest_clusters(clusters)
@@ -217,7 +217,7 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
 
 
 def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Examples of some clients `[m, ...]` and their labels `[m]`, evenly over these ascending."""
+    """Examples of some clients `[m, ...]` and their labels `[m]`, in order of labels and evenly spread over them."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(_MOST_MEMBERS, len(rows))).astype(int))]
     held = [population.train(population.client_ids[row]) for row in some]
     labels = np.concatenate([each.y for each in held])
@@ -227,7 +227,7 @@ def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _as_images(x: np.ndarray) -> np.ndarray | None:
-    """Examples as images uint8 `[m, h, w, 1 or 3]`; None if they are none."""
+    """Examples as images uint8 `[m, h, w, 1 or 3]`; None if they are not images."""
     x = x[..., None] if x.ndim == 3 else x
     if x.ndim != 4 or x.shape[3] not in (1, 3) or not {*x.shape[1:3]} <= {*_SIDES} or x.dtype.kind not in "uif":
         return None
