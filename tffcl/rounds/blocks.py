@@ -1,9 +1,9 @@
 """A round whose clients compute in blocks, so that its memory is bounded, whatever the size of the cohort.
 
-The round is cut at its aggregations: every block of clients gives the partial sums of the aggregation processes and the
-rows that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the
-whole round up to the order of sums. The parts are made from the composed round's types, so that every method's round
-can be cut, also that of a user's own method.
+The round is cut at its aggregations: every block of clients returns the partial sums of the aggregation processes and
+the rows that are collected; then the partial sums are merged, the processes finish, and the server makes its step. The
+numbers are those of the whole round up to the order of sums. The parts are made from the composed round's types, so
+that the round of any method can be cut, also that of a user's own method.
 """
 
 import collections
@@ -32,13 +32,13 @@ from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
 from tffcl.trace_cache import built_once
 
-# What a byte of a client's values takes while a block is under way, in this process and in the worker's. Of an input
-# there are four or, in a shard, five here (arrays, the message, its bytes, what gRPC sends) and three there; measured,
-# see tests/benchmarks/memory.py and relatedness.py.
+# How many copies of a client's values there are while a block computes, in this process and in the worker's. Of an
+# input there are four or, in a shard, five here (arrays, the message, its bytes, what gRPC sends) and three there. They
+# are measured, see tests/benchmarks/memory.py and relatedness.py.
 INPUT_COPIES, SUMMED_COPIES, _COLLECTED_COPIES = 8, 4, 11
 MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
-_MANY_CLIENTS = 100  # of few examples are put into shards
+_MANY_CLIENTS = 100  # from so many clients of few examples on, shards are used
 _compiled = built_once(functools.partial(tf.function, autograph=False, reduce_retracing=True))
 
 
@@ -60,7 +60,7 @@ class Plan:
 def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     """Cuts a cohort by the memory budget (see `clients.simulation_context`), into at least one block for each worker.
 
-    Where the clients of a block are many and small, they are put into shards.
+    If the clients of a block are many and small, they are put into shards.
 
     Args:
       composed: The round.
@@ -68,11 +68,11 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
       values: The server's values by name.
 
     Raises:
-      UserError: If a single client takes more than the budget, or more than a message has room for; or if the server
-        holds the uploads of all clients, and these do not fit into the free memory.
+      UserError: If a single client needs more than the budget, or more than fits into a message; or if the server holds
+        the uploads of all clients, and these do not fit into the free memory.
     """
     if not len(cohort.client_ids):
-        return Plan()  # of a private round, whose noise hides that nobody was drawn
+        return Plan()  # a private round, whose noise hides that nobody was drawn
     _check_rows(composed, len(cohort.client_ids))
     clients, lanes = len(cohort.client_ids), len(runtime.lanes())
     shared, each, most = _bytes(composed, cohort, values)
@@ -139,7 +139,7 @@ def _check_rows(composed: Round, clients: int):
 
 
 def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, float, float]:
-    """The bytes of what goes with every block, of what a client adds to a message at most, and of all it takes."""
+    """The bytes that every block is sent, that a client adds to a message at most, and that a client needs in all."""
     by_row = composed.server.by_row
     shared = sum(
         bytes_of(value) for name, value in values.items() if name in composed.server.values and name not in by_row
@@ -156,7 +156,7 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     kept = sum(type_bytes(kind, rows) for kind in composed.work.keeps.values())
     received = composed.transfer.down_bytes(rows) if composed.uploads else 0
     rows_sent = sum(bytes_of(values[name][0]) for name in by_row)
-    # Sums by key: a client's own slot of them is copied when it is added to.
+    # For sums by key, the slot of a client's key is copied when the client is added.
     summed = [name for name in composed.aggregators if traits(composed.uploads[name]).by_parts is None]
     sums = sum(type_bytes(result["uploads"][name], rows) for name in summed)
     outputs = SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
@@ -165,7 +165,7 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
 
 
 class BlockForm:
-    """A composed round in the parts that blocks need; each is built once, when it is first needed."""
+    """A composed round, cut into the parts that blocks need; each is built once, when it is first needed."""
 
     def __init__(self, composed: Round):
         self._round = composed
@@ -182,7 +182,7 @@ class BlockForm:
 
     @functools.cached_property
     def sums(self) -> tff.backends.mapreduce.MapReduceForm | None:
-        """The aggregation processes together, cut before and after their sums; None where there is nothing to sum.
+        """The aggregation processes together, cut before and after their sums; None if there is nothing to sum.
 
         Raises:
           UserError: If an aggregation needs the result of another one, since no part of the cohort can then go first.
@@ -229,14 +229,14 @@ class BlockForm:
         return tff.to_type(collections.OrderedDict(values=values_type, states=self._states_type))
 
     def _rows(self, updated) -> collections.OrderedDict:
-        """The part of a client's results, or of their type, that comes back as it is."""
+        """The part of a client's results, or of their type, that is returned unchanged."""
         names = [name for name in self._round.uploads if name not in self.merged]
         rows = collections.OrderedDict(report=updated["report"], weight=updated["weight"])
         rows.update((name, updated["uploads"][name]) for name in names)
         return rows
 
     def rows_of_shards(self, updated) -> collections.OrderedDict:
-        """The part of a client's results, or of their type, that comes back from shards, with what it keeps."""
+        """The part of a client's results, or of their type, that shards return, with what the client keeps."""
         kept = collections.OrderedDict((name, updated[name]) for name in self._round.work.keeps)
         value = collections.OrderedDict(handed_out=self._rows(updated), kept=kept)
         return collections.OrderedDict(client_id=updated["client_id"], value=value)
@@ -273,8 +273,8 @@ class BlockForm:
 
     @functools.cached_property
     def sharded_block(self) -> tff.Computation:
-        """`(<values, states>@SERVER, shards@CLIENTS) -> <rows@CLIENTS[, partial@SERVER]>`, of clients in shards, whose
-        rows `shards.joined` makes of it.
+        """`(<values, states>@SERVER, shards@CLIENTS) -> <rows@CLIENTS[, partial@SERVER]>`, for clients in shards;
+        `shards.joined` turns the rows that it returns into those of clients.
 
         Raises:
           TypeError: If something in it has no place in shards.
@@ -309,16 +309,16 @@ class BlockForm:
     def finish(self) -> Callable:
         """`(states, partial) -> (states, <result, measurements> by upload)`, what follows the sums."""
         report, update = shards.in_process(self.sums.report), shards.in_process(self.sums.update)
-        # In a simulation there are no secure sums, of three kinds.
+        # The empty tuples stand for three kinds of secure sums, which a simulation does not have.
         return lambda states, partial: update(states, (report(partial), (), (), ()))
 
     @functools.cached_property
     def step(self) -> Callable | None:
-        """The server's step, run in this process, so that its values need not go through a message."""
+        """The server's step, which runs in this process, so that its values need not be sent in a message."""
         step = self._round.server.step
         if step is None or isinstance(step, Replacing):
             return step
-        return _compiled(step)  # as in the round in one piece
+        return _compiled(step)  # as in the uncut round
 
     def inputs(self, cohort: Cohort, values: Mapping, states, fields: Mapping[str, Sequence]) -> tuple:
         """Returns the arguments of `block` for a block of clients."""
@@ -335,7 +335,7 @@ class BlockForm:
 
 
 def _summed(sums: tff.backends.mapreduce.MapReduceForm, values, add: tff.Computation):
-    """The partial sums of values at clients, not yet reported."""
+    """The partial sums of values at clients, before `report`."""
 
     @tff.federated_computation(sums.merge.type_signature.result)
     def as_they_are(totals):
@@ -352,7 +352,7 @@ class RoundOutput:
       values: The server's next values by name.
       aggregators: The aggregation processes' next states.
       rows: The collected rows in the order of the cohort: `report`, and uploads by name.
-      results: The aggregators' results by name, where the round hands them out.
+      results: The aggregators' results by name, if the round hands them out.
       measurements: The aggregators' measurements by name.
     """
 
@@ -386,12 +386,12 @@ def run_in_blocks(
       cohort: Who takes part.
       values: The server's values by name, broadcast and private ones.
       states: States of the aggregation processes, by upload name.
-      fields: The client work's fields and what it `keeps`, a value for each client of the cohort.
-      keep: Called once a block, with client IDs and what these clients hand out of what they keep.
+      fields: The values of the client work's fields and of what it `keeps`, for each client of the cohort.
+      keep: Called once for each block, with client IDs and what these clients hand out of what they keep.
     """
     form = block_form(composed)
     _, client_type = composed.simulated_update.type_signature.parameter
-    order = np.argsort(-cohort.sizes, kind="stable")  # dealt out, so that blocks take the same time
+    order = np.argsort(-cohort.sizes, kind="stable")  # largest first, so that blocks take the same time
     places = [order[block :: chosen.blocks] for block in range(chosen.blocks)]
     cohorts = [cohort.chosen(where) for where in places]
 
@@ -422,12 +422,12 @@ def run_in_blocks(
 
 
 def _of_shards(form: BlockForm, rows: Sequence) -> dict:
-    """What the shards of a block tell, as a block without shards tells it."""
+    """What the shards of a block return, in the form that a block without shards returns."""
     rows = shards.joined(rows, form.row_of_shards)
     ids, kept = rows["client_id"], rows["value"]["kept"]
     handed_out = {"rows": {"client_id": ids, "value": rows["value"]["handed_out"]}}
     if kept:
-        # Copies: a client's row would hold those of all others in memory.
+        # These are copies, because a view of one row would keep all rows in memory.
         own = [tf.nest.map_structure(lambda leaf: leaf[place].copy(), kept) for place in range(len(ids))]
         handed_out["kept"] = [{"client_id": client, **each} for client, each in zip(ids, own)]
     return handed_out
@@ -450,7 +450,7 @@ def _with_rows(together, handed_out, where: np.ndarray, clients: int):
 def _finish(
     form: BlockForm, composed: Round, partial, mixings: Mapping, values: Mapping, states, rows: Mapping
 ) -> RoundOutput:
-    """What follows the sums: the aggregation processes' ends, then the server's step."""
+    """Does what follows the sums: the ends of the aggregation processes, then the server's step."""
     outputs = {
         name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()
     }
@@ -471,7 +471,7 @@ def _finish(
 
 
 def in_lanes(computation: tff.Computation, arguments: Iterator[tuple], in_flight: int) -> Iterator:
-    """Calls a computation with each of the arguments, some at a time; yields what it returns, in order."""
+    """Calls a computation with each of the arguments, several at a time; yields the results in order."""
     lanes = queue.SimpleQueue()
     for lane in itertools.islice(runtime.lanes(), in_flight):
         lanes.put(lane)

@@ -19,11 +19,11 @@ from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, own_noise, without_noise_seed
 from tffcl.trace_cache import built_once
 
-# At a time: bounds the data in flight; round numbers keep the runtime's executors few.
+# Clients that are asked at a time. This bounds the data in flight; fixed numbers keep the runtime's executors few.
 _CLIENTS, _FEW_CLIENTS = 50, 10
-_SHARDED_CLIENTS = 256  # of few examples each, see `rounds.shards`, where there are many
-_MANY_CLIENTS = 1000  # fewer do not pay for another trace
-_LONG = 2.0  # seconds; where a few clients take so long, the others are asked a few at a time too, so that one sees it
+_SHARDED_CLIENTS = 256  # at a time if they have few examples and are in shards, see `rounds.shards`
+_MANY_CLIENTS = 1000  # from so many on, shards are worth another trace
+_LONG = 2.0  # seconds; if a few clients take longer, the others are asked a few at a time, too, to show progress
 
 
 def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, compute: Callable) -> tff.Computation:
@@ -61,7 +61,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
 
 
 def _with_own_seed(context, client_id):
-    """The context with the client's own seeds: with one seed all clients would shuffle, and draw noise, alike."""
+    """The context with the client's own seeds; with a common seed all clients would shuffle, and draw noise, alike."""
     if not isinstance(context, Mapping):
         return context
     own = {
@@ -98,7 +98,7 @@ def ask_all(
     examples, taken = examples or population.train, asking.type_signature.parameter[1].member
     form = "dataset" if isinstance(taken["examples"], tff.SequenceType) else "stacked"
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
-    # At least as much as the context, which is sent again with each of the parts.
+    # A part has room for at least as much as the context takes, which is sent again with each part.
     shared = bytes_of(context)
     room = min(max(current().memory_bytes / INPUT_COPIES - shared, shared), MESSAGE_ROOM - shared)
     in_shards = 0
@@ -131,8 +131,8 @@ def ask_all(
 
 @built_once
 def _build_sharded(asking: tff.Computation) -> Callable | None:
-    """Builds `(context, shards) -> answers`, the same for clients in shards; None where shards have no place for what
-    clients bring or answer."""
+    """Builds `(context, shards) -> answers`, which asks clients in shards; None if shards cannot hold what clients
+    bring or answer."""
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(asking, shards.AS_IT_IS)
     context, clients = asking.type_signature.parameter
 
@@ -193,11 +193,11 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
 
 
 def build_stacked_collection(signature: Signature) -> tff.Computation:
-    """Builds the computation of simulations, whose clients bring tensors where the signature takes these."""
+    """Builds the computation for simulations, whose clients bring tensors if the signature takes tensors."""
     compute = signature.computation if signature.stacked is None else signature.stacked()
     return _build_collection(signature.context_type, compute)
 
 
 def signature_transfer(signature: Signature) -> Transfer:
-    """Returns what a client receives for its signature (nothing where the context is a placeholder) and sends."""
+    """Returns what a client receives for its signature (nothing if the context is a placeholder) and what it sends."""
     return Transfer(down=without_noise_seed(signature.context_type), up=signature.value_type)

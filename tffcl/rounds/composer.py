@@ -41,11 +41,11 @@ def by_examples(report) -> tf.Tensor:
 
 
 def uniform(report) -> tf.Tensor:
-    """The weight of a client in means: the same for all."""
+    """The weight of a client in means: the same for each client."""
     return tf.ones_like(report["examples"], tf.float32)
 
 
-WEIGHTINGS = {"examples": by_examples, "uniform": uniform}  # as a task names them
+WEIGHTINGS = {"examples": by_examples, "uniform": uniform}  # by their names in task files
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -180,11 +180,11 @@ class Round:
           aggregators: First states of aggregation processes, by upload name, that differ from the processes' own.
         """
         types = {**self.server.values, **self.server.private}
-        self.client_update  # what is deployed begins here, and needs no simulation's form (see `_result_type`)
+        self.client_update  # a deployment begins here, and needs no form for simulations (see `_result_type`)
 
         @tff.tensorflow.computation
         def first_values():
-            # Placeholders are of a type that lets later rounds have more rows.
+            # Values that are placeholders have a type that lets later rounds have more rows.
             return collections.OrderedDict((name, first_value(initial[name], kind)) for name, kind in types.items())
 
         @tff.federated_computation
@@ -249,8 +249,8 @@ class Round:
 
     @property
     def _result_type(self) -> tff.StructType:
-        """What the client's part gives: the same in both forms but for `LOCAL_TEST`, so that only one is traced."""
-        update = vars(self).get("client_update")  # there if a device's form was asked for
+        """The result of the client's part. Both forms have the same but for `LOCAL_TEST`, so only one is traced."""
+        update = vars(self).get("client_update")  # set if the form for devices was asked for
         return (self.simulated_update if update is None else update).type_signature.result
 
     @property
@@ -349,14 +349,14 @@ class Round:
         outputs = {name: process.next.type_signature.result for name, process in self.aggregators.items()}
         results = [(name, output.result.member) for name, output in outputs.items()]
         measurements = [(name, output.measurements.member) for name, output in outputs.items()]
-        # A stranger's function may read what has changed since it was traced.
+        # A user's own function may read values that have changed since it was traced.
         build = _build_step if is_ours(self.server.step) else _build_step.__wrapped__
         return build(self.server.step, tff.to_type(held), tff.StructType(results), tff.StructType(measurements))
 
 
 @contextlib.contextmanager
 def _within_messages():
-    """Raises UserError where computations, which TFF holds as protobuf messages, are nested too deep for these."""
+    """Raises UserError if computations are nested deeper than protobuf messages, in which TFF holds them, can be."""
     try:
         yield
     except DecodeError:
@@ -405,7 +405,7 @@ def _build_client_update(
     handed_out: tuple[str, ...],
     named: tuple[str, ...],
 ) -> tff.Computation:
-    """Builds the client's part of a round, which does not depend on how its uploads are aggregated.
+    """Builds the client's part of a round, which does not depend on how uploads are aggregated.
 
     Args:
       receive: Of the `Server`, as `handed_out`.
@@ -483,5 +483,5 @@ def _of_type(value, kind: tff.Type):
 
 
 def _zip(fields: Mapping):
-    """Puts federated values by name together; without any, it returns an empty value at the server."""
+    """Zips federated values by name; without any, it returns an empty value at the server."""
     return tff.federated_zip(collections.OrderedDict(fields)) if fields else tff.federated_value((), tff.SERVER)

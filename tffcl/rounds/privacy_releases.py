@@ -1,4 +1,4 @@
-"""What a round lets the server learn of its clients, which the ledger counts before the round runs."""
+"""What a round lets the server learn about its clients. The ledger counts it before the round runs."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.population import Population
 
-MEASURED = "what features are standardised by"  # a release of all clients together, and of none under its name
+MEASURED = "what features are standardised by"  # a release of all clients together, of none under its name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *
 
 
 def release_measured(population: "Population"):
-    """Counts the measurements on all training examples that features were made with (`Population.measured_noise`)."""
+    """Counts the measurements on all training examples from which features were made (`Population.measured_noise`)."""
     if population.measured_noise is not None:
         cure = "bounds and a noise_multiplier of the table would add some"
         current().release(of_all(MEASURED, population, population.measured_noise, once=True, repeats=True, cure=cure))

@@ -21,7 +21,8 @@ def models_type(size: int, rows: int | None = None) -> tff.TensorType:
 
 
 def row_of(values, number) -> tf.Tensor:
-    """A row of values; TensorFlow refuses a row that does not exist, also -1, which a slice would take as the last."""
+    """A row of values; TensorFlow refuses one that does not exist, also -1, which a slice would take for the last
+    row."""
     return tf.gather(values, number)
 
 
@@ -97,7 +98,7 @@ def optimizer_state_type(optimizer: tff.learning.optimizers.Optimizer, size: int
 
 def initial_optimizer_state(optimizer: tff.learning.optimizers.Optimizer, size: int, rows: int):
     """Returns an optimizer's first state for each of several models: NumPy arrays with a row for each model."""
-    # As tensors first: a hyperparameter that is a Python number is float32 in the type, as in the computations.
+    # They become tensors first, so that a hyperparameter that is a Python number is float32, as in the computations.
     one = tf.nest.map_structure(tf.convert_to_tensor, plain_containers(optimizer.initialize(_specs(size))))
     return tf.nest.map_structure(lambda leaf: np.repeat(leaf.numpy()[np.newaxis], rows, axis=0), one)
 
@@ -113,7 +114,7 @@ def _step_rows(optimizer, on_trained, state, results, measurements):
         moved = own_next, on_trained(stepped, model + update)
         took_part = tf.reduce_any(tf.not_equal(update, 0))
 
-        def kept(new, old):  # some optimizers make floats of whole numbers
+        def kept(new, old):  # some optimizers turn whole numbers into floats
             return tf.where(took_part, tf.cast(new, old.dtype), old)
 
         return tf.nest.map_structure(kept, moved, (own, model))

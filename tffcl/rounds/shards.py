@@ -1,14 +1,14 @@
-"""Many small clients in one: a shard is a group of clients of a round that the runtime sees as a single client.
+"""Shards: groups of small clients of a round, each of which the runtime takes for a single client.
 
 The runtime spends about a millisecond on every client, whatever it computes. The graph of a shard goes through its
-clients, so that this is paid once for each shard. Each client computes what it always does, its uploads are added to
-the shard's sums by the aggregations' own `accumulate`, and what is reported of each client is returned in rows. Shards
-are made from types, for the round of any method. Exports have no shards.
+clients, so that this is paid once for each shard. Each client computes what it always does. The aggregations' own
+`accumulate` adds its uploads to the shard's sums, and its report is returned as a row. Shards are made from types, for
+the round of any method. Exports have no shards.
 
 The numbers are those of separate clients up to rounding: sums are taken client by client within a shard, largest first,
-then shard by shard; and a kernel may add up a client's rows in another order where they begin within a tensor.
+then shard by shard; and a kernel may add up a client's rows in another order if they begin inside a tensor.
 
-Inside of a loop values are lists of tensors, in the order of their types.
+Inside a loop values are lists of tensors, in the order of their types.
 """
 
 import collections
@@ -24,10 +24,10 @@ import tensorflow_federated as tff
 from tffcl.clients.simulation_context import current
 from tffcl.models.graph_function import drawing_nodes
 
-# Clients of so few examples, on average, are put into shards: what the runtime spends on each of them is much of what
-# they take. How many are in one depends on no machine, since that decides how sums are ordered.
+# Clients with so few examples, on average, are put into shards, because most of their time is the runtime's. The number
+# of clients in a shard does not depend on the machine, since it decides the order of sums.
 _FEW_EXAMPLES, _SHARD_CLIENTS = 100, 16
-AS_IT_IS = tf.compat.v1.ConfigProto()  # what TFF compiles without another look at the graph
+AS_IT_IS = tf.compat.v1.ConfigProto()  # TFF compiles it without optimizing the graph
 AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
@@ -36,7 +36,7 @@ def wanted(clients: int, sizes: Callable[[], np.ndarray], many: int) -> int:
 
     Args:
       clients: The number of clients.
-      sizes: Returns the number of examples of each client, which may have to be read for that.
+      sizes: Returns the number of examples of each client; the examples may have to be read for this.
       many: The number of small clients from which shards are worth another trace.
     """
     given = current().shards
@@ -46,14 +46,14 @@ def wanted(clients: int, sizes: Callable[[], np.ndarray], many: int) -> int:
 
 
 def shard_type(client_type: tff.Type) -> tff.Type:
-    """Returns the type of several clients' inputs together: `<..., int32[?,C]>`, of few tensors, since each costs time.
+    """Returns the type of several clients' inputs: `<..., int32[?,C]>`, with few tensors, since each costs time.
 
-    A value with an unknown number of rows, such as examples, becomes one tensor with the rows of all clients behind
-    each other; other values are stacked. The last tensor has a row for each client: where its rows end in each of these
-    tensors, and the whole numbers that it brings, one after the other.
+    Values with an unknown number of rows, such as examples, become one tensor with the rows of all clients in sequence;
+    other values are stacked. The last tensor has a row for each client: where its rows end in each of these tensors,
+    then the whole numbers that it brings.
 
     Raises:
-      TypeError: If clients bring anything but tensors in which at most the number of rows is unknown.
+      TypeError: If clients bring anything but tensors whose shape is known except for the number of rows.
     """
 
     def together(leaf):
@@ -90,7 +90,7 @@ def _flat(value) -> list:
 
 
 def pack(clients: Sequence, client_type: tff.Type, shards: int) -> list:
-    """Deals clients out to shards.
+    """Distributes clients over shards.
 
     Args:
       clients: Their inputs of `client_type`, largest first, so that shards take the same time.
@@ -119,7 +119,7 @@ def pack(clients: Sequence, client_type: tff.Type, shards: int) -> list:
 
 
 def _columns(values: list) -> Iterator[list]:
-    """The leaves of clients' inputs, for each leaf a list of what they have; `_flat` takes a tenth of a millisecond."""
+    """Yields for each leaf of the clients' inputs the list of its values; `_flat` would take 0.1 ms for each client."""
     first = values[0]
     if not isinstance(first, (Mapping, list, tuple)):
         yield values
@@ -149,9 +149,9 @@ def _client_of(shard, client_type: tff.Type, place) -> list:
 
 
 def as_function(computation: tff.Computation) -> Callable[..., list]:
-    """Returns a TensorFlow computation of TFF's as `(*tensors) -> tensors`, to be called inside of a loop.
+    """Returns a TensorFlow computation of TFF as `(*tensors) -> tensors`, to be called inside a loop.
 
-    TFF itself takes one into the graph of another one, but not into that of a loop in it.
+    TFF can call one in the graph of another one, but not in the graph of a loop.
 
     Raises:
       TypeError: If it takes or returns anything but tensors, or has variables.
@@ -162,7 +162,7 @@ def as_function(computation: tff.Computation) -> Callable[..., list]:
     given, taken = list(_names(proto.parameter)), list(_names(proto.result))
 
     def call(*tensors):
-        # Copies: a graph is imported onto tensors of the loop itself, and not of what is around it.
+        # Copies are needed: a graph can be imported onto tensors of the loop's graph, not onto those outside it.
         inputs = {name: tf.identity(tensor) for name, tensor in zip(given, tensors, strict=True)}
         return tf.graph_util.import_graph_def(definition, input_map=inputs, return_elements=taken, name="")
 
@@ -176,20 +176,20 @@ def _graph_of(computation: tff.Computation):
 
 
 def _pruned(proto, definition):
-    """The part of a computation's graph that its result depends on, as a function of TensorFlow."""
+    """The part of a computation's graph on which its result depends, as a TensorFlow function."""
     whole = tf.compat.v1.wrap_function(functools.partial(tf.graph_util.import_graph_def, definition, name=""), [])
     given, taken = ([*map(whole.graph.get_tensor_by_name, _names(each))] for each in (proto.parameter, proto.result))
     return whole.prune(given, taken)
 
 
 def draws(computation: tff.Computation) -> bool:
-    """Whether the result of a TensorFlow computation of TFF's depends on numbers that it draws anew each time."""
+    """Whether the result of a TensorFlow computation of TFF depends on random numbers that each call draws anew."""
     return bool(drawing_nodes(_pruned(*_graph_of(computation)).graph.as_graph_def()))
 
 
 def in_process(computation: tff.Computation) -> Callable:
-    """Returns a TensorFlow computation of TFF's as one that runs in this process, so that its arguments and results
-    need not go through messages. A computation with variables is returned as it is and left to the runtime."""
+    """Returns a TensorFlow computation of TFF as one that runs in this process, so that its arguments and results need
+    not be sent in messages. A computation with variables is returned unchanged, for the runtime."""
     kind, (proto, definition) = computation.type_signature, _graph_of(computation)
     if proto.initialize_op:
         return computation
@@ -229,16 +229,16 @@ def build_update(
 
     Args:
       client_update: `(<values, client> -> updated)`, see `Round.client_update`.
-      rows: `(updated) -> {name: value}`: the part of a client's results that comes back as it is.
-      sums: The sums of the aggregations of `<uploads, weight>`; None where nothing is summed.
+      rows: `(updated) -> {name: value}`: the part of a client's results that is returned unchanged.
+      sums: The sums of the aggregations of `<uploads, weight>`; None if nothing is summed.
 
     Returns:
-      `(<values, prepared, shard> -> <rows, totals>)`: the shard's clients' rows in order, as `joined` takes them
-      (`uint8[m, bytes of a row]`, then `string[m, ...]` for each text), and what `sums.accumulate` makes of their
-      uploads one after the other.
+      `(<values, prepared, shard> -> <rows, totals>)`: the rows of the shard's clients in order, as `joined` takes them
+      (`uint8[m, bytes of a row]`, then `string[m, ...]` for each text), and the totals after `sums.accumulate` has
+      added their uploads one by one.
 
     Raises:
-      TypeError: If something in it has no place in a shard.
+      TypeError: If a shard cannot hold a part of it.
     """
     values_type, client_type = client_update.type_signature.parameter
     updated_type = client_update.type_signature.result
@@ -252,11 +252,11 @@ def build_update(
         summed = _flat((numbered["uploads"], numbered["weight"]))
         prepared_type, totals_type = sums.prepare.type_signature.result, sums.merge.type_signature.result
         work, zero, accumulate = map(as_function, (sums.work, sums.zero, sums.accumulate))
-        given = len(_leaves(sums.accumulate.type_signature.parameter[1]))  # the rest of it is for secure sums
+        given = len(_leaves(sums.accumulate.type_signature.parameter[1]))  # the others are for secure sums
     totals_leaves = _leaves(totals_type)
 
     def of_type(totals):
-        # The loop may know no more of their shapes than their type says: there are more rows after the next client.
+        # The loop must know only the shapes in the type, because the next client adds rows.
         return [tf.compat.v1.placeholder_with_default(leaf, kind.shape) for leaf, kind in zip(totals, totals_leaves)]
 
     @tf.function(autograph=False)
@@ -294,7 +294,7 @@ def _row_spec(leaf: tff.TensorType) -> tf.TensorSpec:
 
 
 def _bytes(rows: tf.Tensor) -> tf.Tensor:
-    """`[m, ...]` as `uint8[m, bytes of a row]`: each tensor that comes back costs time."""
+    """Turns `[m, ...]` into `uint8[m, bytes of a row]`, since each tensor that is returned costs time."""
     rows = tf.cast(rows, tf.uint8) if rows.dtype == tf.bool else tf.bitcast(rows, tf.uint8)
     return tf.reshape(rows, [tf.shape(rows)[0], -1])
 

@@ -128,7 +128,7 @@ def run_round(
 
 
 def _keep(held: dict[str, KeptStates | None], names: Sequence[str], client_ids, reports):
-    """Puts what clients have handed out of what they keep in the place of what they had."""
+    """Replaces what clients keep by what they have handed out."""
     by_id = {int(each["client_id"]): each for each in reports}
     for name in names:
         held[name] = held[name].updated(client_ids, [by_id[int(client)][name] for client in client_ids])
@@ -140,7 +140,7 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, hel
     inputs = cohort.inputs(**{name: fields[name] for name in names})  # in the order of the client's type
     if inputs:
         state, outcome, *handed_out = composed.simulated(state, inputs)
-    else:  # there is nothing that several workers could share
+    else:  # without clients there is nothing to share among workers
         with tff.framework.get_context_stack().install(next(iter(runtime.lanes()))):
             state, outcome, *handed_out = composed.simulated_of_nobody(state, inputs)
     rows = by_client(outcome["reports"], cohort.client_ids)
@@ -156,7 +156,7 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
     """Raises Diverged if a client's trained model is not finite; the reports' rows are in the order of the cohort."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
-        with on_devices():  # for the message alone
+        with on_devices():  # only for the message
             held = cohort.population.train(cohort.client_ids[bad])
         largest = max(np.abs(each.astype(float)).max() for each in inputs_of(held.x).values())
         told = f"features where the model does not (the largest is {largest:g})"

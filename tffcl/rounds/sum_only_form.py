@@ -1,8 +1,8 @@
 """A composed round whose only aggregation is a sum, for deployments without any other aggregation.
 
 TFF's DistributeAggregateForm, and with it secure aggregation, takes `tff.federated_sum`; TFF 0.87 cannot make such a
-form from a `tff.federated_aggregate`. So every client uploads one row for each cluster, zero except for its own, or
-weighted where it takes part in several.
+form from a `tff.federated_aggregate`. So every client uploads one row for each cluster: zero except for its own
+cluster, or weighted if it is in several.
 """
 
 import collections
@@ -63,9 +63,9 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
                 own, value = upload["weights"], composed.uploads[name].rows_of(upload["value"])
                 counts[name] = tf.cast(own * result["weight"] > 0, tf.int32)
             weights[name] = own * result["weight"]
-            # A weight of 0 silences the client, also one whose value is not finite.
+            # A weight of 0 silences a client, also one whose value is not finite.
             sums[name] = tf.math.multiply_no_nan(value, by_row(weights[name], value))
-        weight = result["weight"]  # once, though it may be in the sums of several models
+        weight = result["weight"]  # once for each client, although it may be in the sums of several models
         loss = tf.math.multiply_no_nan(result["report"]["loss"], weight)
         return collections.OrderedDict(sums=sums, weights=weights, clients=counts, loss=loss, weight=weight)
 

@@ -11,7 +11,7 @@ def type_bytes(transferred: tff.Type | None, rows: int | None = None) -> int:
     """Returns the bytes of a value of a TFF type of tensors.
 
     Args:
-      transferred: The type; None is nothing.
+      transferred: The type; None if nothing is transferred.
       rows: The size of an unknown leading dimension: the number of models, which may change between rounds.
 
     Raises:
