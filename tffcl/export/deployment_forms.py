@@ -22,7 +22,7 @@ _MAP_REDUCE = (
 _DISTRIBUTE_AGGREGATE = (
     "server_prepare", "server_to_client_broadcast", "client_work", "client_to_server_aggregation", "server_result",
 )  # fmt: skip
-# what noise and rounding without a seed take
+# the operations of noise and rounding without a seed
 _DRAWN_ANEW = re.compile(rb"(?<!Stateless)Random(StandardNormal|Uniform)")
 PARTS = {"map_reduce": _MAP_REDUCE, "distribute_aggregate": _DISTRIBUTE_AGGREGATE}
 
@@ -34,7 +34,7 @@ def write_computation(path: pathlib.Path, computation: tff.Computation):
 
 
 def read_computation(path: pathlib.Path) -> tff.Computation:
-    """Reads what `write_computation` wrote; UserError if it is something else."""
+    """Reads what `write_computation` wrote; raises UserError if the file is something else."""
     try:
         return tff.framework.deserialize_computation(computation_pb2.Computation.FromString(path.read_bytes()))
     except Exception as error:
@@ -49,7 +49,7 @@ def write_value(path: pathlib.Path, value, type_spec: tff.Type):
 
 
 def read_value(path: pathlib.Path, type_spec: tff.Type):
-    """Reads what `write_value` wrote; UserError if it is something else."""
+    """Reads what `write_value` wrote; raises UserError if the file is something else."""
     try:
         return tff.framework.deserialize_value(executor_pb2.Value.FromString(path.read_bytes()), type_spec)[0]
     except Exception as error:
@@ -74,12 +74,12 @@ def hands_out_kept(computation: tff.Computation) -> bool:
 
 
 def run(computation: tff.Computation, *arguments):
-    """Runs a computation on this machine, secure sums in the open (see `aggregators.secure_mean`)."""
+    """Runs a computation on this machine, with secure sums in the open (see `aggregators.secure_mean`)."""
     return simulated(computation)(*arguments)
 
 
 def draws_noise(computation: tff.Computation) -> bool:
-    """Whether the computation has operations that draw anew in each run; of noise of deviation 0 nothing comes."""
+    """Whether the computation has operations that draw anew in each run, which change nothing if the noise is 0."""
     return _DRAWN_ANEW.search(tff.framework.serialize_computation(computation).SerializeToString()) is not None
 
 
@@ -88,7 +88,7 @@ def build_form(kind: str, computation: tff.Computation):
     mapreduce = tff.backends.mapreduce
     if kind == "map_reduce":
         form = mapreduce.get_map_reduce_form_for_computation(computation)
-        if draws(form.prepare):  # as by what clients turn and update turns back
+        if draws(form.prepare):  # e.g. for a rotation by clients that update undoes
             raise ValueError("prepare draws numbers that update would draw anew")
         return form
     return mapreduce.get_distribute_aggregate_form_for_computation(computation)
@@ -107,7 +107,7 @@ def write_form(directory: pathlib.Path, kind: str, computation: tff.Computation)
     """
     try:
         form = build_form(kind, computation)
-    except Exception as error:  # TFF raises what happens to go wrong inside it
+    except Exception as error:  # TFF raises whatever error happens inside it
         return None, _reason(kind, computation, error)
     for part in PARTS[kind]:
         write_computation(directory / f"{part}.pb", getattr(form, part))
@@ -129,10 +129,10 @@ def read_form(directory: pathlib.Path, kind: str) -> dict[str, tff.Computation]:
 
 
 def run_map_reduce(parts, state, clients: list):
-    """Runs a round by the parts of its MapReduceForm as a deployment does, two accumulators to be merged.
+    """Runs a round by the parts of its MapReduceForm as a deployment does, with two accumulators that are merged.
 
     Args:
-      parts: From `read_form`; secure sums are taken in the open.
+      parts: The parts from `read_form`; secure sums are taken in the open.
       state: The server's.
       clients: The clients' inputs.
 
@@ -174,7 +174,7 @@ def run_distribute_aggregate(parts, type_signature: tff.FunctionType, state, cli
     return run(mapreduce.get_computation_for_distribute_aggregate_form(form), state, clients)
 
 
-# Control flow is in no list: TFLite's converter makes its own operations of it.
+# Control flow is in no list, because TFLite's converter turns it into operations of its own.
 _CONVERTED = {"While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
 
 # The library's own test `bool tflite::flex::IsAllowlistedFlexOp(const std::string&)`: TFLite's "select TensorFlow ops".
@@ -188,7 +188,7 @@ def operations_of(computation: tff.Computation) -> dict[str, int]:
       computation: A `tff.tensorflow.computation`, as the parts of a MapReduceForm are.
 
     Raises:
-      TypeError: If it is no TensorFlow computation.
+      TypeError: If it is not a TensorFlow computation.
     """
     proto = tff.framework.serialize_computation(computation)
     if proto.WhichOneof("computation") != "tensorflow":
@@ -204,8 +204,8 @@ def operations_of(computation: tff.Computation) -> dict[str, int]:
 def missing_on_devices(operations) -> list[str] | None:
     """Returns those of the operations that are not among TFLite's select TensorFlow operations (its "flex" allowlist).
 
-    The list is that of the installed TensorFlow, which has no Python function for it; None where its library does not
-    say.
+    The list is that of the installed TensorFlow, which has no Python function for it; None if its library does not show
+    the list.
 
     Args:
       operations: Names of TensorFlow operations.
@@ -234,5 +234,5 @@ def _allowlist():
         text = ctypes.create_string_buffer(name.encode())
         return is_allowed(_String(ctypes.addressof(text), len(text) - 1))
 
-    # A layout that is another than this would say anything.
+    # With another memory layout than this the answers would be arbitrary.
     return allowed if allowed("MatMul") and not allowed("NoSuchOperation") else None

@@ -1,4 +1,4 @@
-"""Records a round: the values that a method, whatever it is, passes to its exported computations."""
+"""Records a round: the values that any method passes to its exported computations."""
 
 import collections
 import contextlib
@@ -27,7 +27,7 @@ _NEW_ID = 2**30  # above every client's
 
 
 class _Recorder(tff.framework.SyncContext):
-    """Runs computations in another context and keeps their types and arguments."""
+    """Runs computations in another context and records their types and arguments."""
 
     def __init__(self, context):
         self._context = context
@@ -40,7 +40,7 @@ class _Recorder(tff.framework.SyncContext):
 
 @contextlib.contextmanager
 def recording(context):
-    """Notes what is computed inside the block, in another context; yields the list of `(type, argument)`, see
+    """Records what is computed inside the block, in another context; yields the list of `(type, argument)`, see
     `recorded`."""
     recorder = _Recorder(context)
     tff.framework.set_default_context(recorder)
@@ -51,7 +51,7 @@ def recording(context):
 
 
 def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], ClientExamples]:
-    """Builds `client ID -> ClientExamples` of random images and labels: no client's data need leave with an export."""
+    """Builds `client ID -> ClientExamples` with random images and labels, so that an export holds no client's data."""
 
     def examples(client: int):
         rng = np.random.default_rng([seed, client])
@@ -63,7 +63,7 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], Clien
             return drawn.astype(spec.dtype.as_numpy_dtype)
 
         x = tf.nest.map_structure(some, model.example_spec["x"])
-        label, classes = model.objective.label, model.num_classes or 2  # of several labels each is 0 or 1
+        label, classes = model.objective.label, model.num_classes or 2  # one of several labels is 0 or 1
         shape = [_EXAMPLES, *label.shape]
         y = (
             rng.integers(0, classes, shape, np.int32)
@@ -82,19 +82,19 @@ def rehearse(
     examples: Callable[[int], ClientExamples],
     context,
 ) -> dict[str, tuple]:
-    """Runs one round and lets three newcomers sign or join, and tells what each exported computation would be given.
+    """Runs one round, lets three newcomers sign or join, and returns the arguments of each exported computation.
 
     Args:
-      computations: What is exported of it.
-      state: What it knows.
-      examples: Client ID to examples; newcomers ask for the first clients' IDs.
-      context: TFF context that computes.
+      computations: The method's exported computations.
+      state: The method's state.
+      examples: Maps a client ID to examples; newcomers have those of the first clients.
+      context: The TFF context that computes.
 
     Returns:
       Arguments of the computations that take clients, by name: `(server value, clients)`.
 
     Raises:
-      UserError: If the method hands its computations something that the exported ones don't take.
+      UserError: If the method calls its computations with values that the exported ones don't take.
     """
     still = method.exports().rehearsal(state)
     ids = _some_of_each_model(method, still)
@@ -113,7 +113,7 @@ def rehearse(
 
 
 def _missing(computations: Mapping[str, tff.Computation], calls: list) -> list[str]:
-    """Names those that take something and that no call was of."""
+    """The names of computations with parameters that no recorded call fits."""
     found = recorded(computations, calls)
     return [
         name
@@ -123,8 +123,8 @@ def _missing(computations: Mapping[str, tff.Computation], calls: list) -> list[s
 
 
 def _with_nothing_kept(part):
-    """A state, or a part of one, before clients have kept anything: what stays on the devices of a run's clients is not
-    in its export."""
+    """A state, or a part of one, before clients have kept anything: an export has nothing that stays on clients'
+    devices."""
     if isinstance(part, KeptStates):
         return KeptStates(part.initial)
     if not dataclasses.is_dataclass(part):
@@ -135,13 +135,13 @@ def _with_nothing_kept(part):
 
 
 def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> dict[str, tuple]:
-    """Returns what the exported computations would have been given by name, of what was recorded."""
+    """Returns the arguments of the exported computations, by name, as far as they were recorded."""
     found = {name: _argument(each.type_signature.parameter, calls) for name, each in computations.items()}
     return {name: argument for name, argument in found.items() if argument is not None}
 
 
 def _some_of_each_model(method: Method, state) -> np.ndarray:
-    """Clients of which every model has as many as a cluster must have in a round, three at least if there are so
+    """Clients such that every model has as many as a cluster must have in a round; at least three if there are so
     many."""
     ids, needed = method.views(state).client_ids, method.exports().members_needed()
     rows = assigned(method.models_for(state, ids)[1]).rows
@@ -153,7 +153,7 @@ def _some_of_each_model(method: Method, state) -> np.ndarray:
 
 
 def _argument(wanted: tff.Type | None, calls) -> tuple | None:
-    """The first recorded argument whose values are those of the wanted type, and perhaps more fields of a client."""
+    """The first recorded argument with values of the wanted type; its clients may have more fields."""
     if wanted is None:
         return None
     parts = list(wanted) if isinstance(wanted, tff.StructType) else [wanted]
@@ -170,7 +170,7 @@ def _argument(wanted: tff.Type | None, calls) -> tuple | None:
 
 
 def _without_seeds(kind: tff.Type, value) -> tuple[tff.Type, object]:
-    """A recorded argument as a deployment has it: the server does not broadcast what noise is drawn from."""
+    """A recorded argument as a deployment has it: the server does not broadcast the seeds of noise."""
     if not (isinstance(kind, tff.FederatedType) and kind.placement is tff.SERVER):
         return kind, value
     member, value = deployed_context(kind.member, value)
@@ -189,7 +189,7 @@ def _covers(given: tff.Type, wanted: tff.Type) -> bool:
 
 
 def _fits(wanted: tff.Type, given: tff.Type) -> bool:
-    """Whether values of a type are those of another; a simulation has tensors where a deployed client has a
+    """Whether the `given` type fits the `wanted` one; a simulation has tensors where a deployed client has a
     sequence."""
     if isinstance(wanted, tff.SequenceType) and not isinstance(given, tff.SequenceType):
         return stacked_type(wanted).is_assignable_from(given)
@@ -206,7 +206,7 @@ def _project(value, wanted: tff.FederatedType):
 
 
 def _as_deployed(value, kind: tff.Type):
-    """A simulation's tensors as the sequence that a deployed client has."""
+    """Turns a simulation's tensors into the sequence that a deployed client has."""
     stacked = isinstance(kind, tff.SequenceType) and not isinstance(value, tf.data.Dataset)
     return ClientExamples(value["x"], value["y"]).dataset if stacked else value
 
@@ -216,7 +216,7 @@ class Difference:
     """How far two results are apart.
 
     Attributes:
-      largest: The largest absolute difference of two numbers; NaN where one is none.
+      largest: The largest absolute difference of two numbers; NaN if one of them is NaN.
       close: Whether all numbers agree up to rounding: within 1e-4 of the largest magnitude in their tensor, or of 1.
     """
 
@@ -230,7 +230,7 @@ _SHARE = 1e-4
 def difference(first, second) -> Difference:
     """Compares two results of a computation, whatever order the clients' rows came in.
 
-    Texts are the same or not, without rounding.
+    Texts must be equal.
 
     Args:
       first: Python containers, TFF structs and arrays.
@@ -246,13 +246,13 @@ def difference(first, second) -> Difference:
             continue
         one, other = one.astype(np.float64), other.astype(np.float64)
         apart = np.abs(one - other).max() if one.size else 0.0
-        largest = float(np.maximum(largest, apart))  # max would pass over NaN
+        largest = float(np.maximum(largest, apart))  # Python's max may lose NaN
         close = close and apart <= _SHARE * max(1.0, np.abs(one).max() if one.size else 0.0)
     return Difference(largest, bool(close))
 
 
 def _leaves(value) -> list:
-    """All numbers in a fixed order; rows that stand beside client IDs by these."""
+    """All numbers in a fixed order; rows beside client IDs are sorted by these."""
     if isinstance(value, tff.structure.Struct):
         value = tff.structure.to_odict_or_tuple(value, recursive=False)
     if isinstance(value, collections.abc.Mapping):

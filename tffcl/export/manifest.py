@@ -1,5 +1,4 @@
-"""The list of what an export holds: every file with its checksum, so that a damaged or a foreign one is refused by
-name."""
+"""The list of the files of an export with their checksums, so that a damaged or foreign file is refused by name."""
 
 import hashlib
 import json
@@ -7,7 +6,7 @@ import pathlib
 
 from tffcl.errors import UserError
 
-FORMAT = "tffcl export 1"  # a change of what files mean must change this
+FORMAT = "tffcl export 1"  # must change if the meaning of files changes
 NAME = "manifest.json"
 _PLACES = ("file", "directory", "input", "output")  # keys of the manifest whose values are places in the export
 
@@ -33,11 +32,11 @@ def _files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def write_manifest(directory: pathlib.Path, contents: dict):
-    """Writes manifest.json of all files that are in the directory.
+    """Writes manifest.json with all files in the directory.
 
     Args:
-      directory: Of the export.
-      contents: What it says beside `format`, `files` (`bytes` and `sha256` by path) and its own `sha256`.
+      directory: The directory of the export.
+      contents: Its contents beside `format`, `files` (`bytes` and `sha256` by path) and its own `sha256`.
     """
     files = {}
     for name, path in _files(directory).items():
@@ -49,10 +48,10 @@ def write_manifest(directory: pathlib.Path, contents: dict):
 
 
 def read_manifest(directory: pathlib.Path) -> dict:
-    """Reads manifest.json and makes sure that the directory holds just what it lists, unchanged.
+    """Reads manifest.json and checks that the directory holds exactly the listed files, unchanged.
 
     Raises:
-      UserError: Naming the file that is missing, damaged, foreign or of another version.
+      UserError: If a file is missing, damaged, foreign or of another version; the message names it.
     """
     path = directory / NAME
     if not path.is_file():
@@ -81,7 +80,7 @@ def read_manifest(directory: pathlib.Path) -> dict:
 
 
 def _is_described(table) -> bool:
-    """Whether a table of the manifest says of a file what is read of it."""
+    """Whether a table of the manifest has the entries of a file that are read."""
     if not (isinstance(table, dict) and {"file", "type"} <= set(table)):
         return False
     forms, check = table.get("forms", {}), table.get("check", {"input": "", "output": ""})
@@ -90,8 +89,8 @@ def _is_described(table) -> bool:
 
 
 def _check_places(contents: dict, listed: dict, manifest: pathlib.Path):
-    """Checks that tables are tables, and that every place that the manifest names is one of the files that it lists, or
-    a directory of such files."""
+    """Checks that tables are tables, and that every place in the manifest is one of its listed files, or a directory of
+    such files."""
     described = {section: contents.get(section, {}) for section in ("values", "computations")}
     for section, tables in described.items():
         if not isinstance(tables, dict) or not all(_is_described(each) for each in tables.values()):

@@ -1,4 +1,4 @@
-"""The part of a manifest for those who deploy: what runs when, what the values of a round are, and what the server
+"""The part of a manifest for a deployment: what runs when, what the values of a round mean, and what the server
 learns."""
 
 import dataclasses
@@ -12,9 +12,9 @@ from tffcl.export import deployment_forms
 from tffcl.rounds.privacy_releases import Release
 
 SUMMED = "training_summed"
-TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
+TRAININGS = {"training", "training_with_kept"}  # forms of a training round; the script runs the first that exists
 _KEPT = "what clients keep, which stays on the devices; the computation hands it out at CLIENTS"
-# What the names of a round's values mean to whoever has to supply them.
+# What the values of a round mean, by name, for those who have to supply them.
 _OF_CLIENTS = {
     "examples": "the client's training examples one by one, not in batches",
     "choice_examples": "those that the client chooses a model on",
@@ -53,10 +53,10 @@ _OF_SERVER = {
 
 @dataclasses.dataclass
 class Releases:
-    """A ledger (see `rounds.privacy_releases`) that only notes what a round tells the server.
+    """A ledger (see `rounds.privacy_releases`) that only notes what a round releases to the server.
 
     Attributes:
-      found: All that was released.
+      found: All releases.
     """
 
     found: list[Release] = dataclasses.field(default_factory=list)
@@ -73,7 +73,7 @@ class Releases:
 
 
 def describe_phases(method: Method, exports: Exports, computations: Mapping[str, tff.Computation]) -> list[dict]:
-    """Returns what runs when."""
+    """Describes what runs when."""
     phases = []
     if "signature" in computations:
         phases.append({
@@ -118,17 +118,17 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
 
 
 def _who_decides(method: Method, computations: Mapping[str, tff.Computation]) -> list[str]:
-    """Says by whom a client of a round gets its model, as far as what it is given and asked for before tells it."""
+    """Says who decides on a client's model in a round, as far as its fields and the computations show it."""
     given = tff.structure.name_list(computations["training"].type_signature.parameter[1].member)
     if "key" in given and ("forced" not in given or not method.clients_choose):
-        return ["the coordinator gives every client its key"]  # also what it was asked for before the round
+        return ["the coordinator gives every client its key"]  # also if the client was asked for it before the round
     if "forced" in given and "choices" in computations:
         return ["the coordinator gives every client the row that it must take (`forced`), or lets it choose"]
     return ["every client chooses among the models, or weighs them, itself"] if method.clients_choose else []
 
 
 def describe_fields(computations: Mapping[str, tff.Computation]) -> dict[str, dict[str, str]]:
-    """Returns what the clients' and the server's values of the rounds mean, by name, as far as names tell it."""
+    """Returns what the clients' and the server's values in rounds mean, by name, for all known names."""
     found: dict[str, dict[str, str]] = {"server": {}, "clients": {}}
     for computation in computations.values():
         parameter = computation.type_signature.parameter
@@ -140,12 +140,12 @@ def describe_fields(computations: Mapping[str, tff.Computation]) -> dict[str, di
 
 
 def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
-    """Returns what the computations release with noise or in sums, and what this run has spent; nothing where all is
-    open.
+    """Returns what the computations release with noise or in secure sums, and what this run has spent; empty if
+    everything is released in the open.
 
     Args:
-      found: What one round and some newcomers released.
-      spent: As `privacy` of the run's summary.json, up to the exported round; None where nothing had noise.
+      found: The releases of one round and of some newcomers.
+      spent: The entry `privacy` of the run's summary.json, up to the exported round; None if nothing had noise.
     """
     if not any(each.noise_multiplier or each.hidden for each in found):
         return {}
@@ -156,7 +156,7 @@ def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
             "what": each.what, "when": often, "noise_multiplier": each.noise_multiplier, "secure_sums": each.hidden,
         }  # fmt: skip
     told = {"releases": list(releases.values()), "spent_by_this_run": dict(spent or {})}
-    if not any(each.noise_multiplier for each in found):  # sums alone spend nothing, and have no noise to take away
+    if not any(each.noise_multiplier for each in found):  # secure sums alone spend nothing, and have no noise to remove
         return told
     return {
         **told,

@@ -1,5 +1,5 @@
 """One training round from exported files with TensorFlow Federated alone: python run_one_round.py"""
-# TFF starts its worker for it, which listens on all addresses of this machine while it runs, and does what it is sent.
+# TFF starts a worker for it. While this runs, it listens on all addresses of this machine and runs what it is sent.
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2, executor_pb2
 
 HERE = pathlib.Path(__file__).resolve().parent
-os.environ.setdefault("no_grpc_proxy", "localhost")  # where there is a proxy for HTTP, TFF would ask it for its worker
+os.environ.setdefault("no_grpc_proxy", "localhost")  # or TFF would reach its worker through an HTTP proxy
 
 
 def value(name, type_spec):
@@ -22,7 +22,7 @@ def main():
     proto = (HERE / "computations" / name / "computation.pb").read_bytes()
     training = tff.framework.deserialize_computation(computation_pb2.Computation.FromString(proto))
     kind = training.type_signature.parameter
-    if b"federated_secure" in proto:  # which only TFF's context for tests can run on one machine, in the open
+    if b"federated_secure" in proto:  # only TFF's context for tests runs these on one machine, in the open
         tff.backends.test.set_sync_test_cpp_execution_context()
     print(f"a round is {training.type_signature}")
     # The clients' inputs are random images here. A deployment gives its own examples, in structures of the same type.
@@ -40,8 +40,8 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # TFF ends its worker by it, and background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # TFF ends its worker by SIGINT; background jobs ignore it
     try:
         main()
     finally:
-        tff.backends.native.set_sync_local_cpp_execution_context()  # drops the one before, which ends its worker
+        tff.backends.native.set_sync_local_cpp_execution_context()  # drops the earlier context, which ends its worker

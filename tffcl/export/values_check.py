@@ -1,4 +1,4 @@
-"""Proof that the values of an export are those that its computations, its state and the library make."""
+"""Checks that the values of an export are those that its computations, its state and the library give."""
 
 import csv
 import importlib.metadata
@@ -21,7 +21,7 @@ from tffcl.export.writer import ASSIGNMENTS, MODELS, SAVED_MODEL, SCRIPT, STATE,
 
 
 def compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:
-    """Returns the line that a file gives the same numbers; UserError if it gives others."""
+    """Returns a line that says that a file gives the same numbers; raises UserError if it gives others."""
     apart = difference(expected, run())
     if not apart.close:
         raise UserError(f"{path} gives other numbers than {same}: they differ by up to {apart.largest:.3g}")
@@ -29,18 +29,18 @@ def compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:
 
 
 def loaded(path: pathlib.Path):
-    """Opens a file of NumPy's; UserError if it is none, or holds objects, which would be code."""
+    """Opens a NumPy file; raises UserError if it is none, or holds objects, which would be code."""
     try:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.lib.npyio.NpzFile):
-            dict(found)  # all of it is read now
+            dict(found)  # reads all of it now
         return found
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is damaged, or holds other things than numbers: {error}") from None
 
 
 def check_values(directory: pathlib.Path, manifest: Mapping):
-    """Compares what the export itself can tell; yields a line for each file."""
+    """Compares the values that can be checked with the export alone; yields a line for each file."""
     values = manifest.get("values", {})
     if "initial" in values:
         initialize = _computation(directory, manifest, "initialize")
@@ -50,7 +50,7 @@ def check_values(directory: pathlib.Path, manifest: Mapping):
         )
         if difference(start, again).close:
             yield compared(place, lambda: initial, first_value(start, trained), "what initialize gives")
-        else:  # as TFF's tree aggregation takes the time for a seed
+        else:  # e.g. because TFF's tree aggregation takes the time as its seed
             yield f"{place}: not compared, since initialize gives other numbers each time"
     if "signature_context" in values:
         place, context = _server_value(directory, manifest, "signature_context", "signature")
@@ -72,7 +72,7 @@ def check_values(directory: pathlib.Path, manifest: Mapping):
 
 
 def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, state, arguments: Mapping[str, tuple]):
-    """Compares what a deployment goes on from with the library's value of the state; yields a line."""
+    """Compares the value from which a deployment goes on with the library's value for the state; yields a line."""
     exports = method.exports()
     if "trained" in manifest.get("values", {}) and "training" in arguments and exports.server_values:
         expected = {**plain_containers(arguments["training"][0]), **exports.server_values(state)}
@@ -81,11 +81,11 @@ def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, st
 
 
 def check_learned(directory: pathlib.Path, method: Method, state, called: Callable[[int], str]):
-    """Compares assignments, by what clients are `called`, and models with the library's of the state; yields a line for
-    each."""
+    """Compares assignments, with clients as they are `called`, and models with the library's for the state; yields a
+    line for each."""
     models, _ = method.used_models(state, method.views(state).client_ids)
     saved = loaded(directory / MODELS)
-    # clients that keep models have rows of their own, which no export can make again
+    # clients that keep models have rows of their own, which the exported state cannot restore
     whole = np.shape(models) == saved.shape and method.model.own is None
     if whole:
         yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
@@ -109,7 +109,7 @@ def _computation(directory: pathlib.Path, manifest: Mapping, name: str) -> tff.C
 
 
 def _server_value(directory: pathlib.Path, manifest: Mapping, name: str, computation: str) -> tuple[pathlib.Path, Any]:
-    """A server's value of the export by its name, and its file."""
+    """The file of a server's value in the export, and the value, by name."""
     kind = _computation(directory, manifest, computation).type_signature.parameter
     if name not in manifest["values"] or not isinstance(kind, tff.StructType):
         raise UserError(f"{directory / NAME} is damaged: there is no value {name} that {computation} takes")

@@ -87,11 +87,11 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
 
 
 def check_free(to: pathlib.Path):
-    """Raises UserError if an export cannot be written to a directory, or to the temporary one beside it."""
+    """Raises UserError if an export cannot be written to a directory, or to the temporary directory beside it."""
     check_no_link(to)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} holds something already; give {argument('to')} a new directory")
-    if to.resolve() == pathlib.Path.cwd() or os.path.ismount(to):  # an empty one, which would be replaced
+    if to.resolve() == pathlib.Path.cwd() or os.path.ismount(to):  # the empty directory would be replaced
         kept = "the directory that you are in, or one where something is mounted"
         raise UserError(f"{to} is {kept}; give {argument('to')} a new directory, e.g. inside of it")
     partial = _partial(to)
@@ -107,7 +107,7 @@ def _partial(to: pathlib.Path) -> pathlib.Path:
 def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: Mapping | None) -> dict:
     """Writes an export, first to a directory beside `to`; a run's settings are `task`, `algorithm`, `seed` and tables.
 
-    `spent` is the `privacy` of the run's summary. If anything but SIGKILL interrupts it, it leaves no files.
+    `spent` is the `privacy` of the run's summary. An interruption by anything but SIGKILL leaves no files.
     """
     partial = _partial(to)
     try:
@@ -147,7 +147,7 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: 
     with simulating(ledger=releases):
         arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
     if exports.summed and "training" in arguments:
-        # Clients that the server meets in the rehearsal may found clusters.
+        # Clients that are new to the server may found clusters in the rehearsal.
         clusters = max(len(exports.server_values(state)["models"]), len(arguments["training"][0]["models"]))
         computations[SUMMED] = exports.summed(clusters)
         arguments[SUMMED] = _summed_argument(arguments["training"], clusters)
@@ -183,7 +183,7 @@ def _summed_argument(argument: tuple, clusters: int) -> tuple:
 
 
 def _write_computation(directory: pathlib.Path, name: str, computation, argument, has_summed: bool) -> dict:
-    """Writes one computation, its forms, and what it gives for its argument; returns what the manifest says of it."""
+    """Writes one computation, its forms, and its result for its argument; returns its entry in the manifest."""
     place = directory / "computations" / name
     deployment_forms.write_computation(place / "computation.pb", computation)
     described = {"file": f"computations/{name}/computation.pb", "type": str(computation.type_signature)}
@@ -195,7 +195,7 @@ def _write_computation(directory: pathlib.Path, name: str, computation, argument
     deployment_forms.write_value(directory / described["check"]["input"], given, signature.parameter)
     output = deployment_forms.run(computation, *argument)
     deployment_forms.write_value(directory / described["check"]["output"], output, signature.result)
-    # Operations that draw tell not whether anything comes of it: of a noise multiplier of 0 nothing does.
+    # Operations that draw may have no effect, as with a noise multiplier of 0, so two results are compared.
     if (
         deployment_forms.draws_noise(computation)
         and difference(output, deployment_forms.run(computation, *argument)).largest
@@ -233,7 +233,7 @@ def _write_states(directory: pathlib.Path, computations, arguments, exports: Exp
 
     if "training" in arguments and exports.server_values:
         kind = computations["training"].type_signature.parameter[0]
-        # All models, not just those of the clients that were rehearsed.
+        # These are all models, not only those of the clients in the rehearsal.
         trained = {**arguments["training"][0], **exports.server_values(state)}
         write("trained", trained, kind)
         if "initialize" in computations:
@@ -245,8 +245,8 @@ def _write_states(directory: pathlib.Path, computations, arguments, exports: Exp
 
 
 def first_value(start, trained):
-    """Returns the first value with as many models as the trained one has; where a method draws one model, all start
-    from it."""
+    """Returns the first value with as many models as the trained one; if a method draws one model, all start from
+    it."""
     rows = len(trained["models"])
     if len(start["models"]) == rows:
         return start
@@ -259,7 +259,7 @@ def first_value(start, trained):
 
 
 def _used(method: Method, state):
-    """The models that there are, of which the assignment table names rows, and who uses which."""
+    """The models, whose rows the assignment table names, and which client uses which."""
     return method.used_models(state, method.views(state).client_ids)
 
 
@@ -295,8 +295,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
     """Writes the assignment table, and all that the method keeps between rounds (signatures, proximity, tree,
     threshold).
 
-    What clients have chosen among the models, which only simulations ask, is left out where a round hides what they
-    tell, and where there are so many that few were asked: the manifest says so by what this returns.
+    The clients' choices among the models, for which only simulations ask, are left out if a round hides what clients
+    send, or if only some of very many clients were asked; the returned entry of the manifest says so.
     """
     method, state = trained.method, trained.state
     (directory / "clustering").mkdir()
@@ -315,8 +315,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
 
 
 def assignments(method: Method, state, called: Callable[[int], str]) -> list[list]:
-    """Returns the rows of the assignment table: for each client its name in `called`, its cluster, the row of its
-    model, and the weights of all models where it uses a mixture."""
+    """Returns the rows of the assignment table: for each client its name by `called`, its cluster, the row of its
+    model, and the weights of all models if it uses a mixture."""
     views = method.views(state)
     used = assigned(_used(method, state)[1])
     columns = {"client_id": map(called, views.client_ids.tolist()), "cluster": np.asarray(views.clusters).tolist()}
@@ -327,7 +327,7 @@ def assignments(method: Method, state, called: Callable[[int], str]) -> list[lis
 
 
 def describe(manifest: dict, to: str | pathlib.Path, *, more: str = "") -> str:
-    """Returns a few lines on what was written, for a terminal; `more` are options of the command that checks it."""
+    """Returns a few lines for a terminal on what was written; `more` are options of the command that checks it."""
     run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
     lines = [f"{to}: {run}, {counted(len(manifest['files']), 'file')}"]
     for name, about in manifest["computations"].items():
@@ -351,12 +351,11 @@ def describe(manifest: dict, to: str | pathlib.Path, *, more: str = "") -> str:
 def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray, *, mixes: bool = False):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
-    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them (for several inputs
-    each input by its name instead), and `cluster int32`, the row of `models`. It returns `probabilities float32[n,
-    classes]` and `labels int32[n]`, or `numbers` where labels are numbers. For a row that does not exist TensorFlow
-    raises InvalidArgumentError, which says which rows exist. The loaded object has the parameters as the variable
-    `models`. Where clients use mixtures of the models, the signature `mixture` takes `weights float32 [K]` instead of
-    `cluster`.
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them (or each of several
+    inputs by its name), and `cluster int32`, the row of `models`. It returns `probabilities float32[n, classes]` and
+    `labels int32[n]`, or `numbers` if labels are numbers. For a row that does not exist TensorFlow raises
+    InvalidArgumentError, which says which rows exist. The loaded object has the parameters as the variable `models`. If
+    clients use mixtures of the models, the signature `mixture` takes `weights float32 [K]` instead of `cluster`.
 
     Args:
       directory: The directory of the SavedModel.
@@ -387,7 +386,7 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
 
     @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
-        there = tf.logical_and(cluster >= 0, cluster < len(models))  # -1 would be the last
+        there = tf.logical_and(cluster >= 0, cluster < len(models))  # -1 would mean the last row
         check = tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
         with tf.control_dependencies([check]):
             return run(served.models[cluster], images)
@@ -408,5 +407,5 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
         served.predict_mixture = signatures["mixture"] = predict_mixture
     try:
         tf.saved_model.save(served, str(directory), signatures=signatures)
-    except tf.errors.OpError as error:  # as TensorFlow tells of a full disk: no OSError, and with where it happened
+    except tf.errors.OpError as error:  # e.g. for a full disk, where TensorFlow raises no OSError
         raise UserError(f"{directory} cannot be written: {error.message.split(';')[-1].strip()}") from None

@@ -200,7 +200,7 @@ def _build_round(
         return ClientResult({"update": keyed(report["choice"], trained - start), "metrics": summands(report)}, report)
 
     def summands(report):
-        # As float32 all, for secure sums take structures of one type; exact up to 2^24.
+        # All are float32, because secure sums take structures of one type; they are exact up to 2^24.
         finite = tf.cast(report["finite"], tf.float32)
         examples = finite * tf.cast(report["examples"], tf.float32)
         return collections.OrderedDict(
@@ -236,7 +236,7 @@ def _build_next(composed: Round, state_type: tff.StructType, num_clusters: int) 
     @tff.tensorflow.computation(state_type.client_work)
     def begin(work):
         number = work["round_num"] + 1
-        # The round gives every client an ID, which it uses for reports only, and there are none.
+        # A round needs an ID for every client, but uses it only for reports, and there are none here.
         inputs = collections.OrderedDict(client_id=tf.constant(0), seed=tf.stack([work["seed"], number]))
         return collections.OrderedDict(work=collections.OrderedDict(seed=work["seed"], round_num=number), inputs=inputs)
 
@@ -294,7 +294,7 @@ def _build_weights(model: FlatModel, state_type: tff.StructType, num_clusters: i
 
 
 class _WeightsSetter(tff.framework.ConcreteComputation):
-    """A computation `(<S, W> -> S)` that says how many models W has, where TFF would end in an IndexError."""
+    """A computation `(<S, W> -> S)` that reports a wrong number of models, for which TFF would raise IndexError."""
 
     def __call__(self, state, weights):
         clusters = len(self.type_signature.parameter[1])
@@ -327,13 +327,13 @@ def _build_hparams(state_type: tff.StructType, optimizer: Optimizer | None, num_
 
 
 def _learning_state(composed: Round, held, work):
-    """A state of the composed round as TFF's, at the server."""
+    """Turns a state of the composed round into TFF's, at the server."""
     optimizer = held["optimizer"] if composed.server.private else _nothing()
     return tff.federated_zip(LearningAlgorithmState(held["models"], _nothing(), work, held["aggregators"], optimizer))
 
 
 def _round_state(composed: Round, state):
-    """The inverse of `_learning_state`, without the work's."""
+    """The inverse of `_learning_state`, without the state of the client work."""
     held = collections.OrderedDict(models=state.global_model_weights)
     held.update((name, state.finalizer) for name in composed.server.private)
     return tff.federated_zip(collections.OrderedDict(held, aggregators=state.aggregator))
@@ -351,7 +351,7 @@ ModelWeights = tff.learning.models.ModelWeights
 
 
 def to_weights(model: FlatModel, vector) -> ModelWeights:
-    """Returns a model `float32[P]` as TFF's weights; those that are not trained are the model's own."""
+    """Returns a model `float32[P]` as TFF's weights; those that are not trained are the initial model's."""
     fixed = model.functional.initial_weights[1]
     return ModelWeights(tuple(model.unravel(vector)), tuple(tf.convert_to_tensor(each) for each in fixed))
 
@@ -362,7 +362,7 @@ def to_vector(weights: ModelWeights) -> tf.Tensor:
 
 
 def weights_type(model: FlatModel, num_clusters: int) -> tff.Type:
-    """Returns W, the type of this number of models: a tuple of `ModelWeights`."""
+    """Returns W, the type of so many models: a tuple of `ModelWeights`."""
 
     @tff.tensorflow.computation
     def initial():
