@@ -13,7 +13,7 @@ from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.graph_function import traced_once
 from tffcl.trace_cache import built_once
 
-# Adam's own, as in PyTorch.
+# Adam's defaults, as in PyTorch.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -34,14 +34,14 @@ def build_encode(autoencoder: FlatAutoencoder):
 
 
 def start_steps(vector) -> collections.OrderedDict:
-    """Returns what `build_steps` starts from: the parameters, Adam's moments of 0, and the number of steps so far."""
+    """Returns the first state of `build_steps`: the parameters, Adam's moments of 0, and the number of steps so far."""
     vector = tf.convert_to_tensor(vector)
     zeros = tf.zeros_like(vector)
     return collections.OrderedDict(vector=vector, first=zeros, second=zeros, steps=0)
 
 
 def build_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: float, optimizer: str = "adam"):
-    """Builds steps on the mean squared error between images and what is decoded from their codes.
+    """Builds steps on the mean squared error between images and their reconstructions.
 
     Args:
       autoencoder: What is trained.
@@ -80,7 +80,7 @@ def build_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: fl
 
         def step(start, vector, first, second, steps, total):
             chosen = order[start : tf.minimum(start + batch_size, count)]
-            # Batch by batch, unlike a model's features: as floats, all images could take more memory than a client has.
+            # By batches, unlike a model's features: as floats, all images could take more memory than a client has.
             slope, loss = gradient(vector, autoencoder.preprocess(tf.gather(x, chosen)))
             steps += 1
             vector, first, second = moved(vector, slope, first, second, steps)
@@ -109,8 +109,8 @@ def build_fine_tune(
       optimizer: A name in `OPTIMIZERS`; Adam's moments start at zero.
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> vector float32[P]`; with n = 0 the vector
-      comes back as it went in.
+      A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> vector float32[P]`; with n = 0 the vector is
+      returned unchanged.
     """
     take_steps = build_steps(autoencoder, batch_size, learning_rate, optimizer)
 

@@ -1,4 +1,4 @@
-"""What a client does in a round: the half of a method that runs on devices, as one value."""
+"""What a client does in a round, as one value: the half of a method that runs on devices."""
 
 import collections
 import dataclasses
@@ -11,9 +11,9 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import stacked
 from tffcl.clients.cohort import Cohort
 
-# What a report has of the local test, in simulations only; outputs where metrics need them.
+# The fields of the local test in a report, in simulations only; outputs only if metrics need them.
 LOCAL_TEST = ("test_correct", "test_examples", "test_outputs")
-KEPT, OPTIMIZER = "kept", "optimizer"  # what a client has of its last round: a method's, and its optimizer's state
+KEPT, OPTIMIZER = "kept", "optimizer"  # what a client keeps after a round: the method's part, the optimizer's
 
 
 class ClientResult(NamedTuple):
@@ -76,8 +76,8 @@ def keyed(key, value) -> collections.OrderedDict:
     return collections.OrderedDict(key=key, value=value)
 
 
-# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a
-# `map` and the `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
+# How many examples are batched at a time. It is small because TensorFlow fuses a `map` and the `batch` after it into
+# one operation, which reserves memory for a whole batch even if fewer examples come.
 _AT_A_TIME = 1024
 
 
@@ -126,12 +126,12 @@ def stack(examples):
 
 
 def as_features(x):
-    """Returns raw examples as float32: pixels (uint8) divided by 255, other numbers as they are."""
+    """Returns raw examples as float32: pixels (uint8) are divided by 255, other numbers are unchanged."""
     return tf.cast(x, tf.float32) / 255.0 if x.dtype == tf.uint8 else tf.cast(x, tf.float32)
 
 
 def feature_rows(example_spec, x):
-    """Returns features as rows, those of several inputs side by side in the order of their names.
+    """Returns features as rows; those of several inputs are side by side in the order of their names.
 
     Args:
       example_spec: The spec of one example.

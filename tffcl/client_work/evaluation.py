@@ -1,4 +1,4 @@
-"""Local evaluation: what a model that is one vector answers on a client's examples."""
+"""Local evaluation: the answers on a client's examples of a model that is one vector."""
 
 import tensorflow as tf
 
@@ -14,8 +14,8 @@ FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 def _build_inference(model: FlatModel, finish, dtype, shape, few=False):
     """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch.
 
-    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. With `few` all
-    examples are known to fit.
+    Examples that fit in one batch are not padded, or 30 examples of a small client would cost as much as 250. With
+    `few` all examples are known to fit.
     """
 
     def of_batch(tensors, batch):
@@ -31,7 +31,7 @@ def _build_inference(model: FlatModel, finish, dtype, shape, few=False):
             return of_batch(tensors, x)
         known, n = first.shape[0], tf.shape(first)[0]
         if known is not None:
-            # TensorFlow's optimizer aborts the process over a loop that it finds out to be dead.
+            # TensorFlow's graph optimizer aborts the process if it finds a loop that never runs.
             return of_batch(tensors, x) if 0 < known <= _BATCH else whole(tensors, x)
         small = tf.logical_and(n > 0, n <= _BATCH)
         return tf.cond(small, lambda: of_batch(tensors, x), lambda: whole(tensors, x))
@@ -40,8 +40,8 @@ def _build_inference(model: FlatModel, finish, dtype, shape, few=False):
 
 
 def in_batches(function, x, dtype, shape):
-    """Returns `dtype [n, *shape]`, what a function gives for examples `x [n, ...]`, or a structure of them, batch by
-    batch, of which the last is padded; n may be 0."""
+    """Returns the results `dtype [n, *shape]` of a function for examples `x [n, ...]`, or a structure of them. It is
+    called batch by batch, with the last one padded; n may be 0."""
     n = tf.shape(tf.nest.flatten(x)[0])[0]
     batches = (n + _BATCH - 1) // _BATCH
 
@@ -50,7 +50,7 @@ def in_batches(function, x, dtype, shape):
         return tf.reshape(padded, [batches, _BATCH, *leaf.shape[1:]])
 
     def one(batch):
-        # Recurrent layers lose the shape, which the loop needs where there is no batch at all.
+        # Recurrent layers lose the shape, which the loop needs if there is no batch.
         return tf.ensure_shape(function(batch), [_BATCH, *shape])
 
     answers = tf.map_fn(one, tf.nest.map_structure(in_rows, x), fn_output_signature=dtype, parallel_iterations=1)
@@ -59,18 +59,18 @@ def in_batches(function, x, dtype, shape):
 
 @built_once
 def build_predict(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...]) -> labels`, what the model answers of every example, as
-    `Objective.predictions`: the most likely class `int32[n]`, `[n, L]` for sequences, or numbers.
+    """Builds `(vector float32[P], x [n, ...]) -> labels`, the model's answer for every example, as
+    `Objective.predictions` has it: the most likely class `int32[n]`, `[n, L]` for sequences, or numbers.
 
     Args:
-      few: Whether there are always 1 to `FEW` examples; else n is anything, and with n = 0 the result is empty.
+      few: Whether there are always 1 to `FEW` examples; otherwise n is any number, and with n = 0 the result is empty.
     """
     return _build_inference(model, model.objective.predictions, model.objective.label.dtype, model.label_shape, few)
 
 
 @built_once
 def build_outputs(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...]) -> float32[n, ...]`, the model's outputs as they are, see
+    """Builds `(vector float32[P], x [n, ...]) -> float32[n, ...]`, the model's unchanged outputs, see
     `Objective.outputs`; `few` as in `build_predict`."""
     return _build_inference(model, tf.identity, tf.float32, model.objective.outputs, few)
 
@@ -91,7 +91,7 @@ def build_mixed_outputs(model: FlatModel):
 @built_once
 def build_probabilities(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities, `[n, L, classes]` for
-    sequences, `[n, L]` for several labels; UserError where labels are numbers."""
+    sequences, `[n, L]` for several labels; raises UserError if labels are numbers."""
     objective = model.objective
     if objective.probabilities is None:
         raise UserError(f"{model.name} gives numbers, and no probabilities")
@@ -101,7 +101,7 @@ def build_probabilities(model: FlatModel):
 
 def build_count_correct(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> <int32, int32>`: how many labels are right, and how many
-    count; none where labels are numbers."""
+    count; none if labels are numbers."""
     predict = build_predict(model)
 
     @tf.function(autograph=False)
@@ -112,7 +112,7 @@ def build_count_correct(model: FlatModel):
 
 
 def _count(model: FlatModel, predictions, y):
-    """How many labels are right of those that count, and how many count, `<int32, int32>`."""
+    """How many of the labels that count are right, and how many count, `<int32, int32>`."""
     if not model.objective.has_accuracy:
         return tf.constant(0), tf.constant(0)
     right = tf.equal(predictions, y)
@@ -126,11 +126,11 @@ def build_local_test(model: FlatModel, infer=None):
     """Builds the test of a client's own model: `(vector float32[P], x [n, ...], y [n, ...])` to the fields
     `client_work.LOCAL_TEST` of a report.
 
-    Whole outputs come with it where the model has metrics that need them: as a serialized tensor `float32 [n, ...]`,
-    since reports of clients with tests of several sizes are collected as rows.
+    If the model has metrics that need outputs, these are added as a serialized tensor `float32 [n, ...]`, since reports
+    of clients with tests of different sizes are collected as rows.
 
     Args:
-      infer: `(vector, x) -> outputs float32 [n, ...]`, where the client's own model is something else than a vector.
+      infer: `(vector, x) -> outputs float32 [n, ...]`, for a client whose own model is not just the vector.
     """
     if not model.metrics_of_outputs and infer is None:
         count_correct = build_count_correct(model)
@@ -153,7 +153,7 @@ def build_local_test(model: FlatModel, infer=None):
 
 
 def build_losses(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32[n]`, the loss of each example, 0 of one without a
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32[n]`, the loss of each example, 0 for one without a
     label that counts; `few` as in `build_predict`."""
     outputs = build_outputs(model, few=few)
 
@@ -168,7 +168,7 @@ def build_mean_loss(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32`, the mean loss of the examples that have a label
     that counts.
 
-    Without such examples the loss is 0; where the model's answers are not finite it is infinite.
+    Without such examples the loss is 0; if the model's answers are not finite, it is infinite.
     """
     losses = build_losses(model)
 
@@ -184,8 +184,8 @@ CRITERIA = ("loss", "accuracy")
 
 
 def build_score(model: FlatModel, criterion: str):
-    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32`, a model's score by a criterion of `CRITERIA`, of
-    which the least is the best: the mean loss, or the share of wrong answers.
+    """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32`, a model's score by a criterion of `CRITERIA`:
+    the mean loss, or the share of wrong answers. The lowest score is the best.
 
     Raises:
       UserError: If the criterion is unknown, or the model's answers are not right or wrong, as "accuracy" needs.
@@ -213,12 +213,12 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     """Builds the choice among models (IFCA Alg. 1 line 5; FLIS Alg. 1 line 9).
 
     Args:
-      criterion: "loss" (the least mean cross-entropy) or "accuracy" (the largest, as the FLIS and PACFL authors' code).
+      criterion: "loss" (the lowest mean loss) or "accuracy" (the highest, as in the FLIS and PACFL authors' code).
 
     Returns:
-      A function `(models float32[K, P], x [n, ...], y [n, ...]) -> <choice=int32, scores=float32[K]>`: the row
-      of the best model, the first of equal ones, and every model's score, of which the least is the best (loss, or
-      share of wrong answers). One model is not tried: its score is 0.
+      A function `(models float32[K, P], x [n, ...], y [n, ...]) -> <choice=int32, scores=float32[K]>`: the row of the
+      best model, the first of equal ones, and every model's score (the loss, or the share of wrong answers), of which
+      the lowest is the best. A single model is not tried; its score is 0.
 
     Raises:
       UserError: If the criterion is unknown.
@@ -234,8 +234,8 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
         return tf.argmin(scores, output_type=tf.int32), scores
 
     def choose(models, x, y):
-        # Where the type says that there is one model nothing may be left to fold: TensorFlow's optimizer aborts the
-        # process over a loop that it finds out to be dead. One trace serves any number of models, and cannot say.
+        # If the type says that there is one model, no loop may be left: TensorFlow's graph optimizer aborts the process
+        # if it finds a loop that never runs. The trace for any number of models does not show this to it.
         if models.shape[0] == 1:
             return tf.constant(0), tf.zeros([1])
         return among(models, x, y)

@@ -10,11 +10,11 @@ from tffcl.models.graph_function import traced_once
 from tffcl.trace_cache import built_once
 from tffcl.validation import Count, check_value
 
-_ITERATIONS = 300  # of Lloyd's per start, at most
+_ITERATIONS = 300  # of Lloyd's algorithm, at most, for each start
 
 
 def _squared_distances(points, centre):
-    """`float64 [n]`; from differences, as |p|^2 - 2 p'c + |c|^2 would not be 0 for equal points."""
+    """`float64 [n]`; computed from differences, because |p|^2 - 2 p'c + |c|^2 would not be 0 for equal points."""
     return tf.reduce_sum(tf.math.squared_difference(points, centre), axis=1)
 
 
@@ -28,18 +28,18 @@ def _start(points, num_centres, seed):
       seed: `int32 [2]`.
 
     Returns:
-      `(centres float64 [k, e], nearest float64 [k, n])`, the centres and each point's squared distance to the nearest
-      of the first 1 to k of them, which are those of a start with so many. If there are fewer different points than k,
-      the centres after these repeat one of them.
+      `(centres float64 [k, e], nearest float64 [k, n])`, the centres and, in row i, each point's squared distance to
+      the nearest of the first i + 1 centres; these are the centres that a start with so many would have. If there are
+      fewer than k different points, the last centres repeat one of them.
     """
     n = tf.shape(points)[0]
-    candidates = 2 + int(math.log(num_centres))  # as scikit-learn
+    candidates = 2 + int(math.log(num_centres))  # as in scikit-learn
     draws = tf.random.stateless_uniform([num_centres, candidates], seed=seed, dtype=tf.float64)
     nearest = tf.ones([n], tf.float64)
     centres, after = [], []
     for number in range(num_centres):
         heaps = tf.cumsum(nearest)
-        # "right" passes over points of weight 0. Where there are no others it passes over all.
+        # "right" skips points of weight 0; if there are no others, it skips all points, hence the minimum.
         drawn = tf.minimum(tf.searchsorted(heaps, draws[number] * heaps[-1], side="right"), n - 1)
         if number == 0:
             centres.append(points[drawn[0]])
@@ -65,11 +65,11 @@ def _assign(points, centres):
 def _lloyd(points, centres):
     """Moves centres to the means of their points until no point changes its centre.
 
-    Empty centres move to the point farthest from its own, which the first of them keeps: that lowers the inertia, so
-    the iterations cannot run in a circle.
+    Empty centres move to the point that is farthest from its own centre, and the first of them keeps it. This lowers
+    the inertia, so the iterations cannot go in circles.
 
     Args:
-      points: `float64 [n, e]`, more different ones than there are centres.
+      points: `float64 [n, e]`, with more different points than centres.
       centres: `float64 [k, e]`.
     """
     num_centres = tf.shape(centres)[0]
@@ -77,7 +77,7 @@ def _lloyd(points, centres):
 
     def improve(number, centres, before, changed):
         del changed
-        # Squared distances less the points' squared lengths, by one matrix product: many times faster than differences.
+        # Squared distances minus the points' squared lengths, by a matrix product: many times faster than differences.
         scores = tf.reduce_sum(tf.square(centres), axis=1) - 2.0 * tf.matmul(points, centres, transpose_b=True)
         assignment = tf.argmin(scores, axis=1, output_type=tf.int32)
         members = tf.one_hot(assignment, num_centres, dtype=tf.float64)
@@ -102,19 +102,19 @@ def _lloyd(points, centres):
 def build_kmeans(num_centres: int, *, restarts: int = 10):
     """Builds k-means as a tf.function.
 
-    Of several starts the one with the least inertia (sum of squared distances of the points to their centres) counts.
+    Of several starts the one with the lowest inertia (sum of squared distances of the points to their centres) counts.
     A client with at most k different points sends these as its centres. Points that are not finite (the codes of an
-    encoder that diverged) are left out. Computed in float64.
+    encoder that diverged) are left out. It computes in float64.
 
     Args:
       num_centres: k.
-      restarts: Starts; 10 as scikit-learn's `n_init` in the authors' code.
+      restarts: The number of starts; 10 as scikit-learn's `n_init` in the authors' code.
 
     Returns:
       A tf.function `(points float32[n, e], seed int32[2], limit=int32) ->
-      <centres=float32[k, e],mask=bool[k],counts=int32[k],inertia=float32>`; a centre without points, of which `counts`
-      is 0, is zero and masked, as are those from the `limit`-th on, of a client that makes fewer than k. With n = 0 all
-      are.
+      <centres=float32[k, e],mask=bool[k],counts=int32[k],inertia=float32>`; a centre without points, whose `counts` is
+      0, is zero and masked. So are the centres after the first `limit`, for a client that makes fewer than k, and with
+      n = 0 all centres.
 
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
@@ -124,7 +124,7 @@ def build_kmeans(num_centres: int, *, restarts: int = 10):
     def once(points, seed, limit):
         started, nearest = _start(points, num_centres, seed)
         centres = started[:limit]
-        # at most k different points: nothing can be improved
+        # with at most k different points nothing can be improved
         all_centres = tf.equal(tf.reduce_max(nearest[limit - 1]), 0.0)
         centres = tf.cond(all_centres, lambda: centres, lambda: _lloyd(points, centres))
         assignment, squared = _assign(points, centres)

@@ -1,5 +1,5 @@
-"""Local training: epochs of mini-batch steps on a model that is received and returned as one vector, by the optimizers
-of `tff.learning.optimizers`."""
+"""Local training: epochs of mini-batch steps, by the optimizers of `tff.learning.optimizers`, on a model that is
+received and returned as one vector."""
 
 import numpy as np
 import tensorflow as tf
@@ -62,13 +62,13 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
 
 
 def check_optimizer(name: str, optimizer):
-    """Raises UserError if the argument of a name is neither None nor an optimizer of `tff.learning.optimizers`."""
+    """Raises UserError if the argument with this name is neither None nor an optimizer of `tff.learning.optimizers`."""
     kinds = tff.learning.optimizers.Optimizer, type(None)
     check_kind(name, optimizer, kinds, "one of tff.learning.optimizers, e.g. tff.learning.optimizers.build_adam(0.01)")
 
 
 def base_rate(optimizer: tff.learning.optimizers.Optimizer) -> float:
-    """Returns the learning rate that an optimizer has; UserError if it has none."""
+    """Returns the learning rate of an optimizer; raises UserError if it has none."""
     state = optimizer.initialize(tf.TensorSpec([1], tf.float32))
     rate = optimizer.get_hparams(state).get(_RATE)
     if rate is None:
@@ -78,9 +78,9 @@ def base_rate(optimizer: tff.learning.optimizers.Optimizer) -> float:
 
 
 def build_optimizer(training: LocalTraining) -> tff.learning.optimizers.Optimizer:
-    """Builds the optimizer of a local training; weight decay is a part of AdamW's alone.
+    """Builds the optimizer of a local training; only AdamW's includes the weight decay.
 
-    RMSprop adds ε to the root, where Keras' adds it below the root.
+    RMSprop adds ε to the root; Keras' adds it under the root.
     """
     if not isinstance(training.optimizer, str):
         return training.optimizer
@@ -103,29 +103,29 @@ def first_state(training: LocalTraining, parts):
 
 
 def with_rate(optimizer: tff.learning.optimizers.Optimizer, state, factor):
-    """Returns a state with the learning rate of a round, the optimizer's own times a factor."""
+    """Returns a state with the learning rate of a round: the optimizer's own rate times a factor."""
     rate = base_rate(optimizer) * factor
     return optimizer.set_hparams(state, {**optimizer.get_hparams(state), _RATE: rate})
 
 
-ROUND = "round"  # the field of a client that says in which round it trains
+ROUND = "round"  # the client's field with the number of the round in which it trains
 
-# Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
-# vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes
-# 0.74 ms a step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and
-# 0.23, 3.2 and 1.6.
+# If tensors have more parameters than this on average, training uses the weights' own tensors: splitting and joining
+# the vector in every step then costs more than operations for each tensor. Measured: LeNet-5 (4,443) takes 0.74 ms a
+# step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and 0.23, 3.2
+# and 1.6.
 _WORTH_SPLITTING = 20_000
 
 
 def client_fields(training: LocalTraining) -> dict:
     """Returns the fields of a client's input (see `ClientWork`) that its training needs: the round, if its learning
-    rate changes, and what single clients have of their own."""
+    rate changes, and the settings that single clients have of their own."""
     own = {key for settings in (training.clients or {}).values() for key in settings}
     return dict.fromkeys([*([] if training.decay.is_constant else [ROUND]), *sorted(own)], np.int32)
 
 
 def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, np.ndarray]:
-    """Returns the values of `client_fields`, and the round in any case, for the clients of a simulated round."""
+    """Returns the values of `client_fields`, and always the round, for the clients of a simulated round."""
     own = {str(name): settings for name, settings in (training.clients or {}).items()}
     settings = [own.get(cohort.population.name_of(client), {}) if own else {} for client in cohort.client_ids]
     given = {name: [each.get(name, getattr(training, name)) for each in settings] for name in OF_CLIENTS}
@@ -134,12 +134,12 @@ def fields_of(training: LocalTraining, cohort: Cohort) -> dict[str, np.ndarray]:
 
 
 def own_steps(training: LocalTraining, client) -> dict:
-    """Returns a client's own epochs and batch size, those that its input has, by name."""
+    """Returns those of a client's own epochs and batch size that its input has, by name."""
     return {name: client[name] for name in OF_CLIENTS if name in client_fields(training)}
 
 
 def own_options(training: LocalTraining, client) -> dict:
-    """Returns the arguments of `build_local_sgd`'s function that a client's input decides."""
+    """Returns the arguments of `build_local_sgd`'s function that are decided by a client's input."""
     options = own_steps(training, client)
     if not training.decay.is_constant:
         options["rate_scale"] = rate_factor(training.decay, client[ROUND])
@@ -162,7 +162,7 @@ def kept_state(model: FlatModel, training: LocalTraining) -> list[np.ndarray] | 
 def of_shared(model: FlatModel, local_sgd):
     """Turns a training of `model.whole`, from `build_local_sgd`, into a training of the part that is shared.
 
-    A client goes on with its own part, the first array of the state that is passed in and returned (see `kept_state`).
+    A client goes on from its own part, the first array of the state that is passed in and returned (see `kept_state`).
     No correction touches this part, and its centre in a proximal term is its value at the start.
     """
     own = model.own
@@ -184,20 +184,21 @@ def of_shared(model: FlatModel, local_sgd):
 
 
 def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
-    """Builds `(parts, statistics, batch, seed, scale) -> (moves, statistics, loss)`: the scaled gradient of the loss
-    alone, clipped, and what the forward pass gives. A batch is `(features, labels, weights or None)`."""
+    """Builds `(parts, statistics, batch, seed, scale) -> (moves, statistics, loss)`: the scaled, clipped gradient of
+    the loss alone, and the statistics and loss of the forward pass. A batch is `(features, labels, weights or
+    None)`."""
 
     def descent(parts, statistics, batch, seed, scale):
         features, labels, weights = batch
         with tf.GradientTape() as tape:
             tape.watch(parts)
             loss, statistics = model.training_loss(tensors_of(parts, statistics), features, labels, seed, weights)
-            # The learning rate in the loss and not at the gradient saves a pass over the parameters.
+            # Scaling the loss by the learning rate, and not the gradient, saves a pass over the parameters.
             scaled = scale * loss
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         moves = [tf.convert_to_tensor(move) for move in moves]
         if training.clip_norm is not None:
-            # Where the rate is 0 all moves are, which 1e-30 leaves, and a norm of 0 would make NaN.
+            # With a rate of 0 all moves are 0: the bound 1e-30 leaves them so, and a bound of 0 would make NaN.
             moves, _ = tf.clip_by_global_norm(moves, tf.maximum(training.clip_norm * abs(scale), 1e-30))
         return moves, statistics, loss
 
@@ -208,7 +209,7 @@ def _build_descent(model: FlatModel, training: LocalTraining, tensors_of):
 def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool = False):
     """Builds the client's training as a tf.function.
 
-    Each epoch visits the local examples once in an order drawn from the seed, batch by batch. By SGD the velocity
+    Each epoch visits the local examples once in an order drawn from the seed, batch by batch. With SGD the velocity
     follows `v <- momentum * v + gradient`, the parameters `w <- w - learning_rate * v`; other optimizers are those of
     `tff.learning.optimizers`.
 
@@ -248,12 +249,12 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
         parts, statistics = split(vector)
         centres = parts if centre is None else split(centre)[0]
         scale, first, move = build_step(training, parts, centres, rate_scale, state)
-        # Taken away and not added: TensorFlow makes one sum of several additions, in an order that changes by chance.
+        # It is subtracted, not added: TensorFlow fuses several additions into one sum, whose order changes by chance.
         shifts = None if correction is None else split(-scale * correction)[0]
 
         def step(start, parts, statistics, state, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
-            # The order's seed again, at another place of the stream: what dropout draws in this step.
+            # Dropout in this step draws by the seed of the order, folded with another number.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
             weights = None if example_weights is None else tf.gather(example_weights, chosen)
             batch = rows_of(features, chosen), tf.gather(y, chosen), weights
@@ -291,11 +292,11 @@ def build_local_sgd(model: FlatModel, training: LocalTraining, *, by_epoch: bool
 
 
 def _build_parting(model: FlatModel, training: LocalTraining):
-    """Builds `(vector) -> (parts, statistics)`, what training goes on with, `(parts, statistics) -> tensors` and
-    `(parts, statistics) -> vector`.
+    """Builds `(vector) -> (parts, statistics)`, which training works on, `(parts, statistics) -> tensors` and `(parts,
+    statistics) -> vector`.
 
-    The parts are the trained weights' own tensors, or the vector as a whole of a small model without statistics and
-    constraints. A user's own optimizer has the tensors: it may look at their shapes.
+    The parts are the trained weights' own tensors, or the whole vector for a small model without statistics and
+    constraints. A user's own optimizer always gets the tensors, because it may use their shapes.
     """
     small = model.size < _WORTH_SPLITTING * len(model.weights) and isinstance(training.optimizer, str)
     if small and not (model.has_statistics or model.has_constraints):
@@ -312,8 +313,8 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
 
     Returns:
       A tf.function `(vector float32[P], x [n, ...], y [n, ...], state) -> float32[P]`; zero with n = 0. It goes through
-      the examples in batches of `training.batch_size`. The state, as in `kept_state`, has the client's own part of the
-      model.
+      the examples in batches of `training.batch_size`. The state, as in `kept_state`, contains the client's own part of
+      the model.
     """
     if model.own is not None:
         of_whole, parts = build_full_gradient(model.whole, training), model.own.parts
@@ -346,11 +347,11 @@ def _rate(training: LocalTraining, rate_scale):
 
 
 def _build_plain_step(training: LocalTraining, parts, centres, rate_scale, state):
-    """Builds SGD without momentum: one sum a part, with decay and proximal term.
+    """Builds SGD without momentum: one sum for each part, with weight decay and proximal term.
 
     Returns:
-      `(scale, state, step)` as all steps do: what the loss is multiplied by, the state before the first step, and
-      `(parts, state, moves) -> (parts, state)`.
+      `(scale, state, step)`, like the other builders of steps: the factor of the loss, the state before the first step,
+      and `(parts, state, moves) -> (parts, state)`.
     """
     rate = _rate(training, rate_scale)
     pulled, shrunk = training.proximal_weight > 0, training.proximal_weight + training.weight_decay > 0
@@ -361,7 +362,7 @@ def _build_plain_step(training: LocalTraining, parts, centres, rate_scale, state
     def step(parts, state, moves):
         held = [kept * part for part in parts] if shrunk else parts
         moved = [part + move for part, move in zip(held, moves)]
-        # A difference: of three terms TensorFlow makes one sum, in an order that is another from run to run.
+        # It is a difference, because TensorFlow fuses three terms into one sum, whose order changes from run to run.
         return [part - push for part, push in zip(moved, pushes)] if pulled else moved, state
 
     return -rate, [], step
@@ -378,7 +379,7 @@ def _with_terms(training: LocalTraining, scale, parts, centres, moves, weight_de
 
 
 def _build_momentum_step(training: LocalTraining, parts, centres, rate_scale, state):
-    """Builds SGD with momentum; the velocity is in steps (-ηv)."""
+    """Builds SGD with momentum; the velocity is kept as a step (-ηv)."""
     rate = _rate(training, rate_scale)
 
     def step(parts, velocity, moves):
@@ -390,7 +391,7 @@ def _build_momentum_step(training: LocalTraining, parts, centres, rate_scale, st
 
 
 def _build_optimizer_step(training: LocalTraining, parts, centres, rate_scale, state):
-    """Builds the steps of an optimizer of `tff.learning.optimizers`; AdamW has the weight decay itself."""
+    """Builds the steps of an optimizer of `tff.learning.optimizers`; AdamW includes the weight decay."""
     optimizer, first = build_optimizer(training), first_state(training, parts)
     advance = optimizer.next if isinstance(training.optimizer, str) else converted(optimizer.next)
     weight_decay = 0.0 if training.optimizer == "adamw" else training.weight_decay
@@ -402,22 +403,22 @@ def _build_optimizer_step(training: LocalTraining, parts, centres, rate_scale, s
     def step(parts, state, gradients):
         gradients = _with_terms(training, 1.0, parts, centres, gradients, weight_decay)
         moved, parts = advance(state, parts, gradients)
-        # Some optimizers make floats of whole numbers.
+        # Some optimizers turn whole numbers into floats.
         return list(parts), tf.nest.map_structure(lambda new, old: tf.cast(new, old.dtype), moved, state)
 
     return 1.0, first, step
 
 
 def batch_size_of(training: LocalTraining, examples, own=None):
-    """Returns the examples in a step of a client with this many; `own` is its own batch size, if it has one."""
+    """Returns the number of examples in a step of a client with so many; `own` is its own batch size, if it has one."""
     if own is None:
         return training.batch_size or tf.maximum(examples, 1)
     return tf.where(own > 0, own, tf.maximum(examples, 1))
 
 
 def local_steps(training: LocalTraining, examples, epochs=None, batch_size=None) -> tf.Tensor:
-    """Returns τ `int32`, the number of steps of a client with this many examples; it may have its own epochs and batch
-    size."""
+    """Returns τ `int32`, the number of steps of a client with this many examples, which may have its own epochs and
+    batch size."""
     size = batch_size_of(training, examples, batch_size)
     return (training.epochs if epochs is None else epochs) * -(-examples // size)
 

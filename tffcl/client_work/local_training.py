@@ -19,7 +19,7 @@ from tffcl.validation import (
     wrong,
 )
 
-OF_CLIENTS = {"epochs": Count, "batch_size": Whole}  # what single clients may have of their own
+OF_CLIENTS = {"epochs": Count, "batch_size": Whole}  # the settings that single clients may have of their own
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a client does with a mixture of models: how much of each its examples are of, and the training of all."""
+"""What a client does with a mixture of models: which share of an example is of which model, and the training of all."""
 
 import collections
 
@@ -16,12 +16,12 @@ from tffcl.models.layer_parts import require_shared
 from tffcl.models.objectives import CLASSES, LEAST
 from tffcl.trace_cache import built_once
 
-_LEAST_COUNT = 1e-8  # of the examples of a label, as in FedRC's authors' code
+_LEAST_COUNT = 1e-8  # lower bound of the examples of a label, as in the FedRC authors' code
 
 
 def check_likelihood(model: FlatModel, whose: str):
-    """Raises UserError if a model's loss of an example is no negative log-likelihood, for which `whose` E-step takes
-    it, or its outputs cannot be mixed."""
+    """Raises UserError if a model's loss of an example is not a negative log-likelihood, as `whose` E-step needs, or
+    its outputs cannot be mixed."""
     model.objective.mixed(tf.zeros([1, 1, *model.objective.outputs]), tf.ones([1]))
     if not _is_likelihood(model):
         raise UserError(
@@ -32,8 +32,8 @@ def check_likelihood(model: FlatModel, whose: str):
 
 @built_once
 def _is_likelihood(model: FlatModel) -> bool:
-    """Whether the losses of some outputs are minus the logarithms of their probabilities, the mean where a label has
-    several parts; of numbers, whether they stay the same where outputs and labels are moved together."""
+    """Whether losses are minus the logarithms of probabilities, or their mean if a label has several parts. For
+    numbers: whether losses stay the same if outputs and labels are shifted together."""
     objective, rng = model.objective, np.random.default_rng(0)
     outputs = rng.uniform(0.1, 0.9, [4, *objective.outputs]).astype(np.float32)
     if objective.name == CLASSES:
@@ -56,7 +56,7 @@ def _is_likelihood(model: FlatModel) -> bool:
 
 
 def model_names(num_models: int) -> list[str]:
-    """Returns what each of the models that a client trains in a round is called."""
+    """Returns the names of the models that a client trains in a round."""
     return [f"model_{number}" for number in range(num_models)]
 
 
@@ -81,12 +81,12 @@ def responsibilities(losses, mixture, counts, prior=None):
     Args:
       losses: `float32 [K, n]`, negative log-likelihoods.
       mixture: `float32 [K]`, π.
-      counts: `float32 [n]`, how many labels of each example count, of which it needs one.
-      prior: `float32 [K, n]`, a further logarithm of probabilities; None for nothing.
+      counts: `float32 [n]`, how many labels of each example count; an example needs at least one.
+      prior: `float32 [K, n]`, a further logarithm of probabilities, which is added; None for none.
 
     Returns:
-      `float32 [K, n]`, which sum to one for each example, to zero where no label counts, and their means over the
-      others, `float32 [K]`; without examples the mixture as it was.
+      `float32 [K, n]`, which sum to one for each example, or to zero if no label of it counts; and their means over the
+      other examples, `float32 [K]`, or without such examples the given mixture.
     """
     logits = tf.math.log(tf.maximum(mixture, LEAST))[:, tf.newaxis] - losses
     shares = tf.sign(counts) * tf.nn.softmax(logits if prior is None else logits + prior, axis=0)
@@ -95,7 +95,7 @@ def responsibilities(losses, mixture, counts, prior=None):
 
 
 def label_prior(labels, y, counted):
-    """Minus the logarithm of the share of each example's label among all that a model is responsible for (FedRC's C).
+    """Minus the logarithm of the share of each example's label in all that a model is responsible for (FedRC's C).
 
     Args:
       labels: `float32 [K, C]`, how many examples of each label each model is responsible for; zero before it is known.
@@ -103,7 +103,7 @@ def label_prior(labels, y, counted):
       counted: `bool [n, ...]`, which labels count.
 
     Returns:
-      `float32 [K, n]`; of sequences the mean over their labels that count.
+      `float32 [K, n]`; for sequences the mean over their labels that count.
     """
     counts = tf.maximum(labels, _LEAST_COUNT)
     logarithms = -tf.math.log(counts / tf.reduce_sum(counts, axis=1, keepdims=True))
@@ -118,7 +118,7 @@ def label_counts(shares, y, counted, classes: int):
 
     Args:
       shares: `float32 [K, n]`, see `responsibilities`.
-      y: `int32 [n, ...]`; of sequences each label that counts is a part of the example.
+      y: `int32 [n, ...]`; in a sequence each label that counts is a part of the example.
       counted: `bool [n, ...]`, which labels count.
       classes: C.
     """
@@ -128,14 +128,14 @@ def label_counts(shares, y, counted, classes: int):
 
 
 def nearest_shares(losses, least: float, counts):
-    """Returns the share of the examples that have their least loss under each model, `float32 [K]`, at least `least`
-    of all before they are made to sum to one; losses are `float32 [K, n]`, and `counts float32 [n]` says how many
-    labels of each example count, of which an example needs one."""
+    """Returns the share of the examples that have their lowest loss under each model, `float32 [K]`; shares below
+    `least` are raised to it before all are scaled to sum to one. Losses are `float32 [K, n]`; `counts float32 [n]` says
+    how many labels of each example count; an example needs at least one."""
     there = tf.sign(counts)
     nearest = there[:, tf.newaxis] * tf.one_hot(tf.argmin(losses, axis=0), losses.shape[0])
     shares = tf.math.divide_no_nan(tf.reduce_sum(nearest, 0), tf.reduce_sum(there))
     shares = tf.maximum(shares, least)
-    all_of = tf.reduce_sum(shares)  # 0 without examples, which then tell no model from another
+    all_of = tf.reduce_sum(shares)  # 0 without examples; then all models get equal shares
     return tf.where(all_of > 0, tf.math.divide_no_nan(shares, all_of), tf.ones_like(shares) / losses.shape[0])
 
 
@@ -145,8 +145,8 @@ def mean_model(models, weights):
 
 
 def fitted_mixture(losses, steps: int, counts, prior=None):
-    """Returns the mixture `float32 [K]` of a client's examples, from equal weights, by so many steps of EM on it alone;
-    arguments as in `responsibilities`."""
+    """Returns the mixture `float32 [K]` of a client's examples after so many steps of EM on the mixture alone, from
+    equal weights; arguments as in `responsibilities`."""
     models = losses.shape[0]
     mixture = tf.fill([models], 1.0 / models)
     for _ in range(steps):
@@ -155,7 +155,7 @@ def fitted_mixture(losses, steps: int, counts, prior=None):
 
 
 def build_train_mixture(model: FlatModel, training: LocalTraining, num_models: int, *, weighted: bool = True):
-    """Builds the training of all models of a mixture, each on all examples of the client, by their weights if it is
+    """Builds the training of all models of a mixture, each on all examples of the client, which are weighted if
     `weighted`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Client works that train: how a client trains the model that it receives, and what it uploads."""
+"""Client work that trains: how a client trains the model that it receives, and what it uploads."""
 
 import collections
 import functools
@@ -26,34 +26,33 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
 from tffcl.trace_cache import built_once
 
-FLAG = {"changed": np.int32}  # the field of a client that tells whether its data have changed
-_TWO = ("model", "global_model")  # those that a client trains in bi-level training
-CHOOSE = np.int32(-1)  # a client's `forced` row: none, it chooses itself
+FLAG = {"changed": np.int32}  # the client's field that says whether its data have changed
+_TWO = ("model", "global_model")  # the models that a client trains in bi-level training
+CHOOSE = np.int32(-1)  # as a client's `forced` row: none is forced, the client chooses
 
 
 def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_sgd=None, adapt=None):
     """Builds the tf.function that trains one model and reports on it.
 
     Args:
-      local_sgd: Trains instead of `build_local_sgd(model, training)`, with its first five arguments, and the same
+      local_sgd: Replaces `build_local_sgd(model, training)`; takes its first five arguments and returns the same
         results.
-      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, adapts the client's whole trained model with its
+      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, adapts the client's whole trained model to its
         training examples before the client tests it; None for no adaptation.
 
     Returns:
       A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client`
       as in `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
-      `<examples=int32,loss=float32,finite=bool[,LOCAL_TEST][,changed=int32]>`: training
-      examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the
-      client brings test examples, its flag of change if it brings one, and the state of its training if it keeps some,
-      as `kept_state`.
+      `<examples=int32,loss=float32,finite=bool[,LOCAL_TEST][,changed=int32]>`: the number of training examples, the
+      mean training loss over the last epoch, whether the trained model is finite, the local test if the client has test
+      examples, its flag of change if it has one, and the state of its training, as in `kept_state`, if it keeps one.
     """
     local_sgd = converted(local_sgd or build_local_sgd(model, training))
     adapt = converted(adapt) if adapt is not None else None
     local_test = build_local_test(model.whole)
 
     def tested(vector, local, test, seed):
-        """The model of the local test; where nothing is tested, it is not adapted, which would take time."""
+        """The model for the local test; if nothing is tested it is not adapted, because this takes time."""
         if adapt is None:
             return vector
         return tf.cond(tf.size(test["y"]) > 0, lambda: adapt(vector, local["x"], local["y"], seed), lambda: vector)
@@ -86,7 +85,7 @@ def training_work(
     Args:
       model: The model to train.
       training: Local hyper-parameters; they decide further fields and the optimizer state that a client keeps.
-      compute: See `ClientWork`, like `kept` and `fields`.
+      compute: See `ClientWork`, also for `kept` and `fields`.
       models: Names of the models that a client trains in a round, each with its own optimizer state; None for one
         model.
       **fields: The fields of the method.
@@ -181,8 +180,8 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
     4).
 
     The unit is the ‖a‖₁ of a client with one example (see `build_step_weight`) instead of one step. So the smallest
-    clients upload their difference, and the uploads of the others do not become so short that secure sums, which round,
-    would lose them.
+    clients upload their difference itself, and the uploads of the others do not become so small that secure sums, which
+    round, would lose them.
 
     Args:
       steps_counted: Whether clients report their number of steps τ instead of ‖a‖₁.
@@ -262,7 +261,7 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
     Returns:
       `(models float32[K, P], client) -> (start float32[P], trained float32[P], report)`. The client has the field
       `forced=int32`, the row to take, or `CHOOSE`, and may have `moves=int32[K]`, the row to train instead of each
-      chosen row; the report is that of `build_train_and_report` and `choice=int32`, the row that it trained.
+      chosen row. The report is that of `build_train_and_report` with `choice=int32`, the row that was trained.
     """
     train_and_report = build_train_and_report(model, training)
     choose = build_choose(model.whole, criterion)
@@ -299,7 +298,7 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
     def compute(received, client):
         centre = (received[towards],) if towards else ()
         trained, report = train_and_report(client["kept"], client, *centre)
-        # A device goes on with what it kept: a model that is not finite would stay so for ever.
+        # A device goes on from what it kept, so a model that is not finite would stay so for ever.
         return ClientResult({}, report, tf.where(report["finite"], trained, client["kept"]))
 
     kept = tff.TensorType(np.float32, [model.size])
