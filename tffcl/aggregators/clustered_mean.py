@@ -1,4 +1,4 @@
-"""A weighted mean per cluster: clients upload one value and its cluster's ID, the server gets one mean a cluster."""
+"""A weighted mean per cluster: a client uploads a value and its cluster's ID; the server gets one mean per cluster."""
 
 import collections
 import functools
@@ -196,11 +196,11 @@ def check_mean(member_type: tff.Type, weight_type: tff.Type):
 
 
 # How many tensors hold the sums of all clusters. The runtime keeps every state of an accumulator until the aggregation
-# ends: a client's own tensor is copied, those that it does not touch are shared with the state before.
+# ends. For each client one tensor is copied; the others are shared with the state before.
 _SLOTS = 8
 
 
-@functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same again and again
+@functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same process many times
 def segment_process(
     value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, *, uniform: bool = False
 ):
@@ -224,8 +224,8 @@ def segment_process(
 
 
 def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, uniform: bool):
-    """Builds what `tff.federated_aggregate` takes, zero to report, and what makes the means and the measurements of its
-    totals."""
+    """Builds the arguments of `tff.federated_aggregate`, from zero to report, and the computations of the means and the
+    measurements from its totals."""
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(
         collections.OrderedDict(
@@ -252,7 +252,7 @@ def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, nu
             counts = pad_rows(counts, key + 1)
 
         def weigh(value):
-            # A weight of 0 silences the client, also one whose value is not finite.
+            # A weight of 0 silences a client, also one whose value is not finite.
             return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
 
         weighted = tf.nest.map_structure(weigh, client["upload"]["value"])
@@ -289,7 +289,7 @@ def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, nu
 
 @tf.function(autograph=False)
 def _add_to_slot(slots: list, key, value):
-    """Adds a value to the row of its key; the other slots are passed on as they are."""
+    """Adds a value to the row of its key; the other slots are passed on unchanged."""
     row = key // len(slots)
 
     def add(slot):
@@ -314,7 +314,7 @@ def _add_all_rows(first, second):
 
 
 def _in_order(slots, clusters):
-    """The rows `[clusters, ...]` of all slots in order of the clusters; one that has no row is zero."""
+    """The rows `[clusters, ...]` of all slots in order of the clusters; a cluster without a row gets zero."""
     keys = [slot + len(slots) * tf.range(tf.shape(rows)[0]) for slot, rows in enumerate(slots)]
     rows = tf.concat(slots, 0)
     shape = tf.concat([[clusters], tf.shape(rows)[1:]], 0)
@@ -333,9 +333,9 @@ def pad_rows(structure, rows):
 
 
 def _check_counts_nobody(factory: tff.aggregators.UnweightedAggregationFactory, process, num_clusters: int):
-    """Raises UserError if an unweighted factory may count the clients, those of other clusters included.
+    """Raises UserError if an unweighted factory may count the clients, and so those of other clusters, too.
 
-    Sums and private means of TFF's do not; its means do, by a value that each client is given.
+    TFF's sums and private means do not; its means do, by a value that each client is given.
     """
     of_tff = type(factory).__module__.startswith("tensorflow_federated.")
     if (
@@ -351,7 +351,7 @@ def _check_counts_nobody(factory: tff.aggregators.UnweightedAggregationFactory, 
 
 
 def tell_of_sums(factory: tff.aggregators.AggregationFactory | None):
-    """Tells once of a factory that sums, as `EncodedSumFactory`, where a mean is what makes steps of their size."""
+    """Warns once of a factory that sums, as `EncodedSumFactory`, since only a mean makes steps of the updates' size."""
     if (kind := type(factory).__name__).endswith("SumFactory"):
         tell_once(
             f"aggregation {kind} sums: a model moves by the sum of its clients' updates; "
@@ -360,7 +360,7 @@ def tell_of_sums(factory: tff.aggregators.AggregationFactory | None):
 
 
 def _inner_process(value_type, weight_type, num_clusters, inner_factory):
-    """One inner process per cluster; a client is a zero with weight zero in those of the others."""
+    """One inner process per cluster; in those of other clusters a client counts as zero with weight zero."""
     weighted = isinstance(inner_factory, tff.aggregators.WeightedAggregationFactory)
     member_type = value_type["value"]
     kinds = (member_type, weight_type) if weighted else (member_type,)
@@ -396,7 +396,7 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
     def stack(results):
         def rows(*members):
             found = tf.stack(members)
-            # TFF's means divide by the sum of the weights: 0 / 0 where nobody of the cohort is a member.
+            # TFF's means divide by the sum of the weights, which is 0 / 0 if no client of the cohort is a member.
             return tf.where(tf.math.is_nan(found), tf.zeros_like(found), found) if found.dtype.is_floating else found
 
         return tf.nest.map_structure(rows, *results)
@@ -434,7 +434,7 @@ class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """TFF's mean with a weight of 1 for every client whose weight is above 0, and of 0 for the others.
 
     `tff.aggregators.UnweightedMeanFactory` also counts clients whose training was not finite, which they report by a
-    weight of 0. Where no client has any weight the mean is zero.
+    weight of 0. If no client has a weight, the mean is zero.
     """
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:

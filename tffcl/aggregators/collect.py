@@ -37,7 +37,7 @@ def fields_of(value_type: tff.Type) -> list[tuple[str, tff.Type]]:
 
 
 def first_value(value, value_type: tff.Type):
-    """Returns a value as tensors whose shapes are those of the type: later rounds may have other numbers of rows."""
+    """Returns a value as tensors with the shapes of the type, because later rounds may have other numbers of rows."""
 
     def placed(leaf, spec):
         return tf.compat.v1.placeholder_with_default(np.asarray(leaf, spec.dtype.as_numpy_dtype), spec.shape)
@@ -46,7 +46,7 @@ def first_value(value, value_type: tff.Type):
 
 
 def plain_containers(value):
-    """Returns a value of TFF's with mappings for named tuples and attrs objects, as checkpoints hold it."""
+    """Returns a TFF value with mappings in place of named tuples and attrs objects, as checkpoints hold it."""
     names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
     if names:
         return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
@@ -83,9 +83,9 @@ def collect(client_id, value):
     return collect_rows(tff.federated_zip(collections.OrderedDict(client_id=client_id, value=value)))
 
 
-# Blocks of 1, 2, 4, ... rows that an accumulator holds, the last of any size.
+# The number of blocks of 1, 2, 4, ... rows in an accumulator; the last is of any size.
 _BLOCKS = 10
-# The most numbers of a tensor that travels with others.
+# The most numbers in a tensor that is packed with others.
 _FEW = 256
 
 
@@ -94,8 +94,8 @@ def collect_rows(row):
 
     The runtime keeps every state of an accumulator until the aggregation ends. An accumulator that grew by a row at a
     time would take memory in proportion to the square of the number of clients. Here rows are held in blocks that
-    double in size, like the digits of a binary number, and states share the blocks that a client does not touch, which
-    makes m log(m) / 2 rows in all.
+    double in size, like the digits of a binary number, and states share the blocks that a client does not touch, so
+    that there are m log(m) / 2 rows in all.
 
     Args:
       row: `{T}@CLIENTS` of fixed shapes.
@@ -107,13 +107,13 @@ def collect_rows(row):
     return tff.federated_aggregate(row, zero(), accumulate, merge, report)
 
 
-@functools.lru_cache(maxsize=32)  # building takes a second, and the rounds of most methods collect the same
+@functools.lru_cache(maxsize=32)  # building takes a second, and most methods collect the same in their rounds
 def _row_aggregation(row_type: tff.Type):
     packing = _Packing(row_type)
     packed_type = packing.packed_type
     blocks_type = tff.to_type([stacked(packed_type)] * _BLOCKS)
     shapes = [[None, *leaf.shape] for leaf in packed_type]
-    # Rows of other lengths have the same graph, which is traced once.
+    # Rows of other lengths have the same graph, so it is traced once.
     any_rows = [tf.TensorSpec([None] * len(shape), leaf.dtype) for shape, leaf in zip(shapes, packed_type)]
     add_row = _add_row.get_concrete_function([any_rows] * _BLOCKS, any_rows)
 
@@ -139,16 +139,16 @@ def _row_aggregation(row_type: tff.Type):
 
 
 class _Packing:
-    """A row as few tensors: those of few numbers become one of bytes.
+    """Packs a row into few tensors: all tensors of few numbers become one tensor of bytes.
 
-    A round has some numbers to report beside each upload, and every operation of the accumulator would be there once
-    for each of them: it is built, and runs, the slower the more there are.
+    A round reports some numbers beside each upload, and the accumulator would have each of its operations once for each
+    of them, which makes it slow to build and to run.
     """
 
     def __init__(self, row_type: tff.Type):
         self._structure = tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, row_type)
         self._leaves = tf.nest.flatten(self._structure)
-        # A large one would be copied once more, and text has no size.
+        # A large tensor would be copied once more, and text has no fixed size.
         self._small = [tf.as_dtype(leaf.dtype) != tf.string and _count(leaf) <= _FEW for leaf in self._leaves]
         sizes = [_count(leaf) * tf.as_dtype(leaf.dtype).size for leaf, small in zip(self._leaves, self._small) if small]
         self._ends = np.cumsum([0, *sizes])
@@ -195,7 +195,7 @@ def _from_bytes(rows: tf.Tensor, leaf: tff.TensorType) -> tf.Tensor:
 
 @tf.function(autograph=False)
 def _add_row(blocks: list, row):
-    """Adds one row to the first empty block, with the rows of all blocks before it."""
+    """Moves one row and the rows of all blocks before it to the first empty block."""
     nothing = [leaf[:0] for leaf in row]
 
     def carry(place):
@@ -222,8 +222,8 @@ class CollectFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory
     them.
 
     Attributes:
-      noise_multiplier: z of the Gaussian mechanism of a client's value, where clients noise it themselves; 0: no noise.
-      noise_seed: The seed of that noise; None where clients draw it anew.
+      noise_multiplier: z of the Gaussian mechanism of a client's value, if clients noise it themselves; 0: no noise.
+      noise_seed: The seed of that noise; None if clients draw it anew.
     """
 
     def __init__(self, noise_multiplier: float = 0.0, noise_seed: int | None = None):

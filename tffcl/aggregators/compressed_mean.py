@@ -1,5 +1,5 @@
-"""The weighted mean per cluster of updates that are sent in few bits per coordinate, with a range of values for each
-layer."""
+"""The weighted mean per cluster of updates that are sent in few bits per coordinate; each layer has a range of
+values."""
 
 import collections
 
@@ -32,7 +32,7 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
 
         Args:
           how: How many bits.
-          layers: Lengths of the parts of a flat value that have a range each; default each tensor has one.
+          layers: Lengths of the parts of a flat value that have a range each; default: each tensor has one.
           seed: Seed of the rounding, which then follows from the seed and the value, to the last bit; without a seed it
             differs from run to run.
         """
@@ -91,14 +91,14 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         return list(self._layers) if self._layers and sum(self._layers) == size else [size]
 
     def _seed_of(self, flat, round_number, place: int):
-        """Two clients round differently: their values differ."""
+        """Two clients round differently, since their values differ."""
         if self._seed is None:
             return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
         word = seed_of(self._seed, place)
         return tf.stack([tf.bitcast(tf.reduce_sum(tf.cast(flat, tf.float32)), tf.int32) ^ word, round_number])
 
     def _rounded(self, part, seed):
-        """What the server makes of the codes of a layer, `lowest + code * step`."""
+        """What the server decodes from the codes of a layer, `lowest + code * step`."""
         lowest, most = tf.reduce_min(part), 2**self._how.bits - 1
         step = (tf.reduce_max(part) - lowest) / most
         exact = tf.math.divide_no_nan(part - lowest, step)

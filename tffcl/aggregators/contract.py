@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tffcl.trace_cache import key_of
 
-if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
+if TYPE_CHECKING:  # commands that only read settings must not load TensorFlow
     import tensorflow_federated as tff
 
 
@@ -115,7 +115,7 @@ def key_by_attributes(factory: FactoryTraits) -> tuple:
 
 
 class _Plain(FactoryTraits):
-    """The traits of a factory of TFF's."""
+    """The traits of one of TFF's factories."""
 
     def __init__(self, factory: tff.aggregators.AggregationFactory):
         self._given = factory

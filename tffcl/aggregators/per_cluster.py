@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.errors import UserError
 
-SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
+SECURE_BOUND = 2**30  # the bound of the whole numbers in secure sums
 
 
 class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
@@ -59,7 +59,7 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Returns a separate seed for further draws beside those of another seed."""
+    """Returns another seed, for draws that must be separate from those of the given seed."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)
 
 
@@ -68,7 +68,7 @@ def rearranged_state(old, fresh, rows: np.ndarray):
 
     Args:
       old: The state with the old clusters.
-      fresh: The first state with the new clusters: a list of a state for each cluster; or values, by name or not, of
+      fresh: The first state with the new clusters: a list with a state for each cluster; or values, by name or not, of
         which those with a row for each cluster are rearranged.
       rows: `int [K]`, the old row of each cluster, -1 for a new cluster.
     """
@@ -91,7 +91,7 @@ def rearranged_rows(old, fresh, rows: np.ndarray) -> np.ndarray:
 
 def global_norm(value) -> tf.Tensor:
     """The L2 norm `float32` of a structure of tensors taken together."""
-    # Not tf.linalg.global_norm, whose operation L2Loss devices lack.
+    # tf.linalg.global_norm would need the operation L2Loss, which devices lack.
     return tf.sqrt(tf.add_n([tf.cast(tf.reduce_sum(leaf**2), tf.float32) for leaf in tf.nest.flatten(value)]))
 
 
@@ -176,7 +176,7 @@ def aggregation_process(
       first: Returns the first state, at the server or without a placement; None for processes that have no state.
       step: `(state, value[, weight]) -> tff.templates.MeasuredProcessOutput`, of federated values.
       value_type: The type of a client's value.
-      weight_type: The type of its weight; None where clients have none.
+      weight_type: The type of its weight; None if clients have none.
     """
 
     @tff.federated_computation

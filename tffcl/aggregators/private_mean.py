@@ -29,9 +29,9 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     A member's update x is scaled to a norm of at most the clip C. For cluster k the server releases the noisy number
     of members n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), where s is `count_share`. The
     row of the result is their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the
-    standard deviation `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts
-    the same, whatever its weight, which would be private, too; a member of weight 0, such as one whose training was not
-    finite, does not count at all.
+    standard deviation `z C / (√(1 - s) n̂)` in every coordinate, which depends on the members of *this* cluster. Every
+    member counts the same, whatever its weight, which is private, too; a member of weight 0, such as one whose training
+    was not finite, does not count at all.
 
     Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most
     1. Scaled by their noises this is √((1 - s) / z² + s / z²) = 1 / z, so all clusters together are **one** Gaussian
@@ -44,16 +44,16 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     clip and the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
-    by_length, is_mean, members_needed = True, False, 1  # how many there are is hidden by noise
+    by_length, is_mean, members_needed = True, False, 1  # noise hides how many members there are
 
     def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
         """Makes the factory.
 
         Args:
           how: Clip, noise and the shares.
-          num_clusters: K; without, the method that it is given to says it when it knows it.
-          seed: Seed of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away:
-            deployments have none, and draw anew in every round.
+          num_clusters: K; if not given, the method that uses the factory sets it.
+          seed: Seed of the noise, to repeat simulations. Whoever knows it can remove the noise, so deployments have
+            none, and draw anew in every round.
         """
         super().__init__(num_clusters, how, seed=seed)
         self._how, self.noise_seed = how, seed
@@ -65,7 +65,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
     @property
     def noise_multiplier(self) -> float:
-        """z of the Gaussian mechanism of one aggregation, where a client is added or removed."""
+        """z of the Gaussian mechanism of one aggregation, if neighbours add or remove a client."""
         return self._how.noise_multiplier
 
     @property
@@ -87,8 +87,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         the updates.
 
         It is another release, whose noise multiplier composes with that of the updates. An adaptive clip stays at its
-        first value here, so that clients know how much of their upload counts. Where not all clients count the
-        same, or with a `bound`, which tells that the numbers are not in the unit of the clip, this is `plain`.
+        first value here, so that clients know how much of their upload counts. If not all clients count the same, or
+        with a `bound`, which means that the numbers are not in the unit of the clip, it returns `plain`.
         """
         if bound is not None or not traits(plain).is_uniform:
             return plain
@@ -124,8 +124,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         return aggregation_process(first, step, value_type, weight_type)
 
     def _build_release(self, summing: tff.templates.AggregationProcess, state_type: tff.Type) -> tff.Computation:
-        """Builds `(<sums, counts, state> -> <noisy means, next state, what is told>)`, the one that sees sums without
-        noise."""
+        """Builds `(<sums, counts, state> -> <noisy means, next state, measurements>)`, the only part that sees sums
+        without noise."""
         how, outcome, noises = self._how, summing.next.type_signature.result, _noises(self._how)
 
         @tff.tensorflow.computation(outcome.result.member, outcome.measurements.member, state_type)
@@ -157,8 +157,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
 
 def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
-    """Builds `(<upload, weight, clip> -> <upload, weight>)`: an update in units of the clip, and a vote of ±½ on
-    whether it was short enough; and 1 or 0 for the weight, which nobody else is told."""
+    """Builds `(<upload, weight, clip> -> <upload, weight>)`: an update in units of the clip, with a vote of ±½ on
+    whether it was short enough; and 1 or 0 in place of the weight, which stays on the client."""
 
     @tff.tensorflow.computation(value_type, weight_type, np.float32)
     def clip(upload, weight, bound):
@@ -180,7 +180,7 @@ def _with_vote(value_type: tff.Type) -> tff.Type:
 
 
 def _noises(how: DPParameters) -> dict[str, float]:
-    """Standard deviations of the noise, the sums being in units of the clip; a vote is ±½."""
+    """Standard deviations of the noise, where sums are in units of the clip and a vote is ±½."""
     votes = how.quantile_share if how.adaptive else 0.0
     z, value = how.noise_multiplier, 1 - how.count_share - votes
     return {
@@ -191,8 +191,8 @@ def _noises(how: DPParameters) -> dict[str, float]:
 
 
 def _drawer(seed: int | None, round_number):
-    """Returns `(shape, dtype) -> standard normal numbers`, other ones in each call, those of the seed and the round if
-    there is one."""
+    """Returns `(shape, dtype) -> standard normal numbers`, which differ in each call; with a seed they follow from it
+    and the round."""
     calls = 0
 
     def draw(shape, dtype):

@@ -17,7 +17,7 @@ RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
 
 
 def by_matrix(matrix, uploads):
-    """The relation by a matrix that the server holds (FLT): a row for each mix, with client j's share in column
+    """Relates clients by a matrix that the server holds (FLT): a row for each mix, with client j's share in column
     `key_j`."""
     return tf.gather(matrix, uploads["key"], axis=1)
 
@@ -151,13 +151,13 @@ class Mixing:
         if self._sums:
             result = tf.nest.map_structure(lambda total: _divided(total, weight), self._totals)
         else:
-            shares = shares[:, np.argsort(order)]  # in the order in which the uploads came
+            shares = shares[:, np.argsort(order)]  # in the order in which the uploads arrived
             result = tf.nest.map_structure(lambda *parts: _mixes(shares, weight, parts), *self._values)
         return tf.nest.map_structure(np.asarray, self._state), result, measured
 
     def _related(self, beside, order: np.ndarray) -> np.ndarray:
         uploads = dict(beside)
-        if self._relate is not by_matrix:  # another relation may look at the values
+        if self._relate is not by_matrix:  # another relation may use the values
             uploads["value"] = tf.nest.map_structure(lambda *parts: np.concatenate(parts)[order], *self._values)
         return np.asarray(self._relate(self._state, tf.nest.map_structure(tf.convert_to_tensor, uploads)), np.float32)
 
@@ -167,14 +167,14 @@ def _beside(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _add_mixes(total: np.ndarray, shares: np.ndarray, rows: np.ndarray):
-    """Adds to the sums in place, a few at a time: there may be a model for each client."""
+    """Adds to the sums in place, a few rows at a time, because there may be a model for each client."""
     sums, flat, shares = total.reshape(len(total), -1), rows.reshape(len(rows), -1), shares.astype(rows.dtype)
     for few in slices(len(sums), sums[:1].nbytes):
         sums[few] += shares[few] @ flat
 
 
 def _mixes(shares: np.ndarray, weight: np.ndarray, parts) -> np.ndarray:
-    """The means `[r, ...]` of values that are in parts, by `shares [r, m]` that sum to `weight [r]`."""
+    """The means `[r, ...]` of values that come in parts, by `shares [r, m]`, which sum to `weight [r]`."""
     shape, dtype = (len(shares), *parts[0].shape[1:]), parts[0].dtype
     ends = np.cumsum([len(part) for part in parts])
     of_parts = np.split(shares.astype(dtype), ends[:-1], axis=1)

@@ -12,7 +12,7 @@ from tffcl.aggregators.contract import FactoryTraits, key_by_attributes
 from tffcl.aggregators.parameters import RobustParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, aggregation_process, global_norm
 
-_VOTE = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))  # on whether an update was short enough
+_VOTE = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))  # whether an update was short enough
 
 
 class ClippedClusteredMeanFactory(PerClusterFactory):
@@ -34,7 +34,7 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
         self._how = how
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value `<key=int32,value=T>`: it, and a vote with a weight."""
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`: this, and a vote with a weight."""
         return tff.to_type([value_type, _VOTE, np.float32])
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -95,8 +95,8 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
 
     * "median": the median of each coordinate. Within σ of the mean, where σ² is the coordinate's variance among the
       members.
-    * "trimmed_mean": the mean of each coordinate without its b = ⌊attackers · n⌉ largest and smallest values, where
-      that leaves at least one (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
+    * "trimmed_mean": the mean of each coordinate without its b = ⌊attackers · n⌉ largest and smallest values, if that
+      leaves at least one (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
     * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at
       least one) is least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f))
       times the L2 deviation √(Σ σ²) of the mean.
@@ -181,18 +181,18 @@ def _trimmed_mean(members, attackers: float):
 
 
 def _multi_krum(members, attackers: float):
-    # Members come in no promised order, and of two that are each other's nearest, whose scores are equal, the first
-    # is taken: any order that values alone decide will do.
+    # Members come in no promised order, and of two that are each other's nearest, and so have equal scores, the first
+    # is taken. So they are put into an order that depends on their values alone.
     directions = tf.cos(tf.range(tf.shape(members)[1], dtype=tf.float32))
     members = tf.gather(members, tf.argsort(tf.linalg.matvec(members, tf.cast(directions, members.dtype))))
     count, precise = tf.shape(members)[0], tf.cast(members, tf.float64)
     chosen = count - _left_out(members, attackers)
     products = tf.matmul(precise, precise, transpose_b=True)
     squares = tf.linalg.diag_part(products)
-    both_ways = products + tf.transpose(products)  # equal to the last bit
+    both_ways = products + tf.transpose(products)  # symmetric to the last bit
     distances = tf.sort(squares[:, tf.newaxis] + squares[tf.newaxis] - both_ways, axis=1)
     nearest = tf.clip_by_value(chosen - 2, tf.minimum(1, count - 1), count - 1)
-    scores = tf.reduce_sum(distances[:, 1 : 1 + nearest], axis=1)  # the first is a member's own
+    scores = tf.reduce_sum(distances[:, 1 : 1 + nearest], axis=1)  # without the first, its distance to itself
     return tf.reduce_mean(tf.gather(members, tf.argsort(scores, stable=True)[:chosen]), axis=0)
 
 

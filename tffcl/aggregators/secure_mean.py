@@ -1,4 +1,4 @@
-"""The weighted mean per cluster by secure sums: the server learns the sums of all clusters, and no client's upload."""
+"""The weighted mean per cluster by secure sums: the server learns the sums of all clusters, but no client's upload."""
 
 import collections
 import dataclasses
@@ -19,13 +19,13 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     The created process has the same arguments and results as that of `ClusteredMeanFactory`. Every client uploads a row
     for each cluster, in whole numbers, so that its cluster is hidden, too, at K times the bytes of a plain mean. A mean
     is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, besides the
-    rounding of float32 and the clipping to `bound`; where all clients count the same both weights are 1.
+    rounding of float32 and the clipping to `bound`; if all clients count the same, both weights are 1.
 
     The sum of a cluster with one member is that member's update. So a cluster in which fewer than `min_cluster_size`
     clients with a weight above 0 take part waits: its row is exactly zero, and so are its measurements. This is applied
     to the sums, after the server's software has received them; a single secure sum cannot do better, as a server could
     always add a client of its own. Therefore the engine of clustered training, which knows the clusters, does not ask
-    the clients of a cluster that waits, and whoever deploys an exported round has to leave them out as well.
+    the clients of a cluster that waits, and a deployment of an exported round must leave them out, too.
 
     The only aggregation is `tff.federated_secure_sum_bitwidth`, so a round has a MapReduceForm, and without clients'
     reports (`rounds.composer.compose`) a DistributeAggregateForm. Further uploads of a method (SCAFFOLD's control
@@ -39,7 +39,7 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
         Args:
           how: Its bounds.
-          num_clusters: K; without, the method that it is given to says it when it knows it.
+          num_clusters: K; if not given, the method that uses the factory sets it.
         """
         super().__init__(num_clusters, how)
         self._how = how
@@ -50,7 +50,7 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
     @property
     def members_needed(self) -> int:
-        """The least number of members of a cluster in a round."""
+        """The lowest number of members of a cluster in a round."""
         return self._how.min_cluster_size
 
     def with_equal_weights(self) -> "SecureClusteredMeanFactory":
@@ -144,7 +144,7 @@ def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True)
 
 
 def simulated(computation: tff.Computation) -> tff.Computation:
-    """Returns a computation that this machine's runtime can run: secure sums become plain ones of the same values.
+    """Returns a computation that this machine's runtime can run: secure sums become plain sums of the same values.
 
     A simulation holds every client's value anyway. Exports keep the secure sums.
     """

@@ -15,15 +15,15 @@ from tffcl.errors import UserError
 
 
 class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
-    """`tff.aggregators.WeightedAggregationFactory` for the means of K models that every client may take part in.
+    """`tff.aggregators.WeightedAggregationFactory` for the means of K models; every client may contribute to each.
 
     The created `tff.templates.AggregationProcess` takes `value = <weights=float32[K], value=T[K,...]>` and a scalar
     weight, and has
         `next`: `(<state=S@SERVER, value={<weights=float32[K],value=T[K,...]>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=S@SERVER, result=T[K,...]@SERVER, measurements=M@SERVER>)`
     where row k of the result is `sum_c w_ck v_ck / sum_c w_ck` over the clients c, with `w_ck` the client's k-th weight
-    times its scalar weight. A row whose weights sum to 0 is zero. So aggregate *updates*, and a model in which no
-    client takes part stays as it is. With `shared`, clients upload one value `T` that stands for each of their K
+    times its scalar weight. A row whose weights sum to 0 is zero. So aggregate *updates*; a model to which no client
+    contributes then stays unchanged. With `shared`, clients upload one value `T` that stands for each of their K
     values.
 
     The plain means are one `tff.federated_aggregate`, which TFF's MapReduceForm accepts. Their measurements are
@@ -31,7 +31,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
     Any other aggregation runs once for each of the K means, with a client's k-th value and weight. Secure sums hide
     weights and values. Each of the K noised means is a Gaussian mechanism of noise multiplier z, and a client changes
-    all of them: together they are one mechanism of z / √K. Where all clients of a mean count the same (noise, robust
+    all of them: together they are one mechanism of z / √K. If all clients of a mean count the same (noise, robust
     rules, uniform means), weights above 0 count as 1.
     """
 
@@ -42,11 +42,11 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
         Args:
           num_models: K.
-          aggregation: Of each mean, as in `keyed_factory`; None for the plain means.
+          aggregation: The aggregation of each mean, as in `keyed_factory`; None for the plain means.
           shared: Whether clients upload one value for all K means.
 
         Raises:
-          UserError: If `num_models` is below 1, or `aggregation` is no aggregation factory.
+          UserError: If `num_models` is below 1, or `aggregation` is not an aggregation factory.
         """
         if num_models < 1:
             raise UserError(f"num_models is {num_models}; it must be 1 or more")
@@ -60,7 +60,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it takes plain means."""
+        """Whether its means are plain."""
         return self._aggregation is None
 
     def with_layers(self, layers) -> "SoftMeanFactory":
@@ -153,7 +153,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
             def add(total, leaf):
                 rows = self.rows_of(leaf)
-                # A weight of 0 silences the client, also one whose value is not finite.
+                # A weight of 0 silences a client, also one whose value is not finite.
                 return total + tf.math.multiply_no_nan(rows, by_row(weights, rows))
 
             sums = tf.nest.map_structure(add, totals["sums"], client["upload"]["value"])
@@ -195,7 +195,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
         @tff.tensorflow.computation(tff.to_type([outcome.result.member] * self._num_models))
         def stack(results):
-            # There is no row where nobody takes part.
+            # Without clients there is no row.
             rows = [pad_rows(each, 1) for each in results]
             return tf.nest.map_structure(lambda *each: tf.concat([row[:1] for row in each], 0), *rows)
 
@@ -224,7 +224,7 @@ class SoftMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
 
 def _build_part(value_type: tff.Type, weight_type: tff.Type, number: int, shared: bool) -> tff.Computation:
-    """Builds `(upload, weight) -> (keyed upload, float32)`, what a client gives to one of the K means."""
+    """Builds `(upload, weight) -> (keyed upload, float32)`, what a client sends to one of the K means."""
 
     @tff.tensorflow.computation(value_type, weight_type)
     def part(given, weight):

@@ -13,7 +13,7 @@ from tffcl.aggregators.contract import FactoryTraits, traits
 from tffcl.aggregators.per_cluster import aggregation_process, by_row
 from tffcl.aggregators.secure_mean import simulated
 
-# How a malicious client's upload u becomes another one, and the strength that it has by default.
+# How a malicious client changes its upload u, and the default strength.
 STRENGTHS = {"sign_flip": 3.0, "gaussian": 10.0, "lie": 1.5, "label_flip": 1.0, "model_replacement": 10.0}
 OF_DATA = ("label_flip", "model_replacement")  # these train on wrong labels
 
@@ -41,14 +41,14 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         """Makes the factory.
 
         Args:
-          inner: What is attacked, as `aggregation` of the methods' builders; None for the plain mean.
+          inner: The factory that is attacked, as `aggregation` of the methods' builders; None for the plain mean.
           kind: One of `STRENGTHS`.
           malicious: IDs of the malicious clients.
           strength: s; default as in `STRENGTHS`.
         """
         self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
         self._strength = STRENGTHS[kind] if strength is None else strength
-        of = traits(self._inner)  # what is attacked promises what it promised
+        of = traits(self._inner)  # the attacked factory keeps its traits
         self.noise_multiplier = of.noise_multiplier
         self.noise_seed = of.noise_seed
         self.hides_uploads = of.hides_uploads
@@ -120,7 +120,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         return self._process
 
     def _build_guide(self, upload_type: tff.Type):
-        """What attackers know of the honest uploads: their means and standard deviations by cluster for "lie", else
+        """What attackers know of the honest uploads: for "lie" their means and standard deviations by cluster, else
         nothing."""
         if self._kind != "lie":
             nothing = tff.tensorflow.computation(lambda: tf.constant(0.0))
@@ -134,7 +134,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
             upload = client["upload"]
             honest = tf.logical_not(self._is_malicious(client))
 
-            def counted(leaf):  # malicious clients count in the number of members only
+            def counted(leaf):  # malicious clients count only as members
                 return tf.where(honest, leaf, tf.zeros_like(leaf))
 
             squares = tf.nest.map_structure(lambda leaf: counted(leaf) ** 2, upload["value"])
@@ -174,7 +174,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
 
 class _Collected:
-    """The uploads of a cohort that come in parts, to be aggregated when all are there; see `FactoryTraits.by_parts`."""
+    """Collects a cohort's uploads, which come in parts, and then aggregates all; see `FactoryTraits.by_parts`."""
 
     def __init__(self, aggregate: tff.Computation, state):
         self._aggregate, self._state, self._uploads, self._weights = aggregate, state, [], []
@@ -190,7 +190,7 @@ class _Collected:
         """Returns the process' next state, its result and its measurements."""
         weighted = len(self._aggregate.type_signature.parameter) > 2
         given = (self._uploads, self._weights) if weighted else (self._uploads,)
-        # On one worker: the aggregation of a cohort that several share would have to be one that can be taken in parts.
+        # It runs on one worker; to share it, several workers would need an aggregation that can be split into parts.
         with tff.framework.get_context_stack().install(next(iter(runtime.lanes()))):
             output = simulated(self._aggregate)(self._state, *given)
         return tuple(

@@ -13,16 +13,16 @@ from tffcl.models.graph_function import traced_once
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, clipped, noised, own_noise, own_seed
 from tffcl.trace_cache import built_once
 
-_BATCH = 100  # examples at a time, which bounds the activations
-_SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers
+_BATCH = 100  # examples at a time, to bound the activations
+_SKETCH_STREAM = 2  # folded into the seed, so that the projection draws other numbers than the shuffling
 
 
 @built_once
 def build_gradient(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y [n, ...]) -> float32[P]`, the gradient of the mean loss.
 
-    The mean is over all n examples, or the labels that count where the loss leaves some out, taken in parts of 100,
-    without dropout. With n = 0 it is zero.
+    The mean is over all n examples, or over the labels that count if the loss leaves some out. It is computed in parts
+    of 100 examples, without dropout. With n = 0 it is zero.
     """
 
     @traced_once
@@ -49,10 +49,10 @@ def sketch(vector, dimensions: int, seed):
     """Projects a vector at random so that inner products are kept in the mean: a count sketch.
 
     Each entry is added, with a random sign, to one random place of the result (Charikar et al. 2002; Weinberger et al.
-    2009, arXiv:0902.2206; the sparsest Johnson-Lindenstrauss projection). It takes O(P) time and memory where a dense
-    projection matrix has P * d entries: 26 GB for 1.6 million parameters and d = 4,096. The cosine of two sketches is
-    that of the vectors with a standard error of about (1 - cos^2) / sqrt(d). Measured on 1,770 pairs of gradients of an
-    MLP-2048 (1.6 million parameters) on Rotated MNIST with d = 4,096: 0.014, at most 0.055.
+    2009, arXiv:0902.2206; the sparsest Johnson-Lindenstrauss projection). It takes O(P) time and memory; a dense
+    projection matrix would have P * d entries: 26 GB for 1.6 million parameters and d = 4,096. The cosine of two
+    sketches estimates that of the vectors with a standard error of about (1 - cos^2) / sqrt(d). Measured on 1,770 pairs
+    of gradients of an MLP-2048 (1.6 million parameters) on Rotated MNIST with d = 4,096: 0.014, at most 0.055.
 
     Args:
       vector: `float32 [P]`.
@@ -62,8 +62,8 @@ def sketch(vector, dimensions: int, seed):
     Returns:
       `float32 [d]`.
     """
-    # One draw for place and sign: the even halves count as plus, the odd ones as minus. The generator is named, as a
-    # device that chose its own would draw other numbers.
+    # One draw decides place and sign: even numbers mean plus, odd ones minus. The generator is named, because a device
+    # that chose its own would draw other numbers.
     halves = 2 * dimensions
     drawn = tf.random.stateless_uniform(tf.shape(vector), seed, minval=0, maxval=halves, dtype=tf.int32, alg="philox")
     plus, minus = tf.unstack(tf.reshape(tf.math.unsorted_segment_sum(vector, drawn, halves), [dimensions, 2]), axis=1)
@@ -71,7 +71,7 @@ def sketch(vector, dimensions: int, seed):
 
 
 def signature_size(model: FlatModel, projection: int) -> int:
-    """Returns how many numbers a client sends: `projection`, or all P if it is 0 or not less than P.
+    """Returns how many numbers a client sends: `projection`, or all P if `projection` is 0 or at least P.
 
     Raises:
       UserError: If `projection` is negative.

@@ -1,5 +1,5 @@
-"""Signatures that are k-means centres of a client's examples: of the examples as they are, by which all clients can be
-compared (k-FED), or of their principal components, the baseline of FLT (PCA+kM+HC, FLT section IV-C)."""
+"""Signatures that are k-means centres: of a client's examples themselves, by which all clients can be compared (k-FED),
+or of their principal components, the baseline of FLT (PCA+kM+HC, FLT section IV-C)."""
 
 import collections
 from collections.abc import Callable
@@ -26,9 +26,9 @@ def build_centres(
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,d],mask=bool[k]>` (k-FED, Dennis, Li and Smith, ICML 2021, Alg. 1).
 
-    Clients run Lloyd's method on their examples as vectors: uint8 images divided by 255, other numbers as they are. The
-    paper starts it on a projection of a client's data on its first singular vectors (Awasthi and Sheffet 2012); here it
-    starts as in the other signatures of centres.
+    Clients run Lloyd's method on their examples as vectors: uint8 images are divided by 255, other numbers unchanged.
+    The paper starts it on a projection of a client's data on its first singular vectors (Awasthi and Sheffet 2012);
+    here it starts as in the other signatures of centres.
 
     Args:
       example_spec: `tf.TensorSpec` structure of one example; its `x` is one array.
@@ -118,8 +118,8 @@ def _build(
     name: str, example_spec, rows: Callable, width: int, num_centres: int, seed: int, noise_multiplier: float,
     clip: float, noise_seed: int | None, *, reusable: bool = True,
 ):  # fmt: skip
-    """Builds the signature of centres of `rows(x)`, `float32 [n, width]`. It is `reusable` where rows depend on nothing
-    but the types and the width: then another signature with the same numbers is not traced again."""
+    """Builds the signature of centres of `rows(x)`, `float32 [n, width]`. It is `reusable` if rows depend only on the
+    types and the width; then another signature with the same numbers is not traced again."""
     kmeans = build_kmeans(num_centres)
 
     @tf.function(autograph=False)

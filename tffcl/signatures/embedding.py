@@ -17,8 +17,8 @@ from tffcl.models.objectives import Objective
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, noised_centres, own_noise, own_seed
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, validated
 
-FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
-_KMEANS_STREAM = 1  # folded into the seed, so that k-means does not draw the numbers of the first epoch again
+FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # η: FLT's for all SGD, and that of the authors' code
+_KMEANS_STREAM = 1  # folded into the seed, so that k-means draws other numbers than the first epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CentreNoise(Parameters):
     Attributes:
       noise_multiplier: z; 0 is neither noise nor clipping.
       clip: The largest norm of a centre.
-      seed: Where clients keep their encoders, a seed of the noise to repeat simulations; None draws new noise.
+      seed: If clients keep their encoders, a seed of the noise, to repeat simulations; None draws new noise.
     """
 
     noise_multiplier: NonNegative = 0.0
@@ -41,7 +41,7 @@ class FineTuning(Parameters):
     """How a client trains the autoencoder on its own images before it encodes them (FLT Alg. 2 lines 3 to 5).
 
     Attributes:
-      epochs: Passes over its images (J in FLT's section IV); 0 is the normal mode, which leaves the encoder as it is.
+      epochs: Passes over its images (J in FLT's section IV); 0 is the normal mode, which leaves the encoder unchanged.
       optimizer: A name in `OPTIMIZERS`.
       learning_rate: Step size; default `FINE_TUNE_RATES` of the optimizer.
       batch_size: Examples in a step.
@@ -63,7 +63,7 @@ class Centres(Parameters):
     """The number of k-means centres that a client makes of its codes.
 
     Attributes:
-      most: k, the number of centres in a message.
+      most: k, the number of centres that are sent.
       by_class: Whether a client makes only as many centres as it has classes, at most k; it masks the others.
     """
 
@@ -72,17 +72,17 @@ class Centres(Parameters):
 
     @classmethod
     def named(cls, num_centres: int | str, objective: Objective) -> "Centres":
-        """Returns it for one number for all clients, or for `CLASSES`: as many as a client has classes.
+        """Makes it from a number for all clients, or from `CLASSES`: as many centres as a client has classes.
 
         Raises:
-          UserError: If labels are no classes, or some labels do not count.
+          UserError: If labels are not classes, or some labels do not count.
         """
         if num_centres != CLASSES:
             return cls(num_centres)
         return cls(objective.classes_for("num_centres = 'classes'", all_count=True), True)
 
     def of(self, labels: tf.Tensor) -> tf.Tensor:
-        """Returns how many the client with these `labels [n]` makes, `int32 []`."""
+        """Returns how many centres a client with these `labels [n]` makes, `int32 []`."""
         return tf.size(tf.unique(labels)[0]) if self.by_class else tf.constant(self.most)
 
 
@@ -107,7 +107,7 @@ def build_embed(
         (images,) = _taken(autoencoder, examples["x"], from_axis=1)
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
         finite = tf.reduce_all(tf.math.is_finite(tuned))
-        # an encoder that diverged has no centres, whatever is left of it
+        # an encoder that diverged has no centres, even if some codes are finite
         codes = tf.where(finite, encode(tuned, images), np.nan)
         own_seed = tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM)
         found = kmeans(codes, own_seed, centres.of(examples["y"]))
@@ -118,7 +118,7 @@ def build_embed(
 
 
 def _taken(autoencoder: FlatAutoencoder, x, from_axis: int = 0) -> list:
-    """The images that an encoder takes, out of an array or several inputs, or out of the specs of one example's inputs.
+    """Takes the encoder's images from an array or several inputs, or their spec from the specs of one example's inputs.
 
     The shape of an example begins with the axis `from_axis`.
     """
@@ -154,7 +154,7 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
 
 
 def check_classes(example_spec, noise: CentreNoise):
-    """Raises UserError if clients have no number of classes, or if their noise must hide it."""
+    """Raises UserError if clients have no number of classes, or if noise must hide this number."""
     labels = example_spec["y"]
     if labels.shape.rank != 0 or not labels.dtype.is_integer:
         raise UserError(
@@ -223,7 +223,7 @@ def build_embedding(
 
     @tf.function(autograph=False)
     def embed(context, examples):
-        weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
+        weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # encoding needs no decoder
         return embed_examples(weights, stack(examples), context[OWN_SEED], own_noise(context))[0]
 
     context = collections.OrderedDict(encoder=sent, **own_seed(seed))

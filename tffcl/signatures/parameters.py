@@ -10,12 +10,12 @@ from tffcl.choices import ANCHOR_FORMS, CLASSES, PREPROCESSING, SELF
 from tffcl.errors import UserError
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, Whole, one_of
 
-SIGNATURE = "signature"  # the signal of clients that see from their signatures whether their data have changed
+SIGNATURE = "signature"  # the signal by which signatures show whether clients' data have changed
 
 
 def check_noised(noise_multiplier: float, threshold: float | str | None = None, signal: str | None = None):
-    """Raises UserError for what needs signatures without noise: the rule `SELF`, whose halves would be two more
-    releases of every client, and the signal `SIGNATURE`."""
+    """Raises UserError if noised signatures meet the rule `SELF`, whose halves would be two more releases of every
+    client, or the signal `SIGNATURE`; both need signatures without noise."""
     if noise_multiplier and threshold == SELF:
         raise UserError(
             'threshold is "self", which takes halves of every signature, and these have noise: halves would tell more '
@@ -44,7 +44,7 @@ class _Noised(Parameters):
 
     @property
     def noise(self) -> dict[str, float]:
-        """The arguments of these that a builder takes."""
+        """The arguments of a builder for this noise."""
         return {"noise_multiplier": self.noise_multiplier, "clip": self.clip}
 
 

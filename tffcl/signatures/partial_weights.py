@@ -14,7 +14,7 @@ from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own
 
 
 def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
-    """Returns where some layers lie in the vector of a model.
+    """Returns the places of some layers in the vector of a model.
 
     Args:
       layers: Their names; None: the last layer that has weights.
@@ -41,7 +41,7 @@ def build_partial_weights(
       model: Architecture and initial vector, which is broadcast.
       training: The local training.
       layers: Names of the layers that are sent; None: the last one.
-      seed: Decides, together with a client's ID, in which order it visits its examples.
+      seed: Decides, together with a client's ID, the order in which the client visits its examples.
 
     Returns:
       The signature; its context is `<model=float32[P],own_seed=int32[2]>`.

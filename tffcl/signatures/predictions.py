@@ -70,14 +70,14 @@ def build_inference(
     """Builds the signature for which a client trains the broadcast model on its data and answers the server's images
     (FLIS Alg. 3 line 4, Alg. 2 line 2).
 
-    The client answers itself: the server broadcasts its images once, without labels, and sees answers but no model.
+    The client computes the answers: the server broadcasts its images once, without labels, and sees no model.
 
     Args:
       model: The model to train, from its initial weights.
       training: The local training before answering.
       images: The server's images, as `check_images` gives them.
       soft: Whether answers are probabilities instead of the most likely class.
-      seed: Decides, together with a client's ID, in which order it visits its examples.
+      seed: Decides, together with a client's ID, the order in which the client visits its examples.
 
     Returns:
       The signature; its context is `<model=float32[P],images=uint8[n,...],own_seed=int32[2]>`, its value as in
@@ -120,7 +120,7 @@ def related(answers, beta, form: str, num_classes: int):
         answers = tf.where(tf.math.is_nan(answers), 0.0, answers)
         flat = tf.reshape(answers, [tf.shape(answers)[0], -1])
         norms = tf.norm(flat, axis=1)
-    else:  # the norm of as many answers as there should be: those that are none are like no other
+    else:  # the norm as if all answers were classes: an answer that is none is like no other
         flat = tf.reshape(tf.one_hot(answers, num_classes), [tf.shape(answers)[0], -1])
         norms = tf.fill(tf.shape(flat)[:1], tf.sqrt(tf.cast(tf.shape(flat)[1], tf.float32) / num_classes))
     squares = flat if form == "agreement" else flat**2
@@ -128,7 +128,7 @@ def related(answers, beta, form: str, num_classes: int):
     if form == "frobenius":
         products = tf.sqrt(products)
     similarity = tf.math.divide_no_nan(products, norms[:, tf.newaxis] * norms[tf.newaxis, :])
-    # Rounding of a share must not part equal answers.
+    # Rounding of a share must not separate equal answers.
     least = tf.cast(tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32)
     near = tf.cast(similarity >= least, tf.float32)
     return tf.linalg.set_diag(near, tf.ones(tf.shape(near)[:1]))
@@ -141,10 +141,10 @@ def build_outputs(model: FlatModel, *, samples: int = 64, seed: int = 0) -> Sign
 
     The examples are drawn at random; a client with fewer than n sends each as often as needed, so that all clients send
     points of equal weight. The outputs replace the paper's embeddings, as a model need not have a layer for these, and
-    come from one model for all clients. In the paper each pair of clients exchanges its encoders, trained for an epoch,
-    agrees on a random projection to 0.9 as many dimensions, which the server does not know, and sends it the embeddings
-    of at most 512 of its examples and at most a tenth of them. Here only the model stands between what clients send and
-    their examples: it has no noise and is not private.
+    come from one model for all clients. In the paper each pair of clients exchanges encoders, which are trained for an
+    epoch, and agrees on a random projection to 0.9 as many dimensions, which the server does not know. Each client then
+    sends the server the embeddings of at most 512 of its examples and at most a tenth of them. Here clients send the
+    model's outputs without noise, which is not private.
 
     Args:
       samples: n.
@@ -200,7 +200,7 @@ def build_descriptors(model: FlatModel, *, by_class: bool = True) -> Signature:
     width, infer = int(np.prod(objective.outputs)), evaluation.build_outputs(model)
 
     def moments(outputs, weights):
-        """`[k, 2, C]` of the outputs `[n, C]` under weights `[k, n]`; zero where all weights are."""
+        """`[k, 2, C]` of the outputs `[n, C]` under weights `[k, n]`; zero if all weights are zero."""
         total = tf.reduce_sum(weights, -1, keepdims=True)
         mean = tf.math.divide_no_nan(tf.matmul(weights, outputs), total)
         apart = tf.square(outputs[tf.newaxis] - mean[:, tf.newaxis])

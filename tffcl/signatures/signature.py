@@ -72,8 +72,8 @@ NO_CONTEXT = np.int32(0)
 NO_CONTEXT_TYPE = tff.TensorType(np.int32)  # TFF's deployment forms have no empty server state
 
 
-# The field of a context that is each client's own: before it computes, its ID is folded in. What must be one for all,
-# as a projection, has another name.
+# The field of a context for a client's own seed, into which its ID is folded before it computes. A seed that must be
+# the same for all, e.g. of a projection, has another name.
 OWN_SEED = "own_seed"
 
 
@@ -82,7 +82,7 @@ def own_seed(seed: int, name: str = OWN_SEED) -> dict[str, np.ndarray]:
     return {name: np.array([seed % 2**31, 0], np.int32)}
 
 
-# The same of private signatures in simulations: what the noise of each client is drawn from. It is no traffic.
+# The field for the seed of each client's noise in simulations of private signatures. It is not traffic.
 OWN_NOISE = "own_noise"
 
 
@@ -206,7 +206,7 @@ def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) ->
         return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
     weights = tf.range(1, tf.size(value) + 1)
     digest = tf.reduce_sum(tf.reshape(tf.cast(value, tf.float32), [-1]) * tf.sin(tf.cast(weights, tf.float32)))
-    # Of the value, too: the same client noises other data by other numbers, or their difference would be seen as it is.
+    # The value, too, decides the seed: other data with the same noise would show the difference of the two.
     seed = tf.random.experimental.stateless_fold_in(seed, tf.bitcast(digest, tf.int32))
     return value + noise_multiplier * tf.random.stateless_normal(tf.shape(value), seed, dtype=value.dtype)
 
@@ -244,8 +244,8 @@ def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float,
 
 
 WHOLE, FIRST, SECOND, EXAMPLES = "whole", "first", "second", "examples"
-_STREAM = 3  # folded into the seed, so that the split does not draw the numbers of the signature's own shuffling
-_OF = "of"  # of a context that is no structure
+_STREAM = 3  # folded into the seed, so that the split draws other numbers than the signature's shuffling
+_OF = "of"  # the name of a context that is not a structure
 
 
 def with_halves(signature: Signature) -> Signature:
@@ -296,7 +296,7 @@ def _of_halves(computation: tff.Computation, context_type: tff.Type, examples_ty
         count = tf.shape(tf.nest.flatten(local)[0])[0]
         order = visiting_order(count, tf.random.experimental.stateless_fold_in(context[OWN_SEED], _STREAM))
         half = tf.maximum(count // 2, 1)
-        own = context.get(_OF, NO_CONTEXT)  # what the signature itself takes of it
+        own = context.get(_OF, NO_CONTEXT)  # the part that the signature itself takes
         if isinstance(inner, tff.StructType):
             own = collections.OrderedDict((name, context[name]) for name in tff.structure.name_list(inner))
 

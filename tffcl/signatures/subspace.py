@@ -13,17 +13,17 @@ from tffcl.signatures.signature import Signature, build_signature, noised, own_n
 
 METHODS = ("gram", "power")
 
-# Singular values below this share of the largest are noise: such a direction is not the data's.
+# Singular values below this share of the largest are rounding errors: their directions are not the data's.
 _RANK_TOLERANCE = 1e-6
 
-# Of the iterations: relative residual at which a pair counts as found, and after how many looks at it to give up.
+# The relative residual at which an iteration has found a pair, and the number of checks after which it gives up.
 _RESIDUAL = 1e-10
 _LOOKS = 60
-_DEPTH, _RESTARTS = 10, 6  # blocks in a Krylov space, and how many such spaces
+_DEPTH, _RESTARTS = 10, 6  # blocks in a Krylov space, and the number of such spaces
 
 
 def _by_gram(data, num_vectors):
-    """Leading singular vectors: without a Gram matrix where they are few among many, else with one."""
+    """Leading singular vectors: without a Gram matrix if they are few among many, else with one."""
 
     def leading():
         values, basis, converged = _krylov_iteration(data, num_vectors)
@@ -32,7 +32,7 @@ def _by_gram(data, num_vectors):
     def all_vectors():
         return _by_gram_matrix(data, num_vectors, _largest)
 
-    # A Krylov space is worth its while where it is a small part of the whole one.
+    # A Krylov space is worth its cost if it is a small part of the whole space.
     small = max(_few(num_vectors), 2 * _DEPTH * (num_vectors + 1))
     if data.shape[0] is not None and data.shape[0] <= small:
         return all_vectors()
@@ -73,7 +73,7 @@ def _largest(gram, count):
 
 
 def _few(count: int) -> int:
-    """So few samples or features that finding all eigenpairs takes no longer than finding the leading ones."""
+    """The number of samples or features up to which all eigenpairs are found as fast as the leading ones."""
     return 100 + count
 
 
@@ -86,15 +86,15 @@ def _eigenpairs(matrix):
 def _subspace_iteration(gram, count, block=None, *, eigenpairs=_eigenpairs, steps=1, looks=_LOOKS):
     """Leading eigenpairs by block power iteration with Rayleigh-Ritz, an order of magnitude faster than all pairs.
 
-    Images' spectra fall steeply, so a few iterations do; where they do not (noise), `converged` is False.
+    Images' spectra fall steeply, so a few iterations suffice; for others (noise), `converged` is False.
 
     Args:
       gram: `[m, m]`.
-      count: How many pairs.
-      block: More columns than that: convergence is by the ratio to the first left out.
-      eigenpairs: Of a matrix `[block, block]`, largest first.
-      steps: Iterations between two looks at the residual.
-      looks: When to give up.
+      count: The number of pairs.
+      block: The number of columns, above `count`: convergence depends on the ratio to the first one left out.
+      eigenpairs: Computes the eigenpairs of a matrix `[block, block]`, largest first.
+      steps: Iterations between two checks of the residual.
+      looks: The number of checks after which it gives up.
 
     Returns:
       `(squares [count], vectors [m, count], converged bool)`.
@@ -115,9 +115,9 @@ def _subspace_iteration(gram, count, block=None, *, eigenpairs=_eigenpairs, step
 def _krylov_iteration(data, count):
     """Leading left singular vectors by a block Krylov method with restarts.
 
-    The space of K = [Q, A Q, A^2 Q, ...], A = D D', holds far better vectors than the last of its powers (Musco and
+    The space of K = [Q, A Q, A^2 Q, ...], A = D D', contains far better vectors than the last of its powers (Musco and
     Musco, "Randomized block Krylov methods", 2015, Alg. 2), and A, the costly product, is never formed. Rayleigh-Ritz
-    on K; its best vectors start the next space.
+    on K finds the best vectors, which start the next space.
 
     Args:
       data: D `[d, n]`.
@@ -147,13 +147,13 @@ def _until_found(improve, count: int, size, block: int, dtype, looks: int):
     """Improves random columns until the leading ones are eigenvectors.
 
     Args:
-      improve: Columns `[size, block]` to better ones, their Rayleigh quotients `[block]`, largest first, and their
+      improve: Maps columns `[size, block]` to better ones, their Rayleigh quotients `[block]`, largest first, and their
         images.
       count: How many of them must be found.
       size: m.
-      block: How many columns there are.
-      dtype: Theirs.
-      looks: When to give up.
+      block: The number of columns.
+      dtype: Their type.
+      looks: The number of checks after which it gives up.
 
     Returns:
       `(squares [count], vectors [m, count], converged bool)`.
@@ -183,9 +183,9 @@ def _until_found(improve, count: int, size, block: int, dtype, looks: int):
 
 def _largest_by_power(gram, count):
     """As `_largest`, but by block power iteration alone and without a fallback. It uses only operations that device
-    runtimes have: matrix products, QR, and Jacobi's rotations for a small matrix."""
-    block = count + 8 + count % 2  # even, as Jacobi's rotations need it
-    missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
+    runtimes have: matrix products, QR, and Jacobi rotations for a small matrix."""
+    block = count + 8 + count % 2  # even, as Jacobi rotations need
+    missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors are not used
     padded = tf.pad(gram, [[0, missing], [0, missing]])
     squares, vectors, _ = _subspace_iteration(
         padded, count, block, eigenpairs=symmetric_eigenpairs, steps=2, looks=10 * _LOOKS
@@ -262,7 +262,7 @@ def _noised_gram(data, clip: float, noise_multiplier: float, seed):
     data = tf.cast(data, tf.float64)
     scaled = data / tf.maximum(tf.norm(data, axis=0, keepdims=True), tf.cast(clip, tf.float64))
     gram = tf.math.divide_no_nan(tf.matmul(scaled, scaled, transpose_b=True), tf.cast(tf.shape(data)[1], tf.float64))
-    # an entry of the lower half tells nothing more
+    # the lower half repeats the upper one
     upper = tf.linalg.band_part(noised(gram, noise_multiplier, seed), 0, -1)
     symmetric = upper + tf.linalg.matrix_transpose(upper) - tf.linalg.diag(tf.linalg.diag_part(upper))
     return symmetric + tf.norm(symmetric) * tf.eye(tf.shape(gram)[0], dtype=gram.dtype)
@@ -280,7 +280,7 @@ def _centred(x):
 
 
 def _grey(x):
-    """Images of three channels get three equal ones (ITU-R BT.601); all else stays as it is."""
+    """Makes the three channels of an image equal (ITU-R BT.601); all else stays unchanged."""
     features = as_features(x)
     coloured = features.shape.rank == 4 and features.shape[-1] == 3
     return tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(features)) if coloured else features
@@ -358,7 +358,8 @@ def build_subspace(
         data = tf.transpose(feature_rows(example_spec, whole(local["x"])))
         if noise_multiplier:
             gram = _noised_gram(data, clip, noise_multiplier, own_noise(context))
-            # Its eigenvectors of largest eigenvalues: shifted, they are the left singular vectors of a matrix.
+            # Its eigenvectors with the largest eigenvalues: as it is shifted, they are left singular vectors of a
+            # matrix.
             _, vectors = _PAIRS[method](gram, num_vectors)
             basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
             mask = tf.ones([num_vectors], tf.bool)
@@ -381,7 +382,7 @@ _TOLERANCE = 1e-14
 
 
 def _next_partners(size: int) -> np.ndarray:
-    """The permutation that, again and again, brings every pair of `size` numbers to neighbouring places (a round
+    """The permutation that, when it is repeated, brings every pair of `size` numbers to neighbouring places (a round
     robin)."""
     upper, lower = list(range(0, size, 2)), list(range(1, size, 2))
     turned_upper = [upper[0], lower[0], *upper[1:-1]] if size > 2 else upper
