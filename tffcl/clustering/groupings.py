@@ -1,7 +1,6 @@
-"""Groupings without a tree: k-means, k-FED, a Gaussian mixture, spectral clustering, by density, k-means on models.
-
-A `Grouping` takes the distances of clients or a vector of each client, and places newcomers in the existing clusters.
-Groups by density, which need no number of clusters, are FLUX's: DBSCAN at a distance that is found in the data.
+"""Groupings without a tree: k-means, k-FED, Gaussian mixtures, spectral and density clustering, k-means on models. A
+`Grouping` takes the distances of clients or a vector of each client, and places newcomers in the existing clusters.
+Density clustering, which needs no number of clusters, is FLUX's: DBSCAN at a distance that is found in the data.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ def single_thread() -> contextlib.AbstractContextManager:
     times slower. Sums also differ in their last bits with the number of threads, so that a run would depend on the
     machine's number of cores.
     """
-    # Looked for each time, which takes milliseconds: a package that is imported later brings loops of its own.
+    # The loops are looked up each time, in milliseconds, because a package that is imported later brings its own.
     return threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
 
 
@@ -77,8 +76,8 @@ def knee_distance(apart: np.ndarray) -> float:
     rise, last, peak = nearest[-1] - nearest[0], len(nearest) - 1, None
     if rise <= 0:
         return float(nearest[-1])
-    # Two clients that are each other's nearest have one distance, and the curve then falls by a mean step to the last
-    # bit: whether that is more than one is rounding, so each operation is that of the package kneed, which the authors
+    # Two clients that are each other's nearest have one distance, and there the curve falls by exactly a mean step.
+    # Rounding decides whether that is more than one, so each operation is as in the package kneed, which the authors
     # use.
     diagonal = np.flip(1 - np.arange(last + 1) / last)
     above = np.flip(1 - (nearest - nearest[0]) / rise) - diagonal
@@ -121,14 +120,14 @@ def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float =
     else:
         found = hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "single")).threshold
     eps = scale * found
-    # Of equal points the distance is 0, and eps must be above it.
+    # Equal points have the distance 0, and eps must be above it.
     labels = DBSCAN(eps=max(eps, np.finfo(float).tiny), min_samples=2, metric="precomputed").fit_predict(apart)
     alone = labels < 0
     labels[alone] = labels.max() + 1 + np.arange(alone.sum())
     return labels.astype(np.int32), eps
 
 
-_STARTS = 10  # of k-means, and of the fit of a mixture by it
+_STARTS = 10  # starts of k-means, and of the fit of a mixture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,12 +177,12 @@ def kfed(centres: np.ndarray, num_clusters: int) -> np.ndarray:
     """Groups clients by k-means on the centres of all of them (k-FED, Dennis, Li and Smith, ICML 2021, Alg. 2).
 
     Lloyd's method starts at the centres of the first client and, one after another, at the centre that is farthest from
-    those it has already. The grouping of centres is from the paper. That a client joins the cluster of most of its
-    centres, and among equals that of the nearest, is ours.
+    those chosen before. The grouping of centres is from the paper. The rule that a client joins the cluster of most of
+    its centres, and among equal ones that of the nearest, is ours.
 
     Args:
       centres: Numbers `[N, k, d]`, NaN for a missing centre.
-      num_clusters: K; fewer clusters where fewer centres differ, or no client has most of its centres in one.
+      num_clusters: K; there are fewer clusters if fewer centres differ, or if no client has most of its centres in one.
 
     Returns:
       `int [N]`.
@@ -199,7 +198,7 @@ def kfed(centres: np.ndarray, num_clusters: int) -> np.ndarray:
 
 
 def _where_most_are(centres: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Which of the means `[K, d]` most centres of each client `[N, k, d]` are nearest to, `int [N]`."""
+    """For each client `[N, k, d]` the one of the means `[K, d]` that is nearest to most of its centres, `int [N]`."""
     apart = distance.cdist(centres.reshape(-1, centres.shape[2]), means).reshape(*centres.shape[:2], len(means))
     there = ~np.isnan(centres).any(axis=2)
     apart = np.where(there[..., np.newaxis], apart, np.inf)
@@ -244,7 +243,7 @@ def place_at_centres(proximity: np.ndarray, points: np.ndarray, labels: np.ndarr
 
 
 def place_by_proximity(proximity: np.ndarray, points: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    """Places newcomers in the cluster with the least mean distance to its members, see `Grouping.place`."""
+    """Places newcomers in the cluster with the lowest mean distance to its members, see `Grouping.place`."""
     del points
     return newcomers.distances_to_clusters(proximity, labels, linkage="average").argmin(axis=1)
 
@@ -256,7 +255,7 @@ GROUPINGS: Mapping[str, Grouping] = {
 }
 
 
-_FLOOR = 1e-6  # least variance of a component, as a share of that of all points along their longest axis
+_FLOOR = 1e-6  # lowest variance of a component, as a share of the variance of all points along their longest axis
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -266,7 +265,7 @@ class Mixture:
     Attributes:
       labels: `int32 [N]`, the component that each point most likely comes from.
       probabilities: `float64 [N, K]`, the probability that each point comes from each component; rows sum to one.
-      variances: `float64 [K]`, of each component in each direction in which the points differ.
+      variances: `float64 [K]`, the variance of each component in each direction in which the points differ.
     """
 
     labels: np.ndarray
@@ -277,8 +276,8 @@ class Mixture:
 def fit_mixture(points: np.ndarray, num_components: int, seed: int = 0) -> Mixture:
     """Fits a mixture of spherical Gaussians by expectation maximisation.
 
-    A component has one variance for all directions, as the noise that makes vectors private has, and because few
-    vectors of many entries allow no more.
+    A component has one variance for all directions, like the noise that makes vectors private, and because few vectors
+    with many entries do not allow more.
 
     Args:
       points: Numbers `[N, d]`.
@@ -291,7 +290,7 @@ def fit_mixture(points: np.ndarray, num_components: int, seed: int = 0) -> Mixtu
         return Mixture(np.zeros(len(points), np.int32), np.ones([len(points), 1]), spread)
     axes = without_dimensions(np.asarray(points, np.float64))
     spreads = axes.var(axis=0)
-    axes, spread = axes[:, spreads > _FLOOR * spreads.max()], spreads.max()  # along the others there is rounding only
+    axes, spread = axes[:, spreads > _FLOOR * spreads.max()], spreads.max()  # the others are rounding
     mixture = GaussianMixture(
         number, covariance_type="spherical", n_init=_STARTS, random_state=seed % 2**32, reg_covar=_FLOOR
     )
@@ -334,7 +333,7 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
     Returns:
       `int32 [m]`.
     """
-    # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
+    # m models span at most m - 1 dimensions, whatever P is; k-means finds the same there in a fraction of the time.
     points = without_dimensions(trained)
     with single_thread():
         found = KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed % 2**32).fit_predict(points)
@@ -363,8 +362,7 @@ def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 def without_dimensions(vectors: np.ndarray) -> np.ndarray:
     """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
-    # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's
-    # CNNs.
+    # scikit-learn's PCA would make two more arrays [n, P], a copy and components: gigabytes for a large cohort's CNNs.
     mean, products = vectors.mean(axis=0, dtype=np.float64), np.zeros((len(vectors), len(vectors)))
     for start in range(0, vectors.shape[1], _AT_A_TIME):
         part = vectors[:, start : start + _AT_A_TIME] - mean[start : start + _AT_A_TIME]
@@ -389,7 +387,7 @@ def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, 
     for cluster in np.unique(found):
         members = found == cluster
         shares = (examples[members] / examples[members].sum()).astype(np.float32)
-        for start in range(0, trained.shape[1], _AT_A_TIME):  # a part, because picking the members makes a copy
+        for start in range(0, trained.shape[1], _AT_A_TIME):  # in parts, because picking the members makes a copy
             columns = slice(start, start + _AT_A_TIME)
             centres[cluster, columns] = shares @ trained[members, columns]
     return centres
@@ -398,7 +396,7 @@ def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, 
 def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int = 0) -> np.ndarray:
     """Clusters clients by k-means on their vectors of losses and gives each cluster the model that suits it.
 
-    Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian
+    Clusters and models are matched so that the sum of all clients' losses under their models is lowest (the Hungarian
     method). If fewer vectors differ than there are models, as with few clients, some models have no cluster. A loss
     that is not finite counts as twice the largest finite one, and as at least 2, so that it is the worst and no
     distance is infinite.

@@ -1,4 +1,4 @@
-"""Agglomerative hierarchical clustering of a proximity matrix, and where to cut it.
+"""Agglomerative hierarchical clustering of a proximity matrix, and the choice of its cut.
 
 Source: PACFL (AAAI 2023), Alg. 1 line 11, HC(A, beta); Müllner, "Modern hierarchical, agglomerative
 clustering algorithms", arXiv:1109.2378 (2011), for the algorithms behind SciPy's linkage.
@@ -16,26 +16,26 @@ from tffcl.choices import GAP, WITH_WARD
 from tffcl.clustering.stochastic import cosine_distances
 from tffcl.errors import UserError, unknown
 
-# Asymmetry and diagonal up to this, relative to the largest entry, is float32 rounding.
+# Asymmetry and diagonal entries up to this, relative to the largest entry, count as float32 rounding.
 _RELATIVE_TOLERANCE = 1e-5
 
-# Rows of the matrix that are compared with their mirror image at a time.
+# The number of rows of the matrix that are compared with their mirror image at a time.
 _STRIP = 256
 
-# For the ratio of two heights, a height counts as at least this part of the highest one. Ratios of tiny
-# heights are noise, and ratios to 0 have no value.
+# In a ratio of two heights, a height counts as at least this part of the highest one. Ratios of tiny heights are noise,
+# and ratios to 0 are undefined.
 _HEIGHT_FLOOR = 0.1
 
-# The first merges join the few nearest pairs of many; ratios of such extremes are noise. A suggestion makes
-# merges, at least, one in this many clients away.
+# The first merges join the few nearest pairs of many; ratios of such extremes are noise. A suggestion merges away at
+# least one in this many clients.
 _CLIENTS_PER_MERGE = 3
 
-# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Between
-# them are, too, trees in which groups are parts of larger groups, as images turned by 0 and 180 degrees are nearer to
+# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Trees in
+# which groups are parts of larger groups are also between them: e.g. images turned by 0 and 180 degrees are nearer to
 # each other than to those turned by 90.
 _CLEAR_RATIO, _ALIKE_RATIO = 1.5, 1.2
 
-# Heights whose ratio is within this of 1 are equal up to float32 rounding.
+# Heights with a ratio up to this are equal up to float32 rounding.
 _EQUAL_RATIO = 1.0 + 1e-6
 
 
@@ -81,7 +81,7 @@ class Suggestion:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the gap stands out, or there is none. Then the threshold is advice, else only a place to look."""
+        """Whether the gap stands out, or there is none: if so, the threshold is advice, else only a place to look."""
         return self.ratio >= _CLEAR_RATIO or self.num_clusters == 1
 
     @property
@@ -239,7 +239,7 @@ def threshold_for(dendrogram: Dendrogram, num_clusters: int) -> float:
             f"leave {fewer}; cut by the number of clusters instead"
         )
     middle = below + (above - below) / 2
-    # Between neighbouring floats there is no middle; the lower one still leaves the upper merge unmade.
+    # Neighbouring floats have no middle; the lower one still excludes the upper merge.
     return middle if middle < above else below
 
 
@@ -390,7 +390,7 @@ def threshold_of(dendrogram: Dendrogram, num_clusters: int) -> float:
     try:
         return threshold_for(dendrogram, num_clusters)
     except UserError:
-        # Merges of equal height: no threshold gives this number; the last merge that was made is the limit.
+        # With merges of equal height no threshold gives this number, so the last merge that was made is the limit.
         made = dendrogram.num_leaves - num_clusters
         return float(dendrogram.heights[made - 1]) if made else 0.0
 
@@ -406,7 +406,7 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
         always split.
 
     Returns:
-      `bool [m]`, the clients in the second half; None where the gate is closed.
+      `bool [m]`, the clients in the second half; None if the gate is closed.
     """
     apart = cosine_distances(updates)
     second = cut(build_dendrogram(apart, linkage), num_clusters=2) == 1

@@ -37,7 +37,7 @@ def extend_proximity(proximity: np.ndarray, cross: np.ndarray, within: np.ndarra
 def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage: str) -> np.ndarray:
     """Computes how far each newcomer is from each existing cluster.
 
-    The distance follows the linkage: the least ("single"), the largest ("complete") or the mean ("average",
+    The distance follows the linkage: the lowest ("single"), the largest ("complete") or the mean ("average",
     "weighted") proximity to the cluster's members, or the height at which the newcomer alone would merge with it
     ("ward"). For "weighted" (WPGMA) that is a choice: its distance depends on the order in which the members merged,
     which is not kept.
@@ -58,7 +58,7 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     labels = _checked_labels(labels, len(proximity))
     clusters = int(labels.max(initial=-1)) + 1
     order = np.argsort(labels, kind="stable")
-    # Members of a cluster side by side, so that one reduction handles all clusters.
+    # Members of a cluster are put side by side, so that one reduction handles all clusters.
     cross = proximity[len(labels) :][:, order].astype(np.float64)
     present, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
     result = np.full((len(cross), clusters), np.inf)

@@ -14,11 +14,11 @@ from tffcl.clustering import hierarchical, stochastic
 from tffcl.clustering.groupings import single_thread
 from tffcl.errors import UserError
 
-LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
-_COMPONENTS = 50  # what van der Maaten and Hinton keep of high-dimensional rows before t-SNE
+LEAST = 4  # fewer clients have no neighbourhoods that UMAP could keep
+_COMPONENTS = 50  # to which van der Maaten and Hinton reduce rows before t-SNE
 
-_PERPLEXITY = 30.0  # about how many neighbours of each client t-SNE keeps near; a third of the others of fewer
-_SAME = 1e-6  # how far apart unit vectors of one direction may be by rounding
+_PERPLEXITY = 30.0  # about how many neighbours t-SNE keeps near each client; with few clients a third of the others
+_SAME = 1e-6  # how far apart rounding may put unit vectors of one direction
 
 
 def project(distances: np.ndarray, *, seed: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def project(distances: np.ndarray, *, seed: int) -> np.ndarray:
 
 
 def project_directions(vectors: np.ndarray, *, seed: int) -> np.ndarray:
-    """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each
+    """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of similar direction are near each
     other.
 
     This is how StoCFL's Fig. 6 shows representations. The rows are first scaled to length 1 and reduced to 50 principal
@@ -78,7 +78,7 @@ def project_directions(vectors: np.ndarray, *, seed: int) -> np.ndarray:
         return tsne.fit_transform(reduced).astype(np.float32)
 
 
-# What is compiled for a fit and a transform in one thread, by module of umap-learn.
+# The functions that are compiled for a fit and a transform in one thread, by module of umap-learn.
 _LOOPS = {
     "umap.umap_": ("smooth_knn_dist", "compute_membership_strengths", "init_transform", "init_update"),
     "umap.utils": ("fast_knn_indices", "submatrix"),
@@ -87,7 +87,7 @@ _LOOPS = {
 
 
 def new_reducer(count: int, seed: int, *, num_components: int = 2, num_neighbors: int = 15, **options):
-    """Returns an unfitted `umap.UMAP` for `count` points; the options are further ones of it."""
+    """Returns an unfitted `umap.UMAP` for `count` points, with further options."""
     few = count < 2 * LEAST or count <= num_components + 1
     return load_umap().UMAP(
         n_components=num_components,
@@ -101,14 +101,14 @@ def new_reducer(count: int, seed: int, *, num_components: int = 2, num_neighbors
 
 @functools.cache
 def load_umap() -> types.ModuleType:
-    """Returns the module `umap`; it is imported only where it is needed, as this takes seconds."""
+    """Returns the module `umap`; it is imported only when it is needed, because this takes seconds."""
     with warnings.catch_warnings():
-        # Its tqdm complains at length of a notebook without ipywidgets.
+        # Its tqdm warns at length in a notebook without ipywidgets.
         warnings.simplefilter("ignore")
         import umap
     for module, names in _LOOPS.items():
         for name in names:
-            # Another version may name them otherwise, and a read-only machine may have no place: it compiles then.
+            # Another version may name them differently, and a read-only machine may have no place: then umap compiles.
             with contextlib.suppress(AttributeError, RuntimeError):
                 getattr(importlib.import_module(module), name).enable_caching()
     return umap

@@ -26,12 +26,12 @@ _RANK_TOLERANCE = 1e-5
 # reported as an angle of exactly 0. It stands for 8e-6 degrees.
 _COSINE_SQUARED_OF_ZERO = 1.0 - 2e-14
 
-# Larger blocks are no faster (the products are large enough, the eigenvalue inputs leave the cache) and
-# spread less evenly over the threads.
+# Larger blocks are not faster (the products are large enough, and the inputs of the eigenvalue routine leave the
+# cache), and they spread less evenly over the threads.
 _LARGEST_SIDE = 128
 
-# Cosine of three times the angle of the trigonometric solution, which is -1 where the two largest of three eigenvalues
-# are equal. From here on an error of it is more than that of the sums.
+# The cosine of three times the angle of the trigonometric solution; it is -1 if the two largest of three eigenvalues
+# are equal. Below this value its error is larger than that of the sums.
 _NEARLY_EQUAL = -0.9
 
 # Signatures are prepared in parts of about this size: memory that is used again is several times faster than
@@ -44,7 +44,7 @@ class _Vectors:
     """Vectors of several clients, ready for one large product.
 
     Attributes:
-      rows: Float64 [N, q, d]: the vectors, each of length 1, or zero where there is none.
+      rows: Float64 [N, q, d]: the vectors, each of length 1, or zero for a missing one.
       real: Bool [N, q]: which vectors exist.
     """
 
@@ -272,9 +272,9 @@ def _smallest_angle(left: _Vectors, right: _Vectors) -> np.ndarray:
 def _largest_of_three(products: np.ndarray) -> np.ndarray:
     """Returns the largest squared singular value of all matrices 3 x 3, `products [n, 3, m, 3]`.
 
-    By the trigonometric solution of the Gram matrix's cubic (Smith, "Eigenvalues of a symmetric 3 x 3 matrix",
+    It uses the trigonometric solution of the Gram matrix's cubic (Smith, "Eigenvalues of a symmetric 3 x 3 matrix",
     Communications of the ACM 4(4), 1961), which is a third of the time of an eigenvalue routine for each small matrix.
-    It is right to some 1e-15 but where the two largest values are nearly equal; there the routine is asked.
+    It is exact to some 1e-15, except if the two largest values are nearly equal; then the routine is used.
     """
     column = [np.ascontiguousarray(products[:, :, :, place].swapaxes(0, 1)) for place in range(3)]
     a, b, c = (np.einsum("knm,knm->nm", each, each) for each in column)

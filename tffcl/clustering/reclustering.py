@@ -12,9 +12,9 @@ class Triggers:
     """When clusters are formed anew.
 
     Attributes:
-      flags: λ: when more clients than this have raised their flag (line 23); None: clients raise no flags.
-      period: τ: in every round that is a multiple of it, or the next one in which someone takes part; None: never.
-      share: When at least this share of all clients have raised their flag; None: clients raise no flags.
+      flags: λ: they are when more clients than this have raised their flag (line 23); None: clients raise no flags.
+      period: τ: they are in every round that is a multiple of it, or in the next that has clients; None: never.
+      share: They are when at least this share of all clients have raised their flag; None: clients raise no flags.
     """
 
     flags: int | None = None
@@ -25,7 +25,7 @@ class Triggers:
         return any(each is not None for each in (self.flags, self.period, self.share))
 
     def due(self, standing: int, round_number: int, formed_in: int, clients: int = 0) -> bool:
-        """Returns whether clusters are formed anew after a round, by the number of flags that are raised.
+        """Returns whether clusters are formed anew after a round.
 
         Args:
           standing: The number of raised flags.
@@ -69,7 +69,7 @@ class ChangeFlags:
         Args:
           versions: `int32 [B]`, the versions of the newcomers' data.
           order: `[N + B]`, places that put rows of the old clients, then of the newcomers, into order.
-          raised: The newcomers' flags; 0 where they are grouped when they join.
+          raised: The newcomers' flags; 0 if they are grouped when they join.
         """
         new = dataclasses.replace(ChangeFlags.none(versions), raised=np.full(len(versions), raised, np.int32))
         names = ("raised", "flagged_in", "moved_in", "signed_version")
@@ -77,9 +77,9 @@ class ChangeFlags:
         return dataclasses.replace(self, **together)
 
     def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
-        """Line 22: the flags with those that the clients at the places `where` sent in a round."""
+        """Line 22: the flags after the clients at the places `where` have raised theirs in a round."""
         raised, flagged_in = self.raised.copy(), self.flagged_in.copy()
-        # a newcomer's stands from the first, but it has not raised it
+        # a newcomer's flag is raised from the start, although it has not raised it
         stands = (raised[where] > 0) & (flagged_in[where] > 0)
         flagged_in[where] = np.where(stands, flagged_in[where], round_number)
         raised[where] = 1
@@ -106,9 +106,9 @@ def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.n
       before: `int [N]`, from 0.
 
     Returns:
-      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up;
-      `bool [N]`, the clients that are not in the cluster that goes on from their old one; and `int [K]`, the old
-      cluster that each new one goes on from, -1 where it has no member of that.
+      `int32 [N]`, the same clusters, numbered from 0 without gaps: if one has gone, those after it move up; `bool [N]`,
+      the clients that are not in the cluster that continues their old one; and `int [K]`, the old cluster that each new
+      one continues, or -1 if it has no member of that.
     """
     shared = np.zeros((labels.max() + 1, max(before.max(), labels.max()) + 1), np.int64)
     np.add.at(shared, (labels, before), 1)

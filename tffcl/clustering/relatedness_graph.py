@@ -15,7 +15,7 @@ def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestio
     """Suggests γ: where the tree of average linkage has its largest relative gap.
 
     This needs no knowledge of the groups. FLT says only that γ "can be tuned"; the rule is ours, see
-    `hierarchical.suggest_threshold`. Single linkage would have no gap where groups form a ring in which each shares a
+    `hierarchical.suggest_threshold`. Single linkage would have no gap if groups form a ring in which each shares a
     class with the next, as in FLT's scenario 2.
 
     Args:
@@ -83,7 +83,7 @@ class ClientRelatedness:
         return suggested if suggested > 0 else float(np.nextafter(apart.max(initial=0), np.inf))
 
     def doubts(self, state, unit: str) -> tuple[str, ...]:
-        """Says why the clusters of a state are fewer than asked for, and where the rule for γ is not sure.
+        """Says why a state has fewer clusters than asked for, and whether the rule for γ is unsure.
 
         Args:
           state: As in `place`, with the clusters as `assignment`.
@@ -94,7 +94,7 @@ class ClientRelatedness:
             f"num_clusters is {wanted}, but there {'is' if found == 1 else 'are'} {counted(found, 'cluster')}: clients "
             f"with the same relatives, nearer than threshold {float(state.gamma):.4g}, stay together",
         )
-        placed = np.ix_(state.mapped, state.mapped)  # newcomers find γ as it is
+        placed = np.ix_(state.mapped, state.mapped)  # newcomers do not change γ
         unsure = suggested_gamma(state.proximity[placed], unit).doubts if self.threshold == GAP else ()
         return (*(fewer if found < wanted else ()), *unsure)
 
@@ -112,7 +112,7 @@ class ClientRelatedness:
         Returns:
           The points `[N + B, k, u]` and distances `[N + B, N + B]` of the others and, after them, the newcomers.
         """
-        # with earlier newcomers it would be another map than that which the others were related in
+        # with earlier newcomers it would be another map than the one that related the others
         mapped = state.mapped
         fitted = self._map(state.centres[mapped], state.mask[mapped])
         points = np.empty([*state.mask.shape, fitted.points.shape[2]], np.float32)
@@ -137,7 +137,7 @@ def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, a
     nearest = np.eye(len(rows), dtype=np.float32)[across.argmin(axis=0)]
     shares = np.where(related.any(axis=1, keepdims=True), related, nearest).astype(np.float32)
     shares /= shares.sum(axis=1, keepdims=True)
-    # Shares of models, not of clients: a model that many clients have is not spread out for each of them.
+    # These are shares of models, not of clients, so that a model of many clients is not copied for each of them.
     by_model = np.stack([np.bincount(rows, weights=share, minlength=len(models)) for share in shares])
     return by_model.astype(np.float32) @ models
 
@@ -145,7 +145,7 @@ def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, a
 def with_stored(
     mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """Adds the models of clients that did not take part to the mixes of the cohort (FLT Alg. 3 line 17: W̄ has all).
+    """Adds the models of clients outside the cohort to its mixes (FLT Alg. 3 line 17: W̄ has all).
 
     Args:
       mixes: `float32 [r, P]`, means over the cohort.

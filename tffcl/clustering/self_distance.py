@@ -2,8 +2,8 @@
 
 Every client signs its examples, and two random halves of them as well. The distance of its two halves, its
 *self-distance*, shows the effect of chance alone on a client of this size. It separates three answers without a number
-from the user: nothing differs, there are groups, or clients differ without groups. The method is this package's own and
-from no paper; PACFL's text asks for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
+from the user: nothing differs, there are groups, or clients differ without groups. The method is this package's own;
+PACFL's text asks for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
 
 The effect of chance is estimated from the population. If the members of a cluster do not differ, their second halves
 say nothing about a split that was found among their first halves: given the first halves, the second ones are
@@ -22,18 +22,18 @@ from scipy import stats
 from tffcl.clustering import hierarchical
 from tffcl.clustering.newcomers import assign_newcomers
 
-UNIT = "self-distances"  # of the tree: 1 is as far apart as chance puts clients of these sizes
+UNIT = "self-distances"  # unit of the tree; 1 is the distance that chance gives to clients of these sizes
 
-ALIKE, GROUPS, DIFFER, FEW = "alike", "groups", "differ", "few"  # the last: too few clients to tell
+ALIKE, GROUPS, DIFFER, FEW = "alike", "groups", "differ", "few"  # FEW: too few clients for an answer
 
-FEWEST = 4  # clients among whom a split can be tested
-_RATE = 0.002  # of false splits, and of clients that are said to differ though they do not
-_CLEAR = 1.5  # times the self-distance: sides so far apart are tested by their means, which few clients are enough for
-_SEVERAL = 3  # clients of either side, of whom none is in doubt: the same
-_MOST = 1000  # clients that tests look at
-# Of 628 simulated splits 60 parted a true group, most of them below this and none from `_CLEAR` on.
+FEWEST = 4  # the fewest clients whose split can be tested
+_RATE = 0.002  # rate of false splits, and of false answers that clients differ
+_CLEAR = 1.5  # times the self-distance: sides so far apart are tested by their means, even with few clients
+_SEVERAL = 3  # clients of each side: if none of so many is in doubt, means are tested, too
+_MOST = 1000  # clients that tests use
+# Of 628 simulated splits 60 cut through a true group, most of them below this ratio and none from `_CLEAR` on.
 _BY_CHANCE = 1.2
-_INSIDE = 1.05  # times the self-distance: clients of a group that are no further apart count as alike
+_INSIDE = 1.05  # times the self-distance: clients of a group that are no further apart are alike
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Verdict:
       labels: `int32 [N]`, the clusters; a single one if nothing differs, or if clients differ without groups.
       dendrogram: The tree of the clients' distances in units of self-distances.
       threshold: Where it is cut.
-      chance: The self-distance; None if it cannot be estimated, and the tree is in the unit of the proximity.
+      chance: The self-distance; None if it cannot be estimated; then the tree is in the unit of the proximity.
       kind: `ALIKE`, `GROUPS`, `DIFFER` or `FEW`.
       sentence: The answer in a sentence.
     """
@@ -108,8 +108,8 @@ def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, le
       halves: Distances of the halves of the clients that are `able`, in their order; None if there are fewer than
         `FEWEST` of them.
       sizes: Integers `[N]`, the clients' numbers of examples.
-      least: Examples that a half needs. Clients with fewer than twice as many do not decide, and join the nearest
-        cluster.
+      least: The number of examples that a half needs. Clients with fewer than twice as many do not decide, and join the
+        nearest cluster.
       linkage: A name in `choices.WITH_WARD`.
     """
     sizes = np.asarray(sizes)
@@ -124,7 +124,7 @@ def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, le
     halved = sizes[deciding] // 2
     chance = estimate_chance(halves.across.diagonal(), halved)
     scaled = proximity / chance.between(sizes)
-    # Clients that decide nothing have no place in the tree that is cut, but in the one that is shown.
+    # Clients that do not decide are not in the tree that is cut, but in the one that is shown.
     tree = shown = hierarchical.build_dendrogram(scaled[np.ix_(deciding, deciding)], linkage)
     if len(deciding) < len(sizes):
         shown = hierarchical.build_dendrogram(scaled, linkage)
@@ -134,14 +134,14 @@ def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, le
     labels[order] = assign_newcomers(scaled[np.ix_(order, order)], found, threshold=np.inf, linkage=linkage)
     threshold = hierarchical.threshold_for(tree, number)
     if 1 < number < len(deciding):
-        # In units of chance it is the ratio that counts: half-way from 1 to 10 times is 3 times.
+        # In units of chance the ratio counts: half-way from 1 to 10 is about 3.
         made = len(deciding) - number
         threshold = float(np.sqrt(max(tree.heights[made - 1], threshold * 1e-3) * tree.heights[made]))
     return Verdict(hierarchical.by_first_member(labels), shown, threshold, chance, kind, sentence)
 
 
 def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, str]:
-    """How many clusters, which answer that is, and the answer in a sentence."""
+    """Returns the number of clusters, the kind of the answer, and the answer in a sentence."""
     clients = tree.num_leaves
     most = int(np.ceil(np.sqrt(clients)))
     for number in hierarchical.numbers_of(tree):
@@ -181,13 +181,13 @@ class _Tests:
 
     def __init__(self, halves: Halves, usual: np.ndarray):
         self._first, self._second, across = halves.first / usual, halves.second / usual, halves.across / usual
-        # Logarithms: a distance twice as large tells as much whatever it was; equal halves are not infinitely near.
+        # In logarithms a factor of two counts the same for any distance; the floor keeps equal halves finite.
         self._across = np.log(across + _floor(across))
         self._looked_at = np.unique(np.linspace(0, len(across) - 1, min(len(across), _MOST)).astype(int))
         self._known: dict[bytes, float] = {}
 
     def split(self, members: np.ndarray) -> float:
-        """The probability that chance alone would confirm as well the split found among the members `bool [M]`."""
+        """The probability that chance alone would confirm the split of the members `bool [M]` as well."""
         rows = self._looked_at[members[self._looked_at]]
         if len(rows) < FEWEST:
             return 1.0
@@ -212,8 +212,8 @@ class _Tests:
         count, times = len(further), float(np.exp(further.mean()))
         by_chance = _right_tail(further.mean(), further.std(ddof=1) / np.sqrt(count), count - 1)
         if times > _CLEAR:
-            # Where some have near mates and others none, their spread hides the difference; that of self-distances does
-            # not. Both distances of a client follow chance.
+            # If some clients have near mates and others none, the spread of the ratios hides the difference. The spread
+            # of self-distances does not; by chance alone, both distances of a client would have it.
             selves = across.diagonal()
             error = selves.std(ddof=1) * np.sqrt(2 / count)
             by_chance = min(by_chance, _right_tail(further.mean(), error, len(selves) - 1))
@@ -230,11 +230,11 @@ def _confirmed(apart: np.ndarray, across: np.ndarray) -> float:
     Returns:
       The probability that chance alone would also confirm it.
     """
-    # Ward's split is even: that of the linkages between means of pairs is often a single odd client.
+    # Ward's split is even; linkages by means of pairs often split off a single odd client.
     one = hierarchical.cut(hierarchical.build_dendrogram(apart, "ward"), num_clusters=2) == 0
-    nearer = across[~one].mean(axis=0) - across[one].mean(axis=0)  # of each of the other halves: to the first side
+    nearer = across[~one].mean(axis=0) - across[one].mean(axis=0)  # how much nearer each half is to the first side
     sides, freedom = (nearer[one], nearer[~one]), len(nearer) - 2
-    difference = sides[0].mean() - sides[1].mean()  # twice the logarithm of how many times as far the sides are apart
+    difference = sides[0].mean() - sides[1].mean()  # twice the logarithm of the ratio by which the sides are apart
     parted = sides[0].min() > sides[1].max() and min(map(len, sides)) >= _SEVERAL
     if difference < 2 * math.log(_CLEAR) and not parted and np.ptp(nearer) > 1e-9:
         return float(stats.mannwhitneyu(*sides, alternative="greater").pvalue)
@@ -244,8 +244,8 @@ def _confirmed(apart: np.ndarray, across: np.ndarray) -> float:
 
 
 def _right_tail(difference: float, error: float, freedom: int) -> float:
-    """The one-sided probability of a difference with this standard error, where there is none."""
-    if error <= 1e-9:  # all alike up to rounding
+    """The one-sided probability of such a difference, with this standard error, if there is none in truth."""
+    if error <= 1e-9:  # all are equal up to rounding
         return float(difference <= 1e-9)
     return float(stats.t.sf(difference / error, freedom))
 
@@ -256,12 +256,12 @@ def estimate_chance(selves: np.ndarray, halved: np.ndarray) -> Chance:
         return Chance(1.0, 0.0)
     floor = _floor(selves)
     logarithms, shares = np.log(np.asarray(selves, np.float64) + floor), -np.log(halved)
-    # Sizes that hardly differ do not tell how distances depend on them.
+    # Sizes that hardly differ do not show how distances depend on them.
     exponent = 0.5 if shares.std() < 0.1 else float(np.clip(np.polyfit(shares, logarithms, 1)[0], 0, 1))
     return Chance(float(np.exp((logarithms - exponent * shares).mean())), exponent)
 
 
 def _floor(distances: np.ndarray) -> float:
-    """What counts as no distance beside these: equal ones have no logarithm."""
+    """A distance that is negligible beside these; it is added because 0 has no logarithm."""
     there = distances[distances > 0]
     return 1e-3 * float(np.median(there)) if len(there) else 1.0

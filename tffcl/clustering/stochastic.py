@@ -12,7 +12,7 @@ from scipy.sparse import csgraph
 # τ = -1 is below all cosines, but rounding puts those of opposite vectors below -1.
 _BELOW_ALL = -1.5
 
-# Cosines that are looked at together: 16 MB as float32.
+# The number of cosines that are compared together: 16 MB as float32.
 _STRIP = 2**22
 
 
@@ -51,7 +51,7 @@ class Merging:
 
     @property
     def merges(self) -> int:
-        """By how many the number of clusters has fallen."""
+        """The number by which the clusters have become fewer."""
         return len(self.places) - len(self.partition)
 
 
@@ -142,7 +142,7 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
       linkage: A name in `MERGE_RULES`.
 
     Returns:
-      The partition after merging; a new cluster has the least ID of its parts.
+      The partition after merging; a new cluster has the lowest ID of its parts.
     """
     touched, threshold = np.flatnonzero(partition.changed), _limit(threshold)
     if linkage == "single":
@@ -157,7 +157,7 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
         touched = np.flatnonzero(partition.changed | np.isin(np.arange(len(partition)), step.places[near]))
 
 
-_EQUAL = 1 - 1e-6  # a cosine from which on directions are the same, but for rounding
+_EQUAL = 1 - 1e-6  # a cosine from which directions are the same up to rounding
 
 
 def _limit(threshold: float) -> float:
@@ -233,13 +233,13 @@ def connected(units: np.ndarray, touched: np.ndarray, threshold: float) -> np.nd
     """
     count = len(units)
     labels = np.arange(count)
-    if threshold >= 1:  # no cosine is above 1, but rounding lifts some
+    if threshold >= 1:  # no cosine is above 1, except by rounding
         return labels
     order = np.concatenate([touched, np.setdiff1d(labels, touched)])
     arranged, start = units[order], 0
     while start < len(touched):
         stop = min(len(touched), start + max(1, _STRIP // (count - start)))
-        # The rows before were compared with all: their pairs with these are known.
+        # The rows before were compared with all, so their pairs with these are known.
         rows, others = np.nonzero(arranged[start:stop] @ arranged[start:].T > threshold)
         labels = _united(labels, labels[order[start + rows]], labels[order[start + others]])
         start = stop
@@ -247,7 +247,7 @@ def connected(units: np.ndarray, touched: np.ndarray, threshold: float) -> np.nd
 
 
 def _united(labels: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Components [K] after edges between components; a component's number is the least of its parts'."""
+    """Components [K] after edges join components; a component's number is the lowest of its parts'."""
     across = first != second
     if not across.any():
         return labels
@@ -381,7 +381,7 @@ class KnownClients:
         return KnownClients(mask, self.trained, together, partition, rows)
 
     def with_strangers(self, count: int, order: np.ndarray) -> "KnownClients":
-        """The state with more clients that are not known yet, in the new `order` of places."""
+        """The state with more clients that are not yet known, in the new `order` of places."""
         nobody = np.zeros(count, bool)
         mask, trained = (np.concatenate([each, nobody])[order] for each in (self.mask, self.trained))
         return dataclasses.replace(self, mask=mask, trained=trained)
@@ -413,7 +413,7 @@ class KnownClients:
         if not several.any():
             return models, rows
         weights = np.bincount(self.places_of(assignment[self.trained]), minlength=len(places))
-        # Where newcomers' clusters merge that have copies of others' models, nobody has trained any.
+        # If newcomers' clusters merge, which have copies of others' models, nobody has trained one of these.
         nobody = np.bincount(places, weights=weights, minlength=count)[places] == 0
         weights = np.where(nobody, self.partition.sizes, weights)[several]
         merged, found = merge_models(models[self.rows[several]], weights, places[several], rule)

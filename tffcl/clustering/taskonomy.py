@@ -1,4 +1,4 @@
-"""Who is related to whom, from the k-means centres that the clients sent: FLT's server side.
+"""FLT's server side: which clients are related, according to the k-means centres that they sent.
 
 Source: Jamali-Rad, Abdizadeh and Singh, "Federated Learning With Taskonomy for Non-IID Data" (FLT), IEEE TNNLS 2022,
 Alg. 2 (FCR) lines 12 to 19 and section III. The authors' code: https://github.com/hjraad/FLT, src/utils/cluster.py.
@@ -21,11 +21,11 @@ from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import LEAST, new_reducer
 from tffcl.errors import UserError, unknown
 
-# Clients on each side of a block of pairs: its arrays stay in the cache.
+# Clients on each side of a block of pairs, so few that its arrays stay in the cache.
 _SIDE = 128
 
-# Up to so many centres of a client the best matching is found for a whole block of pairs at once, in time k 2^k;
-# beyond, pair by pair in time k^3.
+# For up to so many centres per client the best matching is found for a whole block of pairs at once, in time k 2^k; for
+# more, pair by pair in time k^3.
 _MOST_BY_SUBSETS = 8
 
 
@@ -80,7 +80,7 @@ def relate(distances: np.ndarray, gamma: float) -> np.ndarray:
     if not gamma > 0:
         raise UserError(f"gamma is {gamma}; it must be positive, or no client is related to any other")
     related = (hierarchical.check_proximity(distances) < gamma).astype(np.float32)
-    # Of two mirrored entries that rounding puts on both sides of gamma, both relate.
+    # If rounding puts mirrored entries on both sides of gamma, the two clients are related.
     related = np.maximum(related, related.T)
     np.fill_diagonal(related, 1)
     return related
@@ -186,18 +186,18 @@ def _all_pairs(points, mask, others, others_mask, kernel) -> np.ndarray:
     result = np.full((len(points), len(others)), np.inf, np.float32)
     blocks, other_blocks = list(_blocks(points, mask)), list(_blocks(others, others_mask))
     for place, (rows, left) in enumerate(blocks):
-        # Blocks come in one order, so the second half of a symmetric matrix mirrors the first.
+        # Blocks come in the same order on both sides, so the second half of a symmetric matrix mirrors the first.
         for columns, right in other_blocks[place if symmetric else 0 :]:
             small, large = (left, right) if left.shape[1] <= right.shape[1] else (right, left)
             part = kernel(_squares(small, large))
             result[np.ix_(rows, columns)] = part if small is left else part.T
-    # Sums in another order differ in the last bit; the least of the two is the same from both sides.
+    # Sums in another order differ in the last bit; the minimum of the two is the same from both sides.
     return np.minimum(result, result.T) if symmetric else result
 
 
 def _blocks(points: np.ndarray, mask: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields clients with equally many centres, at most `_SIDE`, fewer where these are many: places [n] and centres
-    float64 [n, count, u]."""
+    """Yields clients with equally many centres, at most `_SIDE` at a time, fewer if these are many: places [n] and
+    centres float64 [n, count, u]."""
     counts = mask.sum(axis=1)
     for count in np.unique(counts):
         places = np.flatnonzero(counts == count)
@@ -224,8 +224,8 @@ def _matched(squares: np.ndarray) -> np.ndarray:
 def _least_by_subsets(squares: np.ndarray) -> np.ndarray:
     """Returns the least sum of a matching of n centres into m >= n, for all pairs of clients at once.
 
-    Dynamic programming: the first i centres take i of the m others, and which ones is all that matters for the next.
-    With k centres on both sides that is k 2^(k-1) sums where k! permutations have k each.
+    This is dynamic programming: the first i centres take i of the m others, and only which ones matters for the next.
+    With k centres on both sides this takes k 2^(k-1) sums; k! permutations would take k each.
 
     Args:
       squares: Float64 [n, m, clients, clients].
@@ -245,7 +245,7 @@ def _least_by_subsets(squares: np.ndarray) -> np.ndarray:
 
 
 def _least_by_assignment(squares: np.ndarray) -> np.ndarray:
-    """`_least_by_subsets` by the Hungarian method, pair by pair."""
+    """Does the same as `_least_by_subsets`, by the Hungarian method and pair by pair."""
     result = np.empty(squares.shape[2:])
     for i, j in np.ndindex(*result.shape):
         costs = squares[:, :, i, j]
@@ -254,7 +254,8 @@ def _least_by_assignment(squares: np.ndarray) -> np.ndarray:
 
 
 def _transported(squares: np.ndarray) -> np.ndarray:
-    """The 1-Wasserstein distance: with equal weights it is a matching, of each centre as often as makes them equal."""
+    """The 1-Wasserstein distance. With equal weights it is a matching in which each centre is repeated until both
+    clients have equally many."""
     n, m = squares.shape[:2]
     each = math.lcm(n, m)
     apart = np.sqrt(squares).repeat(each // n, axis=0).repeat(each // m, axis=1)
@@ -268,15 +269,15 @@ _KERNELS = {
 }
 
 
-_SPREAD = 1.0  # UMAP's default, the largest min_dist it takes
+_SPREAD = 1.0  # UMAP's default, and the largest min_dist that it takes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CentreMap:
     """Centres laid out by UMAP, and the fitted reducer that lays out more of them.
 
-    The reducer is no set of arrays, so it is not for a checkpoint. Keep the centres and the options instead: `fit_map`
-    of the same centres with the same seed gives the same map on the same machine.
+    The reducer is not a set of arrays, so it is not for a checkpoint. Keep the centres and the options instead:
+    `fit_map` of the same centres with the same seed gives the same map on the same machine.
 
     Attributes:
       points: Float32 [N, k, u]: where the centres lie; masked ones are zero.
@@ -289,7 +290,7 @@ class CentreMap:
     reducer: object
 
     def place(self, centres: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Lays the centres of newcomers out in the same map, which stays as it is.
+        """Lays the centres of newcomers out in the same map, which stays unchanged.
 
         UMAP's transform weighs the centres of a batch against each other. Each client is transformed alone, as in the
         authors' code, so its points do not depend on who came with it.
@@ -335,7 +336,7 @@ def fit_map(
       mask: Bool [N, k], which centres exist.
       seed: Decides the layout.
       num_components: u, dimensions of the map; 2 or 3 in the paper.
-      num_neighbors: How many neighbours of a centre are kept near; all others where there are fewer.
+      num_neighbors: How many neighbours of a centre are kept near; all others if there are fewer.
       min_dist: How near points may lie in the map, 0 to 1; its unit is the unit of gamma.
 
     Raises:
@@ -348,7 +349,7 @@ def fit_map(
             f"at least 1, at least 2 and from 0 to {_SPREAD:g}"
         )
     centres, mask = checked_centres(centres, mask, "client")
-    # Adding 0 turns -0 into 0, which sorts otherwise.
+    # Adding 0 turns -0 into 0; it would sort differently.
     distinct, place = np.unique(centres[mask].astype(np.float32) + np.float32(0), axis=0, return_inverse=True)
     if len(distinct) < LEAST:
         raise UserError(
@@ -360,7 +361,7 @@ def fit_map(
         transform_seed=seed,
     )  # fmt: skip
     with warnings.catch_warnings():
-        # Where the spectral layout fails, UMAP says so and starts from a random one.
+        # If the spectral layout fails, UMAP warns and starts from a random one.
         warnings.simplefilter("ignore")
         reducer.fit(distinct)
     points = np.zeros((*mask.shape, num_components), np.float32)

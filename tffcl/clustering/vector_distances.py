@@ -1,6 +1,7 @@
-"""Distances of clients by what they sent: each function is `(metric, first, second or None) -> float32 [N, M]` on the
-arrays of signatures by name, whose rows are clients; without `second`, distances are among the clients of `first`.
-Also inference similarity: how alike models answer on the same images (FLIS, arXiv:2208.09754, section II-B, Alg. 2)."""
+"""Distances of clients, computed from what they sent. Each function is `(metric, first, second or None) -> float32 [N,
+M]` on the arrays of signatures by name, whose rows are clients; without `second`, distances are among the clients of
+`first`. Also inference similarity: how alike models answer on the same images (FLIS, arXiv:2208.09754, section II-B,
+Alg. 2)."""
 
 import math
 from collections.abc import Mapping
@@ -96,20 +97,20 @@ def inference_similarity(
 
 
 Arrays = Mapping[str, np.ndarray]
-_ZERO = 0.1  # degrees below which an angle is 0 but for rounding
-_TELLING = 2.0  # degrees below which angles may be those of one large column
-_ROUNDING = 1e-10  # of the largest squared singular value: what is smaller is no direction
+_ZERO = 0.1  # degrees; smaller angles are 0 up to rounding
+_TELLING = 2.0  # degrees; smaller angles may come from one large column
+_ROUNDING = 1e-10  # share of the largest squared singular value; smaller ones are no directions
 _SUMS = ("angle_sum", "trace")  # metrics that add angles up
 
 
 def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
     """Returns principal angles in degrees (PACFL Eq. 2 and 3).
 
-    A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90
-    degrees an angle, and at 0 from others like it: the paper does not define its angles, and it must not stop the
-    others. Where one of two clients has fewer vectors than columns, metrics that add angles have fewer to add. The mean
-    angle then counts for each missing one; otherwise a client with a single vector would be nearer to all clients than
-    members of one group to each other.
+    A client whose data span no direction, e.g. all-zero images, is at 90 degrees an angle from all others, as far as
+    clients can be, and at 0 from others like it: the paper does not define its angles, and it must not stop the others.
+    If one of two clients has fewer vectors than columns, metrics that add angles have fewer to add. The mean angle then
+    counts for each missing one; otherwise a client with a single vector would be nearer to all clients than members of
+    one group to each other.
 
     Args:
       metric: A name in `choices.ANGLES`.
@@ -124,7 +125,7 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
     angles = proximity.principal_angles(*_somewhere(first, nowhere), metric=metric, **given)
     angles_summed, (dimensions, columns) = 1, first["basis"].shape[-2:]
     if metric in _SUMS:
-        # The trace adds an angle for each column, of which there may be more than dimensions: one of each class, e.g.
+        # The trace adds an angle for each column; there may be more columns than dimensions, e.g. one for each class.
         columns = min(columns, second_or_first["basis"].shape[-1])
         angles_summed = columns if metric == "trace" else min(columns, dimensions)
         angles *= angles_summed / np.maximum(_angles_added(metric, first["mask"], second_or_first["mask"]), 1)
@@ -134,22 +135,22 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
 
 
 def _angles_added(metric: str, mask: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """How many angles a sum is of, `[N, M]`: those of common columns, or of as many as the smaller subspace has
-    dimensions."""
+    """How many angles a sum adds, `[N, M]`: one for each common column, or for each dimension of the smaller
+    subspace."""
     if metric == "trace":
         return np.asarray(mask, np.float32) @ np.asarray(others, np.float32).T
     return np.minimum.outer(np.sum(mask, axis=1), np.sum(others, axis=1)).astype(np.float32)
 
 
 def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
-    """Says of subspaces (as in `subspace_angles`) that angles between them tell little, as columns have very different
+    """Warns that angles between subspaces (as in `subspace_angles`) show little because columns have very different
     scales.
 
-    That is so where all angles are below two degrees and the clients' first vectors lie along a few of the features.
+    This is so if all angles are below two degrees and the clients' first vectors lie along a few of the features.
     """
     first = np.asarray(signatures["basis"], np.float64)[:, :, 0]
     features = first.shape[1]
-    along = 1 / np.maximum((first**4).sum(axis=1), 1 / features)  # as many features as a vector of equal entries has
+    along = 1 / np.maximum((first**4).sum(axis=1), 1 / features)  # the number of features if all entries are equal
     if len(angles) < 2 or angles.max() >= _TELLING or np.median(along) > features / 8:
         return ""
     return (
@@ -160,9 +161,9 @@ def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
 
 
 def room_remark(signatures: Arrays, angles: np.ndarray, *, per_class: bool) -> str:
-    """Says of subspaces (as in `subspace_angles`) that any two of them share a direction, whatever the data are, as
-    more vectors than features are in two of them: the smallest angle between them is 0; `per_class` if the vectors are
-    of each class."""
+    """Warns that any two subspaces (as in `subspace_angles`) share a direction, whatever the data are, because two of
+    them have more vectors than there are features: the smallest angle is 0. `per_class` says that each class has its
+    vectors."""
     features, vectors = signatures["basis"].shape[1], np.sort(np.sum(signatures["mask"], axis=1))
     if len(vectors) < 2 or vectors[:2].sum() <= features or angles.max() >= _ZERO:
         return ""
@@ -176,13 +177,13 @@ def room_remark(signatures: Arrays, angles: np.ndarray, *, per_class: bool) -> s
 
 
 def without_direction(signatures: Arrays) -> np.ndarray:
-    """Returns `bool [N]`: whose subspaces (`basis [N, d, q]`, `mask [N, q]`) have no column that is real and not
-    zero."""
+    """Returns `bool [N]`, the clients whose subspaces (`basis [N, d, q]`, `mask [N, q]`) have no real column but
+    zeros."""
     return ~(np.asarray(signatures["mask"], bool) & np.any(signatures["basis"] != 0, axis=1)).any(axis=1)
 
 
 def _somewhere(signatures: Arrays, nowhere: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bases and masks, with any direction at all, in each column, for the clients that have none."""
+    """The bases and masks, in which clients without a direction get an arbitrary one in each column."""
     if not nowhere.any():
         return signatures["basis"], signatures["mask"]
     basis, mask = np.array(signatures["basis"]), np.array(signatures["mask"])
@@ -219,8 +220,8 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
 
 
 def centre_points(metric: str, first: Arrays, second: Arrays | None = None) -> np.ndarray:
-    """Returns the centres of the second's clients, or of the first's, `float64 [N, k, u]`; NaN for one that is not
-    there. Arguments are as in `centre_distances`."""
+    """Returns the centres of the clients of `second`, or of `first`, `float64 [N, k, u]`; NaN for a missing one.
+    Arguments are as in `centre_distances`."""
     del metric
     whose = first if second is None else second
     return np.where(np.asarray(whose["mask"], bool)[..., np.newaxis], np.asarray(whose["centres"], np.float64), np.nan)
@@ -265,17 +266,17 @@ def vector_distances(metric: str, first: Arrays, second: Arrays | None, *, direc
 def vector_points(
     metric: str, first: Arrays, second: Arrays | None = None, *, directions: int | None = None
 ) -> np.ndarray:
-    """Returns a vector of each of the second's clients, or of the first's, whose Euclidean distances are the metric:
-    for "cosine" its root, up to a factor.
+    """Returns a vector for each client of `second`, or of `first`, such that Euclidean distances are the metric: for
+    "cosine" its root, up to a factor.
 
-    With `DECOMPOSED` it has the cosines of the client's signature with the first singular directions of the first's
-    signatures, which are not centred (FedGroup, Duan et al. 2020, section III-B).
+    With `DECOMPOSED` it contains the cosines of the client's signature with the first singular directions of the
+    signatures of `first`, which are not centred (FedGroup, Duan et al. 2020, section III-B).
 
     Args:
       metric: A name in `VECTOR_METRICS`.
       first: Arrays `[N, ...]` by name.
       second: Arrays `[M, ...]` by name, or None.
-      directions: With `DECOMPOSED`, how many; fewer where signatures span fewer.
+      directions: With `DECOMPOSED`, the number of directions; fewer are used if signatures span fewer.
 
     Returns:
       `float64 [N or M, d]`.
@@ -286,7 +287,7 @@ def vector_points(
         return points
     lengths = np.linalg.norm(points, axis=1, keepdims=True)
     if metric == DECOMPOSED:
-        squares, axes = np.linalg.eigh(known @ known.T)  # few clients of many entries: not of the entries' products
+        squares, axes = np.linalg.eigh(known @ known.T)  # by clients, since entries are many more
         there = squares > _ROUNDING * squares[-1]
         shares = axes[:, there][:, ::-1][:, :directions] / np.sqrt(squares[there][::-1][:directions])
         points = points @ known.T @ shares
@@ -294,5 +295,5 @@ def vector_points(
 
 
 def as_vectors(signatures: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Lays the arrays `[N, ...]` of each client's signature out as one vector, `float64 [N, d]`."""
+    """Joins the arrays `[N, ...]` of each client's signature into one vector, `float64 [N, d]`."""
     return np.concatenate([np.asarray(each, np.float64).reshape(len(each), -1) for each in signatures.values()], axis=1)
