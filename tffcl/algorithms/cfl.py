@@ -1,7 +1,7 @@
 """CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek, TNNLS 2021, arXiv:1910.01991,
 Alg. 1).
 
-A cluster whose model stands still while single members still move is split by the cosines of its members' updates.
+If a cluster's model stands still while single members still move, it is split by the cosines of its members' updates.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from tffcl.rounds.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CFLState(ClusteredState):
-    """Adds the clients' last updates; for each split `(round, cluster, founded cluster)`; for each split in `tree` the
-    model before it `float32 [P]` and the updates of its halves, of trained weights, `float32 [m, T]` each; and the unit
-    of norms, where they are relative."""
+    """Adds the clients' last updates; `(round, cluster, founded cluster)` for each split; in `tree` for each split the
+    model before it, `float32 [P]`, and its halves' updates of trained weights, `float32 [m, T]` each; and the unit of
+    norms, if they are relative."""
 
     updates: KeptStates | None = None
     splits: np.ndarray | None = None
@@ -54,7 +54,7 @@ class CFL(CollectedTraining):
         before = state.models
         updates, result = self.updates(before[present], keys, cohort, optimizers=state.optimizers)
         means = weighted_means(np.zeros_like(before), updates, clusters, result.reports["examples"])
-        seen = self.model.of_trained(updates)  # what clusters are split by
+        seen = self.model.of_trained(updates)  # clusters are split by these
         unit = np.linalg.norm(seen, axis=1).max() if self.parameters.relative else 1.0
         unit = np.float32(unit) if state.unit is None else state.unit
         kept = {"updates": state.updates.updated(ids, list(updates)), "optimizers": result.optimizers}
@@ -73,7 +73,7 @@ class CFL(CollectedTraining):
     def _split(
         self, state: CFLState, cluster: int, ids: np.ndarray, updates: np.ndarray, model: np.ndarray, number: int
     ):
-        """Absent members go with the half that has the update most like their last one; without a last update they
+        """Absent members join the half with the update that is most like their last one; without a last update they
         stay."""
         second = bipartition(updates, self.parameters.linkage, self.parameters.gate)
         if second is None:
@@ -92,8 +92,8 @@ class CFL(CollectedTraining):
         return dataclasses.replace(state, assignment=assignment, models=models, splits=splits, tree=tree)
 
     def admit(self, state: CFLState, newcomers) -> CFLState:
-        """A newcomer goes down the tree of splits, and takes each branch by its update from the model that was split
-        (section V). This is counted as signature traffic.
+        """A newcomer goes down the tree of splits; at each its update of the model that was split decides on the branch
+        (section V). This counts as signature traffic.
         """
         check_newcomers(state, newcomers)
         joined = np.zeros(len(newcomers), np.int32)
@@ -110,7 +110,7 @@ class CFL(CollectedTraining):
         if before is None:
             return Traffic()
         at, met = after.clusters(np.setdiff1d(after.client_ids, before.client_ids)), 0
-        for _, cluster, founded in before.splits[::-1]:  # back up the tree
+        for _, cluster, founded in before.splits[::-1]:  # from the leaves up the tree
             met += np.isin(at, (cluster, founded)).sum()
             at = np.where(at == founded, cluster, at)
         return Traffic.of(self.round.transfer) * met

@@ -31,7 +31,7 @@ from tffcl.rounds.traffic import Traffic
 from tffcl.trace_cache import built_once
 from tffcl.validation import tell_once
 
-_TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
+_TRIED = "choice_examples"  # the field of examples to choose on, if they differ from those to train on
 _CRITERIA = {"train_loss": "loss", "validation_loss": "loss", "test_accuracy": "accuracy"}
 
 
@@ -46,10 +46,10 @@ def has_too_few(composed: Round, cohort: Cohort, hides: bool) -> bool:
 
 
 def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
-    """Builds choice and training of a client, see `client_work.training.build_choose_and_train`.
+    """Builds the choice and the training of a client, see `client_work.training.build_choose_and_train`.
 
     Returns:
-      `(choose_and_train, fields)`: the fields that the client work needs for it, besides those of the training.
+      `(choose_and_train, fields)`; the client work needs these fields besides those of the training.
     """
     fields = {"forced": np.int32}
     tried = "examples" if choose_by == "train_loss" else _TRIED
@@ -95,7 +95,7 @@ def build_trying(
 
 @built_once
 def _build_losses_here(model: FlatModel):
-    """Builds `build_losses` of few examples, and which of them count, `float32 [n]`, as a function of arrays in this
+    """Builds `build_losses` for few examples, with `float32 [n]` for those that count, as a function of arrays in this
     process."""
     y = model.example_spec["y"]
     labels = tf.TensorSpec([None, *y.shape], y.dtype)
@@ -119,7 +119,8 @@ def losses_of_few(
       examples: Maps a client ID to the examples on which it tries the models.
 
     Returns:
-      `(bool [N], float32 [n, K])`: which clients have few examples, and their losses, infinite where not finite.
+      `(bool [N], float32 [n, K])`: which clients have few examples, and their losses; a loss that is not finite is
+      infinite.
     """
     run, few, found, block = _build_losses_here(model), np.zeros(len(population), bool), [], []
 
@@ -147,11 +148,10 @@ def losses_of_few(
 
 
 def notes_of_models(model: FlatModel, used: np.ndarray, num_clusters: int) -> tuple[str, ...]:
-    """Returns what a reader should know of K different initial models: how given weights were used, and which models
-    have no client.
+    """Returns notes on K different initial models: how given weights were used, and which models have no client.
 
     Args:
-      used: `int [n]`, the models of the clients; with mixtures all that have a weight.
+      used: `int [n]`, the models of the clients; with mixtures all models that have a weight.
       num_clusters: K.
     """
     empty, found = num_clusters - len(np.unique(used)), []
@@ -217,7 +217,7 @@ class Choosing(Method):
         return ask_all(choice, models, population, self._examples_of(population), **release)
 
     def _examples_of(self, population: Population) -> Callable[[int], ClientExamples]:
-        """Client ID to the examples that it chooses on; UserError for one that has none."""
+        """Maps a client ID to the examples that the client chooses on; raises UserError if there are none."""
 
         def tests(client: int) -> ClientExamples:
             found = population.test(client)
@@ -257,7 +257,7 @@ class Choosing(Method):
           UserError: If a client lacks the test examples for "test_accuracy", or the validation examples.
         """
         examples = self._examples_of(population)
-        with on_devices():  # which know what they have
+        with on_devices():  # devices know their own examples
             for client in population.read_before if self.choose_by != "train_loss" else ():
                 examples(client)
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
@@ -272,15 +272,15 @@ class Choosing(Method):
 
 
 class TryingMethod(EngineMethod):
-    """A method whose clients report their losses under all models to the server, and train the models it gives them.
+    """A method whose clients report their losses under all models, and train the models that the server gives them.
 
     The losses of a round count as signature traffic: each client receives all models and sends K numbers. Then it
-    receives the model of its cluster, which a device that keeps all models would not need again.
+    receives the model of its cluster; a device that keeps all models would not need that.
     """
 
     def __init__(self, name: str, engine: ClusteredTraining, *, when: str, criterion: str = "loss"):
-        """Makes the method; `when` says for the manifest when clients are asked and what comes of it, `criterion` is as
-        in `build_trying`."""
+        """Makes the method; `when` says in the manifest when clients are asked and what follows, `criterion` is as in
+        `build_trying`."""
         super().__init__(name, engine)
         require_shared(self.model, f"{name} asks clients for their losses under all models before they train")
         self._when, self._criterion = when, criterion
@@ -293,7 +293,7 @@ class TryingMethod(EngineMethod):
         return ask_all(trying, state.models, population, release=release)
 
     def tried_traffic(self, state: ClusteredState) -> Traffic:
-        """Returns what a client exchanges when it is asked."""
+        """Returns the traffic of a client that is asked."""
         return Traffic(state.models.nbytes, 4 * len(state.models))
 
     def joined_traffic(self, before: ClusteredState | None, after: ClusteredState) -> Traffic:

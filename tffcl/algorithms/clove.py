@@ -52,7 +52,7 @@ class CLoVE(TryingMethod):
     def _grouped(
         self, state: ClusteredState, population: Population, number: int, losses: np.ndarray
     ) -> ClusteredState:
-        """The state after the clients of a population were clustered by their losses `float32 [N, K]`."""
+        """The state after the clients of a population are clustered by their losses `float32 [N, K]`."""
         assignment = state.assignment.copy()
         where = state.index(population.client_ids)
         assignment[where] = group_by_losses(losses, square_root=self._how.square_root, seed=self._seed + number)
@@ -71,7 +71,7 @@ class CLoVE(TryingMethod):
         return self._grouped(state, population, 0, found)
 
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
-        """A newcomer has no other clients to be clustered with, and takes the model of least loss."""
+        """A newcomer cannot be clustered without other clients, so it takes the model with the lowest loss."""
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:

@@ -1,5 +1,5 @@
-"""The engine of every method with hard clusters: clients train their cluster's model, with one mean per cluster. Also
-the rounds of FedSEM and CFL, whose server sees each client's update."""
+"""The engine of every method with hard clusters: clients train their cluster's model, with one mean per cluster. Here
+are also the rounds of FedSEM and CFL, whose server sees each client's update."""
 
 import collections
 import dataclasses
@@ -71,19 +71,19 @@ class ClusteredTraining:
 
     Attributes:
       model: The model to train; every cluster starts from its initial weights.
-      round: The composed round; its server has `models`, and everything else that it has is in rows by model. None
-        where an aggregation runs once per cluster, so that the round depends on the number of clusters.
+      round: The composed round; its server has `models`, and all its other values have a row for each model. None if an
+        aggregation runs once per cluster, so that the round depends on the number of clusters.
       compact: Whether only the rows that the cohort trains are sent to the runtime; False with aggregations that have a
         fixed number of clusters.
-      rows: `(count) -> {name: rows}`, what else the server has for `count` new models.
-      kept: What a client keeps before its first round; None where clients keep nothing.
+      rows: `(count) -> {name: rows}`, the server's other values for `count` new models.
+      kept: What a client keeps before its first round; None if clients keep nothing.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
-      round_of: `(number of clusters) -> Round`, where there is no `round`.
+      round_of: `(number of clusters) -> Round`, if there is no `round`.
       counts_members: Whether the server of the round has `members float32[?]`, how many clients each cluster has.
-      draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the
-        initial one; exports begin with these, and not with models that a method changes after `start`.
+      draw: `(count) -> float32 [count, P]`, the models from which clusters start, if these are not all the initial one;
+        exports begin with these, and not with models that a method changes after `start`.
       trained_models: How many models a client trains in a round.
-      training: The local training of the clients, where it is known.
+      training: The local training of the clients, if it is known.
     """
 
     trained_models: ClassVar[int] = 1
@@ -114,10 +114,10 @@ class ClusteredTraining:
         Args:
           population: The clients.
           assignment: `int [N]`, the cluster of each, from 0.
-          clusters: The least number of clusters; by default those that have clients.
+          clusters: The lowest number of clusters; by default those that have clients.
 
         Raises:
-          UserError: If the assignment is something else, the models do not fit into memory, or the aggregation is for
+          UserError: If the assignment is anything else, the models do not fit into memory, or the aggregation is for
             another number of clusters.
         """
         assignment, clients = np.asarray(assignment), len(population)
@@ -139,7 +139,7 @@ class ClusteredTraining:
     def _check_room(self, count: int):
         """Raises UserError if so many models do not fit into memory, or the aggregation is for another number."""
         for factory in self.round.uploads.values() if self.round else ():
-            keyed_factory(factory, count)  # otherwise clients of a cluster that it does not have would count nowhere
+            keyed_factory(factory, count)  # otherwise clients of a cluster that the factory lacks would count nowhere
         memory.check_room(count * self.initial.nbytes, f"{counted(count, 'model')} × {self.initial.size:,} parameters")
 
     def grown(self, state: ClusteredState, count: int) -> dict:
@@ -175,13 +175,12 @@ class ClusteredTraining:
         return {"models": of_rows(state.models, start), "server": server, "aggregators": aggregators}
 
     def formed_anew(self, state: ClusteredState, labels: np.ndarray, origins: np.ndarray) -> dict:
-        """Returns the same fields where clusters are formed anew.
+        """Returns the same fields after clusters are formed anew.
 
         Args:
           state: The state with the old clusters.
           labels: `int [N]`, the new clusters, from 0.
-          origins: `int [K]`, as `rows` of `rearranged`, but a new cluster starts with the mean of what its members
-            started from.
+          origins: `int [K]`, as `rows` of `rearranged`, but a new cluster starts from the mean of its members' models.
         """
         carried, own = self.rearranged(state, origins), mean_of_members(state.models, state.assignment, labels)
         carried["models"][origins < 0] = own[origins < 0]
@@ -192,7 +191,7 @@ class ClusteredTraining:
         return state.models[row]
 
     def started_from(self, state: ClusteredState, rows: np.ndarray, model: np.ndarray) -> dict:
-        """Returns the fields `models` and `server` in which the clusters of some rows start from a model `[P]`."""
+        """Returns the fields `models` and `server` in which the clusters in some rows start from a model `[P]`."""
         return {"models": _with_rows(state.models, rows, model), "server": state.server}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
@@ -200,8 +199,8 @@ class ClusteredTraining:
         return self.run(state, cohort)[:2]
 
     def run(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics, RoundResult | None]:
-        """Runs one round; returns the next state, the round's metrics, and its whole result, None if no client was
-        asked. Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, nor in the metrics.
+        """Runs one round; returns the next state, the round's metrics, and its whole result, or None if no client was
+        asked. Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, and not in the metrics.
         """
         composed = self.round_for(len(state.models))
         cohort = of_large_clusters(composed, state, cohort)
@@ -233,7 +232,7 @@ class ClusteredTraining:
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters), result
 
     def broadcast(self, state: ClusteredState) -> dict:
-        """Returns the server's values of a round by name, the broadcast and the private ones, rows by model."""
+        """Returns the server's values of a round by name, broadcast and private ones, with a row for each model."""
         values = {"models": state.models, **state.server}
         if self.counts_members:
             values["members"] = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float32)
@@ -261,11 +260,11 @@ class ClusteredTraining:
         summed = summed_form(self.round) if self.round else None
         return Exports(
             build_for, server_values=self.broadcast, summed=summed, build_for=build_for,
-            members_needed=lambda: self.round_for(2).members_needed, **more,  # what several clusters cannot is told now
+            members_needed=lambda: self.round_for(2).members_needed, **more,  # refuses what several clusters cannot do
         )  # fmt: skip
 
     def first_models(self, count: int) -> np.ndarray:
-        """Returns the models `float32 [count, P]` that `count` clusters start from, the initial one or those drawn."""
+        """Returns the models `float32 [count, P]` from which `count` clusters start: the initial one, or drawn ones."""
         return np.repeat(self.initial[np.newaxis], count, axis=0) if self.draw is None else self.draw(count)
 
     def own_states(self, state: ClusteredState) -> KeptStates | None:
@@ -319,7 +318,7 @@ def round_computations(
     """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and what
     clients keep.
 
-    Where secure sums or noise hide the uploads, the server does not receive the clients' reports either.
+    If secure sums or noise hide the uploads, the server does not receive the clients' reports, either.
     """
     composed = composed.as_promised
     found = {"initialize": composed.build_initialize(first, aggregators), "training": composed.deployed}
@@ -329,7 +328,7 @@ def round_computations(
 
 
 def of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -> Cohort:
-    """The clients of a cohort whose cluster has as many of them as each upload of the round needs."""
+    """The clients of a cohort whose cluster has as many clients in it as the uploads of the round need."""
     needed = composed.members_needed
     _, place, members = np.unique(state.clusters(cohort.client_ids), return_inverse=True, return_counts=True)
     trains = members[place] >= needed
@@ -343,7 +342,7 @@ def of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) ->
 
 
 def _check_clusters(clusters: np.ndarray, count: int | None = None):
-    """Raises UserError if one of the clusters is below 0, which would be the last, or none of so many."""
+    """Raises UserError if a cluster is below 0, which would mean the last one, or not below `count`."""
     wrong = clusters[(clusters < 0) | (count is not None and clusters >= count)]
     if wrong.size:
         known = "" if count is None else f" to {count - 1}"
@@ -375,7 +374,7 @@ def build_engine(
     if not traits(factory).waits_for_clusters:
         return kind(model, build_round(aggregation), aggregation is None, **more)
     if traits(factory).hides_uploads:
-        build_round(factory.with_clusters(1))  # what it cannot hide is told now
+        build_round(factory.with_clusters(1))  # refuses now what it cannot hide
 
     @functools.lru_cache(maxsize=2)
     def round_of(clusters: int) -> Round:
@@ -422,29 +421,29 @@ def build_clustered_training(
 
 
 def draw_models(model: FlatModel, count: int, seed: int, initialization: str | None = None) -> np.ndarray:
-    """Draws models `float32 [K, P]` that differ, by `FlatModel.draw`; a single one is the initial model unless it is to
-    be drawn otherwise."""
+    """Draws models `float32 [K, P]` that differ, by `FlatModel.draw`; a single one is the initial model, unless it must
+    be drawn in another way."""
     if count == 1 and initialization is None:
         return model.initial[np.newaxis]
     seeds = np.random.SeedSequence(seed).generate_state(count)
     return np.stack([model.draw(int(each), initialization) for each in seeds])
 
 
-BYTES_AT_A_TIME = 2**29  # of clients' updates that are compared at a time
+BYTES_AT_A_TIME = 2**29  # bytes of clients' updates that are compared at a time
 
 
 @built_once
 def build_collected_round(model: FlatModel, training: LocalTraining) -> Round:
     """Builds a round in which every client trains row `key` of `models float32[?,P]`.
 
-    The server receives all differences and the reports, and returns the models unchanged; the coordinator decides.
+    The server receives all differences and the reports, and returns the models unchanged; the coordinator changes them.
     """
     server = Server({"models": models_type(model.size)}, own_row)
     return compose(build_difference_work(model, training), {"difference": CollectFactory()}, server)
 
 
 class CollectedTraining(Method):
-    """A method on a `ClusteredState` whose server sees each client's update, to decide by the updates.
+    """A method on a `ClusteredState` whose server sees each client's update and decides by the updates.
 
     Attributes:
       round: The round, from `build_collected_round`.
@@ -459,20 +458,20 @@ class CollectedTraining(Method):
         self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, optimizers=None
     ) -> tuple[np.ndarray, RoundResult]:
         """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the
-        rest.
+        result.
 
         Args:
           models: `float32 [K, P]`.
           keys: `int [m]`, each client's row.
           cohort: The clients.
-          optimizers: The optimizers of the state, see `ClusteredState`; the result has them as they are afterwards.
+          optimizers: The optimizers of the state, see `ClusteredState`; the result has them after the round.
         """
         key = np.asarray(keys, np.int32)
         result = run_round(self.round, cohort, {"models": models}, optimizers=optimizers, key=key)
         return result.collected["difference"], result
 
     def updates_in_parts(self, model: np.ndarray, cohort: Cohort) -> Iterator[tuple[slice, np.ndarray]]:
-        """Lets all clients of a cohort train one model `[P]`, as many at a time as memory can hold updates.
+        """Lets all clients of a cohort train one model `[P]`, as many at a time as memory has room for updates.
 
         Args:
           model: `float32 [P]`.

@@ -51,14 +51,14 @@ from tffcl.validation import Parameters, check_options, wrong
 @dataclasses.dataclass(frozen=True)
 class SignatureKind:
     """A signature that has metrics of its own, or whose builder takes more than its keys. Other signatures do not need
-    this: their row of the registry has their builder, with the keys as keyword-only parameters.
+    this: their row in the registry names their builder, whose keyword-only parameters are the keys.
 
     Attributes:
-      build: `(model, [parameters,] *, what the run gives) -> Signature`.
+      build: `(model, [parameters,] *, values of the run) -> Signature`.
       distances: `(metric, first, second or None) -> [N, M]` for the metrics that are made for it.
       unit: The unit of these metrics.
       points: `(metric, first, second or None) -> [N, ...]`, the points for groupings of points; None: there are none.
-      build_device: As `build`, but with operations that device runtimes have, where they lack some; this is exported.
+      build_device: As `build`, but only with operations that device runtimes have; this is exported.
       remark: `(model, parameters) -> OneShotClustering.remark`.
     """
 
@@ -166,10 +166,10 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
 
     Args:
       name: The name of the signature.
-      how: The signature's parameters; None where it has none.
+      how: The signature's parameters; None if it has none.
       cut: Metric, grouping, linkage, threshold and number of clusters, as in `ComposedParameters`; `CutParameters`,
         which have no grouping, mean the tree.
-      **values: What the run gives, including `training`; the signature takes what it needs.
+      **values: Values of the run, including `training`; the signature takes those that it needs.
     """
     kind, own = SIGNATURES[name], () if how is None else (how,)
     signature = kind.build(model, *own, **_taken(kind.build, values))
@@ -181,7 +181,7 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
 
 
 def _taken(build: Callable, values: Mapping) -> dict:
-    """What a signature's builder takes of what a run gives; None where the run does not give it."""
+    """The values of a run that a signature's builder takes; None for one that the run does not have."""
     return {each: values.get(each) for each in given("signatures") if each in inspect.signature(build).parameters}
 
 

@@ -49,8 +49,8 @@ class PersonalTraining(ClusteredTraining):
     personal: Round | None = None
 
     def next(self, state: ClusteredState, cohort: Cohort):
-        """Runs one round: first the personal models, held near the clusters' models as they were, then the clusters'
-        models by FedAvg. A client that is not asked trains neither."""
+        """Runs one round: trains first the personal models, held near the clusters' models before the round, then the
+        clusters' models by FedAvg. A client that is not asked trains neither."""
         cohort = of_large_clusters(self.round_for(len(state.models)), state, cohort)
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True)
@@ -96,10 +96,10 @@ def build_personal_training(
     """Builds Ditto, the method of one model or the rounds of any grouping; other arguments are as in `build_fedavg`.
 
     The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
-    model, on the same batches in the same order. It starts from the initial model, goes on from its last state, and
-    stays on the device. A client that has not trained yet has no personal model and is assigned the global one. As the
-    method of one model, the only row of the state's models is the global one. Its mean is weighted by examples; the
-    authors' code averages unweighted, which is the aggregation "uniform_mean".
+    model, on the same batches in the same order. It starts from the initial model, is trained further in each of the
+    client's rounds, and stays on the device. A client that has not trained yet has no personal model and is assigned
+    the global one. As the method of one model, the only row of the state's models is the global one. Its mean is
+    weighted by examples; the authors' code averages unweighted, which is the aggregation "uniform_mean".
 
     Args:
       training: Local hyper-parameters of both models.

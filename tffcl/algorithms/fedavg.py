@@ -81,8 +81,8 @@ def build_proximal_training(
     """Builds FedProx (Li et al., MLSys 2020, arXiv:1812.06127, Alg. 2), the method of one model or the rounds of any
     grouping.
 
-    It is FedAvg whose local training is held near the global model; with μ = 0 it is FedAvg itself. It differs from
-    `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t -
+    It is FedAvg with a local training that is held near the global model; with μ = 0 it is FedAvg itself. It differs
+    from `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t -
     w) to the gradient, which drives clients away from the global model. Except for the sign the two are the same (a
     test compares them). The authors sample clients by size and average them unweighted; this samples uniformly and
     weighs by examples.

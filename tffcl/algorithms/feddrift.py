@@ -1,5 +1,5 @@
 """FedDrift and FedDrift-Eager: models for the concepts of drifting data (Jothimurugesan et al., AISTATS 2023,
-arXiv:2206.00799). A client whose least loss has risen creates a model; models that do well on each other's data merge.
+arXiv:2206.00799). A client whose lowest loss has risen creates a model; models that do well on each other's data merge.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _WHEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedDriftState(ClusteredState):
-    """Adds each client's least loss when it was last asked, infinite before, `float32 [N]`; the round in which it last
+    """Adds each client's lowest loss when it was last asked, infinite before, `float32 [N]`; the round in which it last
     created a model, 0 for never, `int32 [N]`; and which models no client has trained yet, `bool [K]`."""
 
     losses: np.ndarray | None = None
@@ -64,7 +64,8 @@ class FedDrift(TryingMethod):
         return dataclasses.replace(state, untrained=untrained), metrics.with_signatures(traffic)
 
     def _checked(self, state: FedDriftState, cohort: Cohort) -> FedDriftState:
-        """The state after the clients of a round have tried all models: they choose, models are opened, some merge."""
+        """The state after a round's clients have tried all models: they choose, create new ones, and some models
+        merge."""
         present = cohort.population.restricted(cohort.client_ids)
         where, own = state.index(present.client_ids), state.clusters(present.client_ids)
         how, sizes = {"threshold": self._how.threshold, "eager": self._how.eager}, present.sizes_of(present.client_ids)
@@ -79,7 +80,7 @@ class FedDrift(TryingMethod):
         return dataclasses.replace(state, **changed)
 
     def place(self, state: FedDriftState, population: Population) -> FedDriftState:
-        """A client that was never asked takes the model of least loss."""
+        """A client that was never asked takes the model with the lowest loss."""
         unmet = population.client_ids[np.isinf(state.losses[state.index(population.client_ids)])]
         if not len(unmet):
             return state
@@ -89,7 +90,7 @@ class FedDrift(TryingMethod):
         return dataclasses.replace(state, assignment=assignment)
 
     def admit(self, state: FedDriftState, newcomers: Population) -> FedDriftState:
-        """A newcomer takes the model of least loss; before any model is trained, it is like all other clients."""
+        """A newcomer takes the model with the lowest loss; before any is trained, it is like all other clients."""
         check_newcomers(state, newcomers)
         if state.untrained.all():
             count, never = len(newcomers), np.zeros(len(newcomers), np.int32)
@@ -106,7 +107,7 @@ class FedDrift(TryingMethod):
         return Traffic() if before is None or before.untrained.all() else super().joined_traffic(before, after)
 
     def exports(self) -> Exports:
-        def still(state: FedDriftState) -> FedDriftState:  # whose next round opens no model and merges none
+        def still(state: FedDriftState) -> FedDriftState:  # its next round creates no model and merges none
             unasked, closed = np.full_like(state.losses, np.inf), np.ones_like(state.untrained)
             return dataclasses.replace(state, losses=unasked, untrained=closed)
 
@@ -145,14 +146,14 @@ def build_feddrift(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concepts:
-    """What the losses of m clients say of K models, which become K' with new ones.
+    """What follows from the losses of m clients under K models, which become K' with new ones.
 
     Attributes:
       chosen: `int32 [m]`, the model of each client, before any merge.
-      least: `float [m]`, its least loss under the K models.
-      drifted: `bool [m]`, the clients whose least loss has risen by more than δ; each creates a model, or all create
+      least: `float [m]`, its lowest loss under the K models.
+      drifted: `bool [m]`, the clients whose lowest loss has risen by more than δ; each creates a model, or all create
         one.
-      origins: `int [K']`, for each model which of the K it is, or is a copy of.
+      origins: `int [K']`, for each model the one of the K that it is, or is a copy of.
       untrained: `bool [K']`, the models that no client has trained yet.
       labels: `int32 [K']`, the model that each is merged into, in the order of their first parts.
     """
@@ -166,7 +167,7 @@ class Concepts:
 
     @property
     def first(self) -> np.ndarray:
-        """`int [L]`, the first of the K' models that each one after the merges is made of."""
+        """`int [L]`, for each model after the merges the first of the K' models that are its parts."""
         return np.unique(self.labels, return_index=True)[1]
 
 
@@ -185,7 +186,7 @@ def find_concepts(
     Args:
       losses: `float [m, K]`; row c has client c's mean losses under the K models.
       owners: `int [m]`, the model of each client.
-      before: `float [m]`, the least loss of each when it was last asked.
+      before: `float [m]`, the lowest loss of each when it was last asked.
       untrained: `bool [K]`, the models that no client has trained yet.
       examples: `int [m]`, the number of examples behind each client's losses.
       threshold: δ.
@@ -198,13 +199,13 @@ def find_concepts(
     origins, untrained = np.append(np.arange(count), founders), np.append(untrained, np.ones(len(founders), bool))
     if eager:
         return Concepts(chosen, least, drifted, origins, untrained, np.arange(len(origins), dtype=np.int32))
-    rows = np.append(np.arange(len(chosen)), np.flatnonzero(~drifted))  # of what clients have now, and had before
+    rows = np.append(np.arange(len(chosen)), np.flatnonzero(~drifted))  # with their new models, and with those before
     apart = cross_losses(losses[rows], np.append(chosen, owners[~drifted]), examples[rows], untrained)
     return Concepts(chosen, least, drifted, origins, untrained, merged_clusters(apart, threshold))
 
 
 def best_models(losses: np.ndarray, owners: np.ndarray, untrained: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the model of least loss of each client, `int32 [m]`, and that loss.
+    """Returns for each client the model with the lowest loss, `int32 [m]`, and that loss.
 
     Args:
       losses: `float [m, K]`; row c has client c's mean losses under the K models.
@@ -266,7 +267,7 @@ def merged_models(models: np.ndarray, origins: np.ndarray, labels: np.ndarray, m
       models: `float32 [K, P]`, before.
       origins: `int [K']`, for each model before the merges which of these it is a copy of.
       labels: `int32 [K']`, which of the L models each has become a part of.
-      members: `int32 [M]`, which of the K' models each client that counts has; each model that merges has a client.
+      members: `int32 [M]`, the one of the K' models of each client that counts; each model that merges has a client.
     """
     found = models[origins[np.unique(labels, return_index=True)[1]]]
     for label in np.flatnonzero(np.bincount(labels) > 1):

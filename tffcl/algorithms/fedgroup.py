@@ -25,7 +25,7 @@ class FedGroup(OneShot):
     def initialize(self, population: Population) -> OneShotState:
         """Every cluster starts from the mean of its members' pre-trained models."""
         state = super().initialize(population)
-        (displacements,) = state.signatures.values()  # from the pre-trained model to the initial one
+        (displacements,) = state.signatures.values()  # from the pre-trained models to the initial one
         members = [displacements[state.assignment == cluster] for cluster in range(len(state.models))]
         return dataclasses.replace(state, models=state.models - np.stack([each.mean(axis=0) for each in members]))
 

@@ -1,6 +1,6 @@
 """FedGWC: interaction-aware Gaussian weighting (Licciardi et al., ICML 2025, arXiv:2502.03340).
 
-The losses of a round's clients, compared with each other, show which clients relate to all others alike. Once these
+Comparing the losses of a round's clients shows which clients relate to all others in the same way. Once these
 interactions have settled, a cluster is split by spectral clustering.
 """
 
@@ -33,8 +33,8 @@ _WHEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FedGWCState(ClusteredState):
-    """Adds the interactions P `float64 [N, N]`; for each cluster how much its interactions change `float64 [K]`, and
-    for how many rounds this was less than ε `int32 [K]`; and for each split `(round, cluster, founded cluster)`."""
+    """Adds the interactions P `float64 [N, N]`; for each cluster how much its interactions change, `float64 [K]`, and
+    for how many rounds this was less than ε, `int32 [K]`; and `(round, cluster, founded cluster)` for each split."""
 
     interactions: np.ndarray | None = None
     changes: np.ndarray | None = None
@@ -46,7 +46,7 @@ class FedGWC(TryingMethod):
     """FedGWC, see `build_fedgwc`."""
 
     state_class = FedGWCState
-    pair_bytes = 8  # of the interactions
+    pair_bytes = 8  # for the interactions
 
     def __init__(self, engine: ClusteredTraining, parameters: FedGWCParameters, seed: int):
         super().__init__("fedgwc", engine, when=_WHEN)
@@ -72,7 +72,7 @@ class FedGWC(TryingMethod):
         return state, metrics
 
     def _observed(self, state: FedGWCState, cluster: int, share: float, where: np.ndarray, weights) -> FedGWCState:
-        """The state after clients of a cluster, rows of it and a share of it, were weighed in a round."""
+        """The state after a round has weighed clients `where`, which are this share of a cluster."""
         block = np.ix_(where, where)
         seen, changes, settled = (getattr(state, name).copy() for name in ("interactions", "changes", "settled"))
         seen[block] = (1 - share) * seen[block] + share * weights[:, np.newaxis]
@@ -82,7 +82,7 @@ class FedGWC(TryingMethod):
         return dataclasses.replace(state, interactions=seen, changes=changes, settled=settled)
 
     def _split(self, state: FedGWCState, cluster: int, rounds: int, number: int) -> FedGWCState:
-        """The state after a cluster was split, if its interactions settled for the rounds that it takes to meet all."""
+        """The state after a cluster is split, if it has been settled for the rounds that meeting all clients takes."""
         members = np.flatnonzero(state.assignment == cluster)
         if len(members) < self._how.least_clients or state.settled[cluster] < rounds:
             return state
@@ -105,7 +105,7 @@ class FedGWC(TryingMethod):
         )
 
     def admit(self, state: FedGWCState, newcomers: Population) -> FedGWCState:
-        """A newcomer takes the model of least loss; it has met no other client yet."""
+        """A newcomer takes the model with the lowest loss; it has not yet met another client."""
         check_newcomers(state, newcomers)
         joined, order = self.tried(state, newcomers).argmin(axis=1), joined_order(state, newcomers)
         seen = np.full([len(order)] * 2, len(order) ** -2.0)
@@ -124,7 +124,7 @@ class FedGWC(TryingMethod):
     def views(self, state: FedGWCState) -> Views:
         takes = f"tolerance {self._how.tolerance}, and that takes {self._how.least_clients} clients or more"
         note = f"interactions change by {state.changes[0]:.1e}, {takes}"
-        if state.changes[0] == 1:  # as before any, and where a cluster that was to be split begins anew
+        if state.changes[0] == 1:  # before any interaction, or after an attempt to split
             note = "its interactions had settled, and told no parts apart, or no two of its clients have met in a round"
         notes = () if len(state.splits) else (f"no cluster has split: {note}",)
         return dataclasses.replace(super().views(state), splits=state.splits, notes=notes)
@@ -157,7 +157,7 @@ def build_fedgwc(
     return FedGWC(engine, parameters, seed)
 
 
-_LEAST_VARIANCE = 1e-16  # the authors' code's
+_LEAST_VARIANCE = 1e-16  # as in the authors' code
 
 
 def gaussian_weights(losses: np.ndarray, examples: np.ndarray) -> np.ndarray:
@@ -190,7 +190,7 @@ def affinity_of_perceptions(interactions: np.ndarray, gamma: float) -> np.ndarra
     """
     seen = np.asarray(interactions, np.float64).T
     seen = (seen - seen.min()) / max(seen.max() - seen.min(), 1e-8)
-    own = (seen.diagonal()[:, np.newaxis] - seen.T) ** 2  # (i, j): what i and j see of i
+    own = (seen.diagonal()[:, np.newaxis] - seen.T) ** 2  # (i, j): of entry i in the vectors of i and j
     apart = distance.squareform(distance.pdist(seen, "sqeuclidean")) - own - own.T
     found = np.exp(-gamma * np.maximum(apart, 0))
     np.fill_diagonal(found, 0)
@@ -198,26 +198,26 @@ def affinity_of_perceptions(interactions: np.ndarray, gamma: float) -> np.ndarra
 
 
 def split(affinity: np.ndarray, most: int, seed: int) -> np.ndarray | None:
-    """Splits a cluster by spectral clustering, into the number of parts with the least Davies-Bouldin score in the
+    """Splits a cluster by spectral clustering, into the number of parts with the lowest Davies-Bouldin score in the
     spectral embedding.
 
     Args:
-      affinity: `float [n, n]` of its clients.
+      affinity: `float [n, n]`, the affinities of its clients.
       most: The largest number of parts.
       seed: Decides where the search for eigenvectors starts.
 
     Returns:
-      `int32 [n]`, the part of each client; None where no score is below 1 or all clients are alike, so that the
-      cluster stays whole.
+      `int32 [n]`, the part of each client; None if no score is below 1 or all clients are alike, so that the cluster
+      stays whole.
     """
     others = affinity[~np.eye(len(affinity), dtype=bool)]
-    if np.ptp(others) < 1e-9:  # all alike: every embedding is as good, and which one is found is a matter of rounding
+    if np.ptp(others) < 1e-9:  # all alike: every embedding is as good, and rounding would choose one
         return None
     best, found = 1.0, None
     for parts in range(2, min(most, len(affinity) - 1) + 1):
         options = {"n_components": parts, "affinity": "precomputed", "random_state": seed % 2**32}
         with single_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of clients that nobody is like, and of few of them
+            warnings.simplefilter("ignore")  # about clients without affinities, and about few clients
             labels = SpectralClustering(parts, assign_labels="cluster_qr", **options).fit_predict(affinity)
             embedded = SpectralEmbedding(**options).fit_transform(affinity)
         if len(np.unique(labels)) == parts and (score := davies_bouldin_score(embedded, labels)) < best:

@@ -17,7 +17,7 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type, own_row
 from tffcl.trace_cache import built_once
 
-_MOST_STEPS = 1e4  # a client's in secure sums, in the unit of `build_normalized_work`: more count as so many
+_MOST_STEPS = 1e4  # the most that a client counts in secure sums, in the unit of `build_normalized_work`
 
 
 def move_by_steps(model: FlatModel, state, results, measurements):
@@ -40,7 +40,7 @@ def build_normalized_round(
     Args:
       effective_steps: A name in `EFFECTIVE_STEPS`.
       aggregation: Aggregates the directions, see `keyed_factory`. The numbers of steps take the aggregation beside it
-        (`aggregated_beside`): secure sums, a robust rule or equal weights where the directions do, else the mean
+        (`aggregated_beside`): secure sums, a robust rule or equal weights if the directions have them, else the mean
         weighted by examples.
     """
     training.require_sgd("FedNova", *TRAININGS["fednova"].sgd)
@@ -62,8 +62,8 @@ def build_normalized_training(
     """Builds FedNova, the method of one model or the rounds of any grouping; other arguments are as in `build_fedavg`.
 
     The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), where pᵢ is the
-    share of a client's examples among the cohort's; `effective_steps` can select another τ_eff. Where all clients take
-    the same number of steps it is FedAvg.
+    share of a client's examples among the cohort's; `effective_steps` can select another τ_eff. If all clients take the
+    same number of steps, it is FedAvg.
 
     Args:
       training: Local hyper-parameters; ‖a‖₁ accounts for momentum and the proximal term as in the paper.

@@ -1,8 +1,8 @@
-"""FedRC: a mixture of K models that parts clients by P(y|x) alone, not by labels or features (Guo et al., ICML 2024,
-arXiv:2301.12379).
+"""FedRC: a mixture of K models that separates clients by P(y|x) alone, not by labels or features (Guo et al., ICML
+2024, arXiv:2301.12379).
 
 It is FedEM with another E-step: a model's likelihood of a label is divided by the share of this label among all
-examples that the model is responsible for, so that a model with few labels gains nothing from having few.
+examples that the model is responsible for, so that a model gains nothing from having few labels.
 """
 
 import collections
@@ -64,7 +64,7 @@ def build_fedrc_round(model: FlatModel, training: LocalTraining, num_models: int
         changed = uploads["labels"].clipped(tf.math.divide_no_nan(labels - kept["labels"], examples))
         sent, ones = {"update": trained - models, "labels": changed}, tf.ones([num_models])
         sent = {name: collections.OrderedDict(weights=ones, value=value) for name, value in sent.items()}
-        # What a bound has cut off is told in a later round.
+        # A later round sends what a bound has cut off.
         renewed = collections.OrderedDict(mixture=mixture, labels=kept["labels"] + examples * changed)
         renewed = tf.nest.map_structure(lambda new, old: tf.where(report["finite"], new, old), renewed, kept)
         return ClientResult(sent, report, renewed)

@@ -44,7 +44,7 @@ class FedSEM(CollectedTraining):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FedSEMParameters, seed: int):
         super().__init__(model, training, parameters)
         self._initial, self._clusters, self._seed = model.initial, parameters.num_clusters, seed
-        if self._clusters > 1:  # a first training of the initial model, to be placed by
+        if self._clusters > 1:  # clients are placed by a first training of the initial model
             self.joining = Traffic.of(self.round.transfer)
 
     def initialize(self, population: Population) -> FedSEMState:
@@ -68,7 +68,7 @@ class FedSEM(CollectedTraining):
         return state, metrics.with_signatures(self.joining * fresh)
 
     def _begin(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
-        """The first round: all clients in it train the initial model, and what comes out is clustered."""
+        """The first round: its clients train the initial model, and their models are clustered."""
         most = len(cohort.client_ids)
         if self._clusters > most and cohort.rate is None:
             raise UserError(f"num_clusters is {self._clusters}; it must be at most the clients of a round, {most}")
@@ -83,7 +83,7 @@ class FedSEM(CollectedTraining):
         return dataclasses.replace(state, optimizers=optimizers, **changes), metrics
 
     def _meet(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, int]:
-        """Finds the clusters of clients that have no model yet; returns the state and how many these are."""
+        """Finds the clusters of clients that have no model yet; returns the state and the number of these clients."""
         where = state.index(cohort.client_ids)
         fresh = ~state.known[where]
         if not fresh.any():
@@ -94,11 +94,11 @@ class FedSEM(CollectedTraining):
         return dataclasses.replace(state, assignment=assignment, known=known), int(fresh.sum())
 
     def _first_clusters(self, state: FedSEMState, cohort: Cohort) -> np.ndarray:
-        """Which of the first centres the clients' models are nearest to that they train from the initial one, `int32
+        """Each client trains the initial model; returns the first centre that is nearest to its trained model, `int32
         [n]`."""
         if self._clusters == 1:
             return np.zeros(len(cohort.client_ids), np.int32)
-        # They train as the members of these did, at the first round's rate, where it changes.
+        # They train as the first centres' members did: at the first round's rate, if the rate changes.
         if not self.training.decay.is_constant:
             cohort = dataclasses.replace(cohort, seed=(cohort.seed[0], 1))
         moves = self.updates_in_parts(self._initial, cohort)
@@ -109,15 +109,15 @@ class FedSEM(CollectedTraining):
         return nearest_centres(self.model.of_trained(trained), self.model.of_trained(centres))
 
     def _train(self, state: FedSEMState, keys: np.ndarray, cohort: Cohort):
-        """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, the metrics, and
-        what clients keep of their optimizers."""
+        """Every client of the cohort trains its row of the models; returns the clients' models `float32 [m, P]`, the
+        metrics, and the optimizer states that clients keep."""
         trained, result = self.updates(state.models, keys, cohort, optimizers=state.optimizers)
         for place, key in enumerate(keys):  # in place: a large cohort's CNNs are gigabytes
             trained[place] += state.models[key]
         return trained, result.metrics(cohort, keys), result.optimizers
 
     def admit(self, state: FedSEMState, newcomers: Population) -> FedSEMState:
-        """Newcomers first train the initial model, as all clients do; before the first round they join like others."""
+        """Newcomers first train the initial model, as all clients do; before the first round they are like others."""
         check_newcomers(state, newcomers)
         begun, found = len(state.first_centres) > 0, np.zeros(len(newcomers), np.int32)
         if begun:

@@ -1,7 +1,7 @@
 """FedSoft: soft clusters by the number of examples that each cluster's model fits best, with one training per client
 (Ruan and Joe-Wong, AAAI 2022, arXiv:2112.06053, Alg. 1).
 
-Every τ rounds a client counts for how many of its examples each cluster's model has the least loss: its importance
+Every τ rounds a client counts for how many of its examples each cluster's model has the lowest loss: its importance
 weights. It trains one model, held near all clusters' models by these weights. Each cluster's model becomes the weighted
 mean of the clients' models.
 """
@@ -33,7 +33,7 @@ from tffcl.trace_cache import built_once
 
 def move_clusters(state, results, measurements):
     """Sets every model to the weighted mean of the clients' models. Uploads are differences from the mean of all
-    models, which the server knows. A model for which no client has a weight stays as it is."""
+    models, which the server knows. A model for which no client has a weight stays unchanged."""
     del measurements
     models, update = state["models"], results["update"]
     took_part = tf.reduce_any(tf.not_equal(update, 0), axis=1, keepdims=True)
@@ -44,9 +44,9 @@ def move_clusters(state, results, measurements):
 def build_fedsoft_round(model: FlatModel, training: LocalTraining, how: FedSoftParameters, aggregation=None) -> Round:
     """Builds one round of FedSoft.
 
-    A client receives the models `float32[S,P]` and uploads one model with S weights; it keeps its importance weights
-    and the round of their estimate, and with the start "own" its model. The proximal weight of its training is λ: since
-    its importance weights sum to one, the paper's terms are one term towards the models' mean by these weights.
+    A client receives the models `float32[S,P]` and uploads one model with S weights; it keeps its importance weights,
+    the round of their estimate, and with the start "own" its model. The proximal weight of its training is λ: since its
+    importance weights sum to one, the paper's terms are one term towards the models' mean by these weights.
     """
     all_losses, train = build_all_losses(model), build_train_and_report(model, training)
 

@@ -113,7 +113,7 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLISDCState(ClusteredState):
-    """Adds to `ClusteredState` for which clients it is known which of the newest models is theirs.
+    """Adds to `ClusteredState` the clients whose model among the newest ones is known.
 
     Attributes:
       placed: `bool [N]`, the clients that have founded a cluster in the last round, or have chosen since then.
@@ -132,14 +132,14 @@ class FLISDC(Choosing):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images):
         super().__init__(model, parameters.choose_by)
         self._initial, self._images = model.initial[np.newaxis], images
-        # Methods that differ in β only share one round: it is traced once for all points of a sweep.
+        # Methods that differ only in β share a round, which is traced once for all points of a sweep.
         self._round = build_joint_round(model, training, dataclasses.replace(parameters, threshold=0.0), images)
         self._aggregators = collections.OrderedDict(trained=aggregation_context(parameters, images))
         self.joining = Traffic.of(self._round.once)
 
     def initialize(self, population: Population) -> FLISDCState:
         fields = vars(self.start(population, self._initial, self._aggregators))
-        return FLISDCState(**fields, placed=np.ones(len(population), bool))  # there is one model only
+        return FLISDCState(**fields, placed=np.ones(len(population), bool))  # there is only one model
 
     def choose(self, state: FLISDCState, population: Population) -> FLISDCState:
         placed = state.placed.copy()
@@ -161,11 +161,11 @@ class FLISDC(Choosing):
         values = {"models": state.models, "images": self._images}
         result = run_round(self._round, cohort, values, state.aggregators, optimizers=state.optimizers, **fields)
         relatedness = result.measurements["trained"]["relatedness"]
-        # Equal rows are equal clusters.
+        # Equal rows mean equal clusters.
         _, first, founded = np.unique(relatedness, axis=0, return_index=True, return_inverse=True)
         kept, where = np.sort(first), state.index(cohort.client_ids)
         models = result.values["models"][kept]
-        # The others' choices were of models that are no more.
+        # The other clients have chosen among models that no longer exist.
         assignment, placed = np.zeros_like(state.assignment), np.zeros_like(state.placed)
         assignment[where], placed[where] = np.searchsorted(kept, first[founded]), True
         metrics = result.metrics(cohort, result.reports["choice"], relatedness=relatedness)

@@ -53,7 +53,7 @@ def build_refining_round(
       autoencoder: The architecture; a client keeps its parameters, `float32[P]`.
       example_spec: Structure of one example.
       centres: How many centres a client makes.
-      fine_tuning: The training of the encoder; 0 epochs leave the kept encoder as it is.
+      fine_tuning: The training of the encoder; 0 epochs leave the kept encoder unchanged.
       noise: The noise of private centres.
 
     Returns:
@@ -68,7 +68,7 @@ def build_refining_round(
             None if noise.seed is None else tf.random.experimental.stateless_fold_in(client["seed"], noise.seed % 2**31)
         )
         found, tuned = embed(client["kept"], local, client["seed"], own)
-        # An encoder that diverged shows in centres that are not there.
+        # If an encoder has diverged, its centres are missing.
         report = collections.OrderedDict(
             examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=tf.constant(True)
         )
@@ -119,7 +119,7 @@ class RefinedEncoders:
         return result.collected["centres"], result.kept
 
 
-@functools.lru_cache(maxsize=4)  # the modes of one method
+@functools.lru_cache(maxsize=4)  # for the modes of one method
 def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
     fine_tuning = dataclasses.replace(encoders.fine_tuning, epochs=epochs)
     how = encoders.centres, fine_tuning, encoders.noise
@@ -127,14 +127,14 @@ def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
 
 
 def changed_since_signed(state, cohort: Cohort) -> np.ndarray:
-    """δ of line 13, `int32 [m]`: 1 for a client whose data are not those that it signed; each knows that of itself."""
+    """δ of line 13, `int32 [m]`: 1 for a client whose data have changed since it signed; each client itself knows."""
     versions = cohort.population.versions[cohort.population.index(cohort.client_ids)]
     return (versions > state.flags.signed_version[state.index(cohort.client_ids)]).astype(np.int32)
 
 
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
 
-# What a deployment must know where clusters are formed anew.
+# What a deployment must know if clusters are formed anew.
 _ANEW = (
     "in a run clients are related anew when more than {change_flags} of them have told `changed`, and in every round "
     "that is a multiple of {period} (None: never): all fine-tune the encoder that they keep and send centres again, of "
@@ -152,16 +152,16 @@ _RELATED = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskonomyGrouping(OneShotClustering):
-    """FLT's grouping, in the form of other methods that cluster before training, to look at it without training.
+    """FLT's grouping in the form of other methods that cluster before training, to inspect it without training.
 
     Attributes:
-      relations: What relates the clients.
+      relations: The rule that relates the clients.
     """
 
     relations: ClientRelatedness | None = None
 
     def group(self, proximity: np.ndarray, signatures=None):
-        """Alg. 2 lines 17 to 19; see `OneShotClustering.group`, the tree is Ward's of the relatedness' rows."""
+        """Alg. 2 lines 17 to 19; see `OneShotClustering.group`. The tree is Ward's tree of the relatedness' rows."""
         del signatures
         labels, kept = self.relations.flattened(proximity)
         return labels, hierarchical.Dendrogram(kept["merges"], "ward"), float(kept["threshold"])
@@ -190,7 +190,7 @@ class TaskonomyGrouping(OneShotClustering):
 
 
 def check_centres(signed, population: Population):
-    """Raises Diverged, with the client's name, if a client has sent no centre, as after an encoder diverged, or one
+    """Raises Diverged, with the client's name, if a client has sent no centre, e.g. since its encoder diverged, or one
     that is not finite."""
     bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)) | ~signed["mask"].any(axis=1))
     if len(bad):
@@ -256,8 +256,8 @@ class FLTState(ClusteredState):
       gamma: γ, the distance below which clients are related.
       encoder: `uint8 [32]`, the SHA-256 of the encoder.
       rows: `int32 [N]`, each client's row of the models, with joint clusters; else None.
-      flags: The clients' reports that their data have changed, where clusters are formed anew; else None.
-      encoders: The encoders that clients have fine-tuned and keep, where clusters are formed anew.
+      flags: The clients' reports that their data have changed, if clusters are formed anew; else None.
+      encoders: The encoders that clients have fine-tuned and keep, if clusters are formed anew.
     """
 
     centres: np.ndarray | None = None
@@ -296,12 +296,12 @@ class FLT(Method):
         self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
         self.joining = Traffic.of(signature_transfer(self._signature))
         self._vector = encoder[1]
-        self._doubts = None, ()  # distances in the map, and what their clusters lack
+        self._doubts = None, ()  # distances in the map, and the doubts about their clusters
         noise = CentreNoise(**parameters.noise, seed=noise_seed)
         tuning = parameters.fine_tune_epochs, parameters.fine_tune_optimizer, parameters.fine_tune_rate
         how = _centres(model, parameters), FineTuning(*tuning), seed, noise
         self._refined = RefinedEncoders(encoder[0], model.example_spec, *how)
-        # Line 25 broadcasts the whole autoencoder, which fine-tuning needs.
+        # Line 25 broadcasts the whole autoencoder, since fine-tuning needs it.
         anew = dataclasses.replace(parameters, fine_tune_epochs=max(1, parameters.refine_epochs))
         self._signing = self.joining
         if self._triggers and parameters.refine_epochs:
@@ -317,7 +317,7 @@ class FLT(Method):
         return FLTState(**self._rounds.start(population, labels), **formed, flags=flags)
 
     def next(self, state: FLTState, cohort: Cohort):
-        """Runs one round; where clusters may be formed anew, its scalars are the flags that stood and whether they
+        """Runs one round. If clusters may be formed anew, its scalars are the raised flags and whether clusters
         were."""
         state, metrics = self._rounds.next(state, cohort)
         if not self._triggers:
@@ -336,7 +336,7 @@ class FLT(Method):
         return self._rounds.models_for(state, client_ids)
 
     def models_held(self, state: FLTState, client_ids) -> int:
-        """With joint clusters the mix of every client whose relations are like no other's."""
+        """The number of models; with joint clusters one mix for each different row of relations."""
         if not self._joint:
             return len(state.models)
         related = state.relatedness[np.isin(state.client_ids, client_ids)] != 0
@@ -344,7 +344,7 @@ class FLT(Method):
 
     def _signed_by(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
         """The clients' centres, and the encoders that they keep after that."""
-        if encoders is None or not epochs + len(encoders):  # nobody goes on from an own one
+        if encoders is None or not epochs + len(encoders):  # no client goes on from its own encoder
             signed = self._sign(population, again=round_number)
         else:
             signed, encoders = self._refined.sign(population, encoders, epochs, round_number)
@@ -357,7 +357,7 @@ class FLT(Method):
         return labels, {**formed, "encoder": self._encoder, "encoders": encoders}
 
     def _formed_anew(self, state: FLTState, population: Population, round_number: int) -> FLTState:
-        """Lines 24 to 26; models of disjoint clusters are made of those of their members."""
+        """Lines 24 to 26; the models of disjoint clusters are means of their members' models."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError(
                 "clusters are formed anew by all clients: a round's population must be all that were admitted, "
@@ -381,7 +381,7 @@ class FLT(Method):
             raise UserError(
                 "the clients' centres are of another encoder: newcomers need the file or data directory of then"
             )
-        # Where the others have encoders of their own, a newcomer makes one too, or its centres would be of another
+        # If the others have encoders of their own, a newcomer makes one, too; otherwise its centres would be in another
         # space.
         epochs = self._parameters.fine_tune_epochs or (self._parameters.refine_epochs if state.encoders else 0)
         signed, encoders = self._signed_by(newcomers, state.encoders, epochs, 0)
@@ -389,7 +389,7 @@ class FLT(Method):
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], state.centres, state.mask, state.assignment)
         known, gamma = len(state.client_ids), float(state.gamma)
         related = fcr.relate(apart, gamma)
-        related[:known, :known] = state.relatedness  # the old clients' relations stay as they are
+        related[:known, :known] = state.relatedness  # the old clients' relations stay unchanged
         new, order = {**signed, "mapped": np.zeros(len(newcomers), bool)}, joined_order(state, newcomers)
         members, changes = extended(state, newcomers, labels, **new), {"points": points[order]}
         changes["proximity"], changes["relatedness"] = apart[np.ix_(order, order)], related[np.ix_(order, order)]
@@ -404,7 +404,7 @@ class FLT(Method):
         return dataclasses.replace(state, **changes, **members)
 
     def joined_traffic(self, before: FLTState | None, after: FLTState) -> Traffic:
-        """A newcomer that makes an encoder only because the others have one exchanges what they did."""
+        """A newcomer that makes an encoder only because the others have one has the same traffic as they had."""
         if before is None or not before.encoders:
             return super().joined_traffic(before, after)
         one = self.joining if self._parameters.fine_tune_epochs else self._signing
@@ -420,7 +420,7 @@ class FLT(Method):
         few = int((~state.mask.all(axis=1)).sum()) if self._signature.least_examples > 1 else 0
         note = f"{few} of {len(state.client_ids)} clients sent fewer centres than others, of few different images"
         notes = (f"{note}: a thin signature that says little of them",) if few else ()
-        if state.proximity is not self._doubts[0]:  # many rounds are of the same distances
+        if state.proximity is not self._doubts[0]:  # many rounds have the same distances
             self._doubts = state.proximity, self._relations.doubts(state, _UNIT)
         notes += self._doubts[1]
         return Views(state.client_ids, state.assignment, metric=metric, moves=moves, notes=notes, **shown)

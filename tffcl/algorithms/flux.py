@@ -44,9 +44,9 @@ _ALONE = "one model is trained (warm_up_rounds)"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLUXState(ClusteredState):
-    """Adds, once clients are grouped: descriptors by name, rows are clients (only those of P(X), when newcomers have
-    joined); the divisor of each block of them; eps of the grouping; and the model `float32 [P]` that clients describe
-    their data with."""
+    """Adds, once clients are grouped: descriptors by name, rows are clients (only those of P(X) after newcomers have
+    joined); the divisor of each of their blocks; eps of the grouping; and the model `float32 [P]` with which clients
+    describe their data."""
 
     descriptors: Mapping[str, np.ndarray] | None = None
     spans: Mapping[str, np.ndarray] | None = None
@@ -67,7 +67,7 @@ class FLUX(EngineMethod):
         self._how, self._newcomers = parameters, later
         self._collection, self._later_collection = build_stacked_collection(first), build_stacked_collection(later)
         self._grouping, self.joining = (Traffic.of(signature_transfer(each)) for each in (first, later))
-        self._shown = None, None, ()  # descriptors, the metric view of them, and what the rule says of their distances
+        self._shown = None, None, ()  # descriptors, their metric view, and the rule's notes on their distances
 
     def initialize(self, population: Population) -> FLUXState:
         current().announce(_release_of(population))
@@ -81,7 +81,7 @@ class FLUX(EngineMethod):
         return state, metrics.with_signatures(self._grouping * described)
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
-        """All clients describe their data; every cluster goes on from the warm-up: its model, optimizer and clip."""
+        """All clients describe their data; every cluster continues the warm-up's model, optimizer and clip."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError(
                 f"{self.name} groups all its clients after {counted(self._how.warm_up_rounds, 'round')} "
@@ -111,7 +111,7 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
 
     def joined_traffic(self, before: FLUXState | None, after: FLUXState) -> Traffic:
-        """No client describes its data before clients are grouped; the round that groups them counts what all of them
+        """Before clients are grouped, none describes its data; the round that groups them counts what all of them
         send."""
         described = before is not None and before.descriptors is not None
         return super().joined_traffic(before, after) if described else Traffic()
@@ -121,7 +121,7 @@ class FLUX(EngineMethod):
             note = in_first_rounds(self._how.warm_up_rounds, _ALONE)
             return dataclasses.replace(super().views(state), notes=(note,))
         of, metric, notes = self._shown
-        if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
+        if of is not state.descriptors:  # many rounds have the same descriptors, and all pairs take seconds
             apart = distance.squareform(distance.pdist(groupings.scaled(state.descriptors, state.spans)[0])).astype(
                 np.float32
             )
@@ -130,7 +130,7 @@ class FLUX(EngineMethod):
                 metric = MetricView(apart, "scaled descriptors", "euclidean", tree.merges, float(state.eps), "single")
                 one = (groupings.ONE_DISTANCE,) if len(apart) == 2 else ()
                 notes = hierarchical.suggest_threshold(tree).doubts if by_gap else one
-            else:  # what all can be compared by is not what the groups were found by
+            else:  # all clients can be compared only by P(X), which did not form the groups
                 metric, notes = MetricView(apart, "scaled descriptors of P(X)", "euclidean"), ()
             self._shown = state.descriptors, metric, notes
         return Views(state.client_ids, state.assignment, metric=metric, notes=notes)

@@ -1,4 +1,4 @@
-"""FedAvg inside groups that are already known, and the oracle that other methods are compared with.
+"""FedAvg inside known groups, and the oracle with which other methods are compared.
 
 Clients send nothing before training. A mapping or a file says which client is in which group, such as hospitals or
 regions. With the true groups of the population, which other methods have to find, the accuracy is the best that
@@ -39,7 +39,7 @@ class Given(EngineMethod):
 
     def __init__(self, engine: ClusteredTraining, groups: Mapping[str, str] | None):
         super().__init__("given", engine)
-        self._groups = groups  # group by the name of the client; None: the true ones
+        self._groups = groups  # groups by clients' names; None: the true ones
 
     def initialize(self, population: Population) -> GivenState:
         groups, assignment = np.unique(self._groups_of(population), return_inverse=True)
@@ -60,7 +60,7 @@ class Given(EngineMethod):
         return self.engine.next(state, cohort)
 
     def admit(self, state: GivenState, newcomers: Population) -> GivenState:
-        """A newcomer joins its group; the first of a group starts from the initial model."""
+        """A newcomer joins its group; the first client of a group starts from the initial model."""
         check_newcomers(state, newcomers)
         state, clusters = self._placed(state, newcomers)
         return dataclasses.replace(state, **extended(state, newcomers, clusters))

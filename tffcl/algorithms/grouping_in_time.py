@@ -52,9 +52,9 @@ from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.signatures.parameters import check_noised
 from tffcl.trace_cache import built_once
 
-_FEWEST = {GAP: 3, KNEE: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
-_ALONE = "one model is trained (when)"  # in the first rounds, where `when` is a number of them
-_FLAG = Traffic(up=4)  # what a client sends that tells whether its data have changed, int32
+_FEWEST = {GAP: 3, KNEE: 3, SELF: self_distance.FEWEST}  # the fewest clients among which a rule can find clusters
+_ALONE = "one model is trained (when)"  # in the first rounds, if `when` is their number
+_FLAG = Traffic(up=4)  # an int32 that says whether a client's data have changed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,11 +65,11 @@ class GroupedState:
       client_ids: `int32 [N]`, ascending.
       met: The state of the clients that are grouped; None before that.
       warm: The state of all clients in the rounds of FedAvg before they are grouped; else None.
-      flags: Which clients reported a change of their data and which moved, rows as in `met`; None where clients are not
+      flags: Which clients reported a change of their data and which moved, rows as in `met`; None if clients are not
         grouped again.
-      start: `float32 [P]`, the model of the rounds of FedAvg, which clients have until they are grouped, and from which
-        clusters start that are found later; None: the initial one.
-      losses: `float32 [n]`, the least loss that each has reported since it was grouped, NaN for none; rows as in `met`.
+      start: `float32 [P]`, FedAvg's model, which clients have until they are grouped, and from which clusters start
+        that newcomers found later; None: the initial model.
+      losses: `float32 [n]`, each client's lowest reported loss since it was grouped, NaN for none; rows as in `met`.
     """
 
     client_ids: np.ndarray
@@ -85,8 +85,8 @@ class GroupedInTime(Method):
 
     If clients are grouped as they join, a client that has not taken part yet is in a cluster of its own and has the
     initial model; so does a cluster that newcomers found. After rounds of FedAvg both have FedAvg's model instead.
-    Where Poisson sampling draws fewer clients than the first clusters need, no client is asked for anything, and the
-    next round is the first.
+    If Poisson sampling draws fewer clients than the first clusters need, no client is asked, and the next round is the
+    first.
 
     A client that has left is grouped with the others by the signature that it sent before, but does not count for the
     signal to group again.
@@ -98,12 +98,12 @@ class GroupedInTime(Method):
         """Makes the method.
 
         Args:
-          one_shot: What groups clients before training.
+          one_shot: The method that would group clients before training.
           how: When its clients are grouped instead, and when again.
 
         Raises:
-          UserError: If changes are to be seen from signatures that have noise, or clients would describe their data
-            with a model of which each keeps a part.
+          UserError: If noised signatures would have to show changes, or clients would describe their data with a model
+            of which each keeps a part.
         """
         self.name, self.model, self.joining, self._inner = one_shot.name, one_shot.model, one_shot.joining, one_shot
         self.kept_bytes, self.pair_bytes, self._how = one_shot.kept_bytes, one_shot.pair_bytes, how
@@ -131,7 +131,7 @@ class GroupedInTime(Method):
         return dataclasses.replace(state, warm=ClusteredState(**self._inner.engine.start(population, nobody)))
 
     def _first(self, state: GroupedState, met: OneShotState, population: Population, round_number: int) -> GroupedState:
-        """The state when the first clusters have been formed, after so many rounds."""
+        """The state after the first clusters have been formed, which is after so many rounds."""
         state = dataclasses.replace(state, met=met, warm=None)
         if not self._triggers:
             return state
@@ -156,18 +156,18 @@ class GroupedInTime(Method):
             there = np.intersect1d(state.met.client_ids, cohort.population.client_ids)
             standing = int(state.flags.raised[state.met.index(there)].sum())
             due = self._triggers.due(standing, number - 1, int(state.flags.formed_in), len(there))
-            due = due and not self._too_few(len(there))  # else it stays due
+            due = due and not self._too_few(len(there))  # otherwise it stays due
             scalars = {"change_flags": standing, "formed_anew": int(due)}
             state, signed = self._formed_anew(state, cohort.population, number - 1) if due else (state, 0)
             exchanged += _FLAG * flagging + self.joining * signed
-        # Who sends a signature in this round takes part in it, and the server sees that.
+        # Clients that send a signature in this round take part in it, and the server sees that.
         met, metrics = self._inner.next(state.met, dataclasses.replace(cohort, seen=fresh > 0))
         metrics = dataclasses.replace(metrics, scalars={**metrics.scalars, **scalars})
         return dataclasses.replace(state, met=met), metrics.with_signatures(exchanged)
 
     def _warmed_up(self, state: GroupedState, population: Population, round_number: int) -> GroupedState:
-        """The state when all that are there have been grouped after the rounds of FedAvg. Who has left joins when it
-        takes part again."""
+        """The state after all present clients have been grouped after the rounds of FedAvg. A client that has left
+        joins when it takes part again."""
         warm, how = state.warm, self._inner.clustering
         there = population.restricted(np.intersect1d(warm.client_ids, population.client_ids))
         state = dataclasses.replace(state, start=self._inner.engine.whole_model(warm, 0))
@@ -179,8 +179,8 @@ class GroupedInTime(Method):
         return self._first(state, OneShotState(**{**vars(warm), **members, **carried, **formed}), there, round_number)
 
     def _flagged(self, state: GroupedState, cohort: Cohort) -> tuple[GroupedState, int]:
-        """The state when the clients of a cohort have looked whether their data have changed, and how many were asked.
-        Nobody is in the round before which all have signed."""
+        """The state after the clients of a cohort have checked whether their data have changed, and the number of
+        clients asked; it is 0 in the round before which all have signed."""
         just_formed = cohort.seed[1] - 1 <= state.flags.formed_in
         if not self._signal or just_formed or not len(cohort.client_ids):
             return state, 0
@@ -193,7 +193,7 @@ class GroupedInTime(Method):
             state = dataclasses.replace(state, losses=losses)
         else:
             now, how = self._inner.sign(population, cohort.seed[1], met.signed_with).whole, self._inner.clustering
-            if how.metric == DECOMPOSED:  # by the directions of all, whoever is in the cohort
+            if how.metric == DECOMPOSED:  # the directions are those of all clients
                 apart = how.distances(met.signatures, now)[where]
             else:
                 apart = how.distances({name: rows[where] for name, rows in met.signatures.items()}, now)
@@ -206,14 +206,14 @@ class GroupedInTime(Method):
         models, rows = self._inner.used_models(met, population.client_ids)
         losses = np.empty(len(rows), np.float32)
         release = privacy_releases.of_all("the losses by which clients see that their data have changed", population)
-        current().release(release)  # once, whatever the number of models
+        current().release(release)  # counts once, for any number of models
         for row in np.unique(rows):
             members = population.restricted(population.client_ids[rows == row])
             losses[rows == row] = ask_all(_build_losses(self.model.whole), models[row], members)
         return losses
 
     def _formed_anew(self, state: GroupedState, population: Population, round_number: int) -> tuple[GroupedState, int]:
-        """The state when all that are there have signed again, and how many these are; `round_number` rounds have been
+        """The state after all present clients have signed again, and their number; `round_number` rounds have been
         trained."""
         met, inner = state.met, self._inner
         there, gone = (select(met.client_ids, population.client_ids) for select in (np.intersect1d, np.setdiff1d))
@@ -255,7 +255,7 @@ class GroupedInTime(Method):
         arrivals = population.restricted(fresh)
         if state.met is None:
             return self._first(state, self._inner.initialize(arrivals), arrivals, round_number), len(fresh)
-        # Who groups all again needs the signatures of all.
+        # Grouping all clients again needs the signatures of all.
         met = self._inner.admit(state.met, arrivals, whole=bool(self._triggers))
         if state.start is not None:
             founded = np.arange(len(state.met.models), len(met.models))
@@ -269,12 +269,12 @@ class GroupedInTime(Method):
         return dataclasses.replace(joined, flags=flags, losses=losses), len(fresh)
 
     def _too_few(self, clients: int) -> bool:
-        """Whether so many clients are fewer than the first clusters can be formed of."""
+        """Whether so many clients are too few to form the first clusters."""
         how = self._inner.clustering
         return clients < _FEWEST.get(how.threshold, how.num_clusters or 1)
 
     def _inside(self, state: GroupedState) -> ClusteredState | None:
-        """What the rounds are of; None before the first round of clients that are grouped as they join."""
+        """The state that the rounds train; None before the first round if clients are grouped as they join."""
         return state.met if state.warm is None else state.warm
 
     def hides_empty_rounds(self, state: GroupedState) -> bool:
@@ -298,7 +298,7 @@ class GroupedInTime(Method):
         return np.concatenate([models, initial]), rows
 
     def _known(self, state: GroupedState, client_ids) -> np.ndarray:
-        index_of(state.client_ids, client_ids)  # refuses who is not known at all
+        index_of(state.client_ids, client_ids)  # refuses unknown clients
         inside = self._inside(state)
         return np.isin(client_ids, [] if inside is None else inside.client_ids)
 
@@ -313,7 +313,7 @@ class GroupedInTime(Method):
         return state if state.met is None else self._met(state, newcomers, newcomers.client_ids)[0]
 
     def joined_traffic(self, before: GroupedState | None, after: GroupedState) -> Traffic:
-        """No client signs before clients are grouped; the round that groups them counts what they send."""
+        """Before clients are grouped, none signs; the round that groups them counts what they send."""
         return Traffic() if after.met is None else super().joined_traffic(before, after)
 
     def views(self, state: GroupedState) -> Views:
@@ -330,7 +330,7 @@ class GroupedInTime(Method):
         moves = None
         if state.flags is not None:
             rows = np.zeros((2, len(known)), np.int32)
-            moved = state.flags.moved_in  # the round after which; clients move in the next one, before it trains
+            moved = state.flags.moved_in  # after this round; clients move in the next one, before it trains
             rows[:, known] = moved + (moved > 0), state.flags.flagged_in
             moves = Moves(rows[0], rows[1] if self._signal else None)
         return Views(state.client_ids, clusters, known, moves=moves, **shown)
@@ -347,7 +347,7 @@ class GroupedInTime(Method):
                 )
             return inner.server_values(state.met)
 
-        def still(state: GroupedState) -> GroupedState:  # in whose next round nobody is met, and no flag stands
+        def still(state: GroupedState) -> GroupedState:  # its next round meets nobody, and no flag is raised
             if state.met is None:
                 return state
             flags = state.flags and dataclasses.replace(state.flags, raised=np.zeros_like(state.flags.raised))
@@ -360,7 +360,7 @@ class GroupedInTime(Method):
         """When clients sign, and what the coordinator does between rounds, for the manifest of an export."""
         signs, steps = "once for every client, before its first round of training", []
         if isinstance(self._how.when, int):
-            # Clusters start from that model, whatever else the method starts them from; what the engine says holds.
+            # Clusters start from that model, even if the method would start them otherwise: the engine's text holds.
             inner = self._inner.engine.exports()
             rounds = counted(self._how.when, "round")
             steps = [f"a run begins with {rounds} of one model, row 0, which every cluster then starts from"]
@@ -413,5 +413,5 @@ def build_one_shot(
 
 
 def in_time(one_shot: OneShot, when: WhenParameters) -> Method:
-    """Returns a one-shot method whose clients are grouped when the parameters say."""
+    """Returns a one-shot method whose clients are grouped at the time that the parameters say."""
     return one_shot if when.only_before else GroupedInTime(one_shot, when)

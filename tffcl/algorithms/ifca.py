@@ -1,7 +1,7 @@
 """IFCA: the iterative federated clustering algorithm (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model
 averaging).
 
-The server keeps K models; every client of a cohort trains the one with the least loss on its training data.
+The server keeps K models; every client of a cohort trains the one with the lowest loss on its training data.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.trace_cache import built_once
 
-# What a deployment must know of how a run begins, beside its first values.
+# What a deployment must know about the start of a run, beside its first values.
 _BEGINS = {
     "attracting": "the first models are drawn again until each is chosen by enough clients: initial is the first draw",
     "warm_up": "up to round {warm_up_rounds} the coordinator gives each client a row (`forced`), {forced}",
@@ -53,7 +53,7 @@ _BEGINS = {
 _AVERAGED = "it is FedAvg (fedavg_rounds)"
 _FORCED = "clients are in random groups (warm_up_rounds)"
 _MOST_DRAWS = 200
-_TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
+_TRIED_CLIENTS = 100  # enough to see a share of a tenth, in `find_attracting`
 
 
 def build_ifca_round(
@@ -67,7 +67,7 @@ def build_ifca_round(
     """Builds one round of IFCA (Alg. 1 lines 3 to 11).
 
     All models `float32[K,P]` go to every client, which uploads the difference to the model it chose, keyed by its row.
-    A model that no client chose stays as it is. The client's field `forced` is the row that it must take, or `CHOOSE`;
+    A model that no client chose stays unchanged. The client's field `forced` is the row that it must take, or `CHOOSE`;
     its report has the `choice`.
 
     Args:
@@ -133,8 +133,8 @@ def _shared_size(model: FlatModel) -> int:
 def draw_models(model: FlatModel, how: IFCAParameters, seed: int) -> np.ndarray:
     """Draws K initial models, `float32 [K, P]`, by `FlatModel.draw`.
 
-    For K = 1 this is the common initial model, so that IFCA is FedAvg then. A shared representation is that of the
-    first model.
+    For K = 1 this is the common initial model, so that IFCA is FedAvg. A shared representation is that of the first
+    model.
     """
     models = clustered_training.draw_models(model, how.num_clusters, seed, how.initialization)
     if how.share_representation:
@@ -148,7 +148,7 @@ def find_attracting(
     """Draws K models until each attracts enough clients (the IFCA authors' `find_good_initializer`).
 
     Args:
-      how: K and the least share.
+      how: K and the lowest share.
       seed: Decides the draws.
       choose_rows: `(models, population) -> int32 [N]`, the rows that clients choose.
       population: The clients; at most 100 of them, which the seed decides, are asked.
@@ -184,7 +184,7 @@ class IFCAState(ClusteredState):
 
     Attributes:
       tries: `int64`, how often a client received K models and reported its choice, until the first round counts it.
-      averaging: `int64`, first rounds of FedAvg or of a warm-up that are left; -1 when clients choose.
+      averaging: `int64`, how many first rounds of FedAvg or of a warm-up are left; -1 once clients choose.
     """
 
     tries: np.ndarray | None = None
@@ -196,7 +196,7 @@ class IFCA(Choosing):
 
     name = "ifca"
     state_class = IFCAState
-    fields = ("forced",)  # of clients, which the coordinator decides
+    fields = ("forced",)  # the clients' fields that the coordinator sets
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: IFCAParameters, seed: int, aggregation):
         super().__init__(model, parameters.choose_by)
@@ -245,8 +245,8 @@ class IFCA(Choosing):
         return dataclasses.replace(state, assignment=everyone, **changes), metrics
 
     def _apart(self, models: np.ndarray) -> np.ndarray:
-        """FedAvg's model with the last layers of the drawn ones; with their noise on its own, where trained weights
-        were given."""
+        """FedAvg's model with the last layers of the drawn ones; if trained weights were given, with its own last
+        layers plus the noise of the drawn ones."""
         shared, last = _shared_size(self.model), self._drawn
         if self.model.has_trained_weights:
             last = models + (last - self.model.initial)
@@ -256,9 +256,9 @@ class IFCA(Choosing):
         return self.train_rows(state, cohort, forced=self.forced(cohort))[:2]
 
     def forced(self, cohort: Cohort) -> np.ndarray:
-        """Returns the row that each client of the cohort must take, `CHOOSE` to choose: random equal groups in the
-        warm-up. Of a private round each row is drawn by itself: in equal groups a client more moves others, too, and
-        changes more than the one row that the noise is for."""
+        """Returns the row that each client of the cohort must take, or `CHOOSE`: random equal groups in the warm-up. In
+        a private round rows are drawn independently: with equal groups, one more client would move others, too, and so
+        change more than the one row that the noise hides."""
         clients, number, how = len(cohort.client_ids), cohort.seed[1], self._parameters
         if not self._warms_up or number > how.warm_up_rounds:
             return np.full(clients, CHOOSE)
@@ -291,7 +291,7 @@ class IFCA(Choosing):
         return dataclasses.replace(found, notes=(*found.notes, *notes, *self._notes_of_waiting(state)))
 
     def _notes_of_waiting(self, state: IFCAState) -> list[str]:
-        """Says which models have clients, and were never moved since too few of them were in a round."""
+        """Says which models have clients but never moved, because too few of these were in a round."""
         still = [row for row in np.unique(state.assignment) if np.array_equal(state.models[row], self._drawn[row])]
         if not still or self._round.members_needed < 2:
             return []

@@ -37,7 +37,7 @@ def local_names(model: FlatModel, local_layers: int | list[str] | str | None) ->
     """Returns the names of layers and weights that clients keep; `local_layers` as in `LGFedAvgParameters`.
 
     Raises:
-      UserError: If there are fewer layers than are asked for.
+      UserError: If there are fewer layers than asked for.
     """
     layers = list(model.layer_slices())
     if local_layers is None:
@@ -106,8 +106,8 @@ def build_partly_shared_training(
 
     A client's model consists of its own local layers and the server's current global part; a client that has not
     trained yet has the local layers that all start from. Local layers stay with the client and cost no traffic; after
-    `fedavg_rounds` a client receives those to start from once. With every layer global it is FedAvg, with every layer
-    local SOLO.
+    `fedavg_rounds` a client receives its first local layers once. With every layer global it is FedAvg, with every
+    layer local SOLO.
 
     Args:
       training: Local hyper-parameters of both parts.
@@ -144,7 +144,7 @@ build_lg_fedavg = one_model("lg_fedavg", build_partly_shared_training, LGFedAvg)
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartlySharedTraining(ClusteredTraining):
     """Rounds on a state whose `models float32 [K, G]` are the global parts, and `server["local"] float32 [K, L]` the
-    local parts that a cluster's members start from; `kept` holds the local part of each client that has trained.
+    local parts from which a cluster's members start; `kept` holds the local part of each client that has trained.
 
     During the first rounds, if they share the whole model, the models are whole, `[K, P]`, and there is no
     `server["local"]`.
@@ -205,17 +205,17 @@ class PartlySharedTraining(ClusteredTraining):
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         if self.is_whole(state) and cohort.seed[1] <= self.whole_rounds:
             return self._next_whole(state, cohort)
-        if self.is_whole(state):  # nobody took part in the last of the whole rounds
+        if self.is_whole(state):  # no client took part in the last whole round
             state = self._parted(state)
         after, metrics = super().next(state, cohort)
-        if self.whole:  # the local layers to start from were learned, and come to a client before its first round
+        if self.whole:  # a client receives the learned local layers before its first round
             fresh = int((~state.kept.has(metrics.client_ids)).sum())
             sent = Traffic(down=self.kept.nbytes) * fresh
             metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
         return after, metrics
 
     def _next_whole(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
-        """A round that shares the whole model; the last of them leaves its two parts."""
+        """A round that shares the whole model; after the last one the state has the two parts."""
         after, metrics = self.whole.next(dataclasses.replace(state, kept=None), cohort)
         after = dataclasses.replace(after, kept=state.kept)
         return (after if cohort.seed[1] < self.whole_rounds else self._parted(after)), metrics
@@ -230,8 +230,8 @@ class PartlySharedTraining(ClusteredTraining):
     def _aggregators_after(self, state: ClusteredState):
         """The aggregators' states after the last whole round: those that fit the shared parts go on, the others start.
 
-        The one of a private mean fits. It has to go on, as its noise is drawn by seed and round: from the start, the
-        same numbers would hide two releases, whose difference would be bare.
+        That of a private mean fits, and must go on, because its noise is drawn by seed and round: a fresh one would
+        hide two releases by the same numbers, and their difference would have no noise.
         """
         ended, begun = (engine.round_for(len(state.models)) for engine in (self.whole, self))
 

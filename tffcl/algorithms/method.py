@@ -159,7 +159,7 @@ class Views(Shown):
 
 
 def nowhere_note(names: Sequence) -> str:
-    """Names the clients without any direction in their data, and says how they are placed."""
+    """Names the clients whose data have no direction, and says how they are placed."""
     how = "they count as 90 degrees from all others and 0 from each other"
     return f"clients whose data are all zero: {listed(names)}; {how}"
 
@@ -208,14 +208,14 @@ class Exports:
 
 
 class _Made:
-    """Remembers in `made_of` the arguments of its class, by name, defaults included: a run of a user's own method can
-    only be resumed with the same numbers, texts, arrays, parameters, optimizers and aggregations in it."""
+    """Keeps the arguments of its class in `made_of`, by name, with defaults: a run of a user's own method can only be
+    resumed with the same numbers, texts, arrays, parameters, optimizers and aggregations in it."""
 
     made_of: Mapping[str, object] = types.MappingProxyType({})
 
     def __new__(cls, *given, **named):
         made = super().__new__(cls)
-        with contextlib.suppress(TypeError):  # which __init__ tells
+        with contextlib.suppress(TypeError):  # __init__ reports it
             bound = inspect.signature(cls.__init__).bind(made, *given, **named)
             bound.apply_defaults()
             object.__setattr__(made, "made_of", dict([*bound.arguments.items()][1:]))  # also of a frozen dataclass
@@ -384,7 +384,7 @@ class Method(_Made, abc.ABC):
 
 
 def in_first_rounds(rounds: int, what: str) -> str:
-    """Says that a run ended in its first rounds, which are not yet the method's own, e.g. in a warm-up."""
+    """Says that a run ended in first rounds that are not yet the method's own, e.g. in a warm-up."""
     return f"for {counted(rounds, 'round')} {what}, and this run ended in that time"
 
 
@@ -425,7 +425,7 @@ def method_builder(build: Build) -> Build:
 
 
 def _own_key(signature: inspect.Signature, given: Mapping) -> str:
-    """Says where a setting belongs that was passed to the builder itself."""
+    """Says where a setting belongs that was wrongly passed to the builder."""
     declared = signature.parameters.get("parameters")
     for kind in get_args(declared.annotation) or (declared.annotation,) if declared else ():
         known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []

@@ -1,4 +1,4 @@
-"""Methods that cluster once, before training: by signatures, a proximity matrix, and a tree of merges or another
+"""Methods that cluster once, before training, by signatures, a proximity matrix, and a tree of merges or another
 grouping; then the engine trains.
 
 The methods of `presets` are such methods with different signatures; `grouping_in_time` groups at other times.
@@ -29,9 +29,9 @@ from tffcl.signatures.parameters import check_noised
 from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
 from tffcl.validation import tell_once
 
-MOST_COMPARED = 5000  # clients with whom newcomers are compared where nobody is grouped again
-_FEWEST_COMPARED = 10  # of a cluster that newcomers found when there are so many
-THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there
+MOST_COMPARED = 5000  # clients with whom newcomers are compared if clients are not grouped again
+_FEWEST_COMPARED = 10  # compared clients of a cluster that newcomers have founded after these
+THRESHOLD = {"threshold": lambda threshold: threshold}  # the key of a threshold in a task, and its value there
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,13 +142,13 @@ class OneShotClustering:
         return hierarchical.group(proximity, self.linkage, cut, self.num_clusters)
 
     def _doubts(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram | None) -> tuple[str, ...]:
-        """Says why the rule shows no clusters, or no clear ones; nothing where it shows clear clusters."""
+        """Says why the rule shows no clusters, or no clear ones; empty if it shows clear clusters."""
         if self.threshold == KNEE and len(proximity) == 2:
             return (groupings.ONE_DISTANCE,)
         return self.suggest(proximity, dendrogram).doubts if self.threshold == GAP else ()
 
     def _points(self, *signatures: Mapping) -> np.ndarray | None:
-        """What the grouping takes of the last of them, in the terms of the first."""
+        """The grouping's points for the last signatures, in the coordinates of the first."""
         return self.points(*signatures) if self.points and self.grouping and self.grouping.of_points else None
 
     def place(self, proximity: np.ndarray, known: Mapping, arrived: Mapping, labels: np.ndarray) -> np.ndarray:
@@ -203,7 +203,7 @@ class OneShotClustering:
 
 
 def check_enough(clients: int, wanted: int | None):
-    """Raises UserError if there are fewer clients than clusters are asked for; None asks for no number."""
+    """Raises UserError if there are fewer clients than the wanted number of clusters; None wants no number."""
     if wanted is not None and not 1 <= wanted <= clients:
         raise UserError(f"num_clusters is {wanted}; it must be from 1 to the number of clients, {clients}")
 
@@ -214,7 +214,7 @@ class Signed:
 
     Attributes:
       whole: Their signatures.
-      halves: The signatures of two halves of their examples, where the rule needs them; else None.
+      halves: The signatures of two halves of their examples, if the rule needs them; else None.
       examples: `int32 [N]`, how many examples they have, where the rule needs this.
     """
 
@@ -231,7 +231,7 @@ class Formed:
       proximity: `float32 [N, N]`.
       labels: `int32 [N]`.
       dendrogram: The tree that was cut; None for a grouping without one.
-      threshold: Where it was cut, in the tree's unit; None without a tree.
+      threshold: The height at which it was cut, in the tree's unit; None without a tree.
       notes: What a reader should know of the clusters.
       chance: The self-distance, where the tree is in units of it.
     """
@@ -245,7 +245,7 @@ class Formed:
 
 
 def _thin(signature: Signature, population: Population) -> str:
-    """Names the clients with fewer examples than a signature needs; "" if there are none, or if signatures hide it."""
+    """Names the clients with fewer examples than a signature needs; "" if there are none, or signatures hide it."""
     few = population.client_ids[population.sizes_of(population.client_ids) < signature.least_examples]
     if not len(few) or signature.noise_multiplier:
         return ""
@@ -271,7 +271,7 @@ class OneShotState(ClusteredState):
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
       chance: The self-distance, where the tree is in units of it; else None.
       examples: `int32 [N]`, how many examples clients have, where the rule needs this; else None.
-      signed_with: `float32 [P]`, the model that clients described their data with; None: the initial one, or none.
+      signed_with: `float32 [P]`, the model with which clients described their data; None: the initial one, or none.
       compared: `int32 [N]`, ascending, the clients that newcomers are compared with; None: all.
     """
 
@@ -294,7 +294,7 @@ class OneShot(EngineMethod):
     """A method that clusters all clients before the first round; all cluster models start from the same initial one."""
 
     state_class = OneShotState
-    pair_bytes = 8  # the matrix in float32, and half of it in float64 while the tree is made
+    pair_bytes = 8  # the float32 matrix, and half of it in float64 while the tree is made
 
     def __init__(self, name: str, engine: ClusteredTraining, clustering: OneShotClustering):
         super().__init__(name, engine)
@@ -329,11 +329,11 @@ class OneShot(EngineMethod):
     def admit(self, state: OneShotState, newcomers: Population, *, whole: bool = False) -> OneShotState:
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
 
-        Newcomers found no cluster if the number of clusters was given or if a rule has found a single one; by
-        self-distances, neither do those with too few examples to tell.
+        Newcomers found no cluster if the number of clusters was given or if a rule has found a single one; with
+        self-distances, neither do those with too few examples.
 
-        Newcomers are compared with the `MOST_COMPARED` clients that are known longest, and with ten of each cluster
-        that was founded later, to avoid a matrix of all pairs of very many clients; if `whole`, with all clients.
+        Newcomers are compared with the `MOST_COMPARED` clients that were known first, and with ten of each cluster that
+        was founded later, to avoid a matrix of all pairs of very many clients; if `whole`, with all clients.
         """
         check_newcomers(state, newcomers)
         signed = self.sign(newcomers, 0, state.signed_with)
@@ -347,7 +347,8 @@ class OneShot(EngineMethod):
         self, state: OneShotState, newcomers, signed: Signed, most: int | None = None
     ) -> tuple[np.ndarray, dict]:
         """Places newcomers, of which only `client_ids` are used, by what they have sent. Returns their clusters `int32
-        [B]`, and what a state that knows them adds to `ClusteredState`, with `most` clients to compare others with."""
+        [B]`, and the fields that a state with them adds to `ClusteredState`, with `most` clients to compare later ones
+        with."""
         how, known, whole, old = self.clustering, state.signatures, signed.whole, state.compared
         old, assignment = (state.client_ids, state.assignment) if old is None else (old, state.clusters(old))
         proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))
@@ -368,8 +369,7 @@ class OneShot(EngineMethod):
         return labels[len(old) :], {
             "signatures": {name: np.concatenate([known[name], whole[name]])[order] for name in known},
             "proximity": proximity[np.ix_(order, order)],
-            # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any
-            # more.
+            # The tree of all present clients. It is for reports: the old clients' clusters no longer follow from it.
             "merges": how.tree(scaled[np.ix_(order, order)]) if all_kept else None,
             "examples": None if examples is None else examples[order],
             "compared": None if all_kept else ids[order],
@@ -410,8 +410,8 @@ _NEWCOMERS = (
 
 
 def _compared(labels: np.ndarray, old: int, most: int | None) -> np.ndarray:
-    """Which of the clients `[M + B]`, of whom M are old, later ones are compared with: all, or the first `most`, and of
-    clusters without such the first few."""
+    """The clients among `[M + B]`, of whom M are old, with which later ones are compared: all, or the first `most` and
+    a few of each cluster that has none of these."""
     if most is None or len(labels) <= most:
         return np.arange(len(labels))
     first = max(old, most)
@@ -421,8 +421,8 @@ def _compared(labels: np.ndarray, old: int, most: int | None) -> np.ndarray:
 
 
 def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: float, linkage: str) -> np.ndarray:
-    """As `newcomers.assign_newcomers`; newcomers that are not `free bool [B]` join the nearest cluster however far it
-    is."""
+    """As `newcomers.assign_newcomers`; newcomers that are not `free bool [B]` join the nearest cluster at any
+    distance."""
     labels = joining.assign_newcomers(proximity, known, threshold=math.inf, linkage=linkage)
     rows = np.concatenate([np.ones(len(known), bool), free])
     labels[rows] = joining.assign_newcomers(proximity[np.ix_(rows, rows)], known, threshold=limit, linkage=linkage)
@@ -430,7 +430,7 @@ def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: f
 
 
 def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The clients whose subspaces have no direction; of other signatures nobody."""
+    """The clients whose subspaces have no direction; none for other signatures."""
     return client_ids[without_direction(signatures)] if {"basis", "mask"} <= set(signatures) else client_ids[:0]
 
 

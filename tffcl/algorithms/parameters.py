@@ -34,7 +34,7 @@ def _check_cut(how):
 
 
 def _cut_of(how) -> float | str | None:
-    """The threshold, or the rule `SELF` where neither a threshold nor `num_clusters` is given."""
+    """The threshold, or the rule `SELF` if neither a threshold nor `num_clusters` is given."""
     return choices.SELF if how.threshold is how.num_clusters is None else how.threshold
 
 
@@ -77,7 +77,7 @@ class NoisedSignature(Parameters):
 
     @property
     def noise(self) -> dict[str, float]:
-        """The arguments of these that the builder of the signature takes."""
+        """The arguments of the signature's builder for this noise."""
         return {"noise_multiplier": self.signature_noise_multiplier, "clip": self.signature_clip}
 
     def check(self):
@@ -223,7 +223,7 @@ class FLHCParameters(WhenParameters, CutParameters):
     when: Count | one_of((BEFORE, AS_THEY_JOIN)) = 10
 
 
-TRUE = "true"  # the word for the true groups of the clients where a mapping could stand
+TRUE = "true"  # stands for the true groups in place of a mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +266,7 @@ class GivenParameters(Parameters):
             raise UserError(f"there is no file {file}, from which groups are read", key="groups")
         table = files.read_table(file, ("client", "group"))
         for client, group in zip(table.texts("client").tolist(), table.texts("group").tolist(), strict=True):
-            group = group.strip()  # or blanks around its name would make two of it
+            group = group.strip()  # blanks around a name must not make another group
             if not group or groups.setdefault(client, group) != group:
                 what = "no group" if not group else f"two groups, {groups[client]} and {group}"
                 raise UserError(f"client {client} has {what} in {file}; a client is of one group", key="groups")
@@ -327,15 +327,15 @@ METRICS: Mapping[str, Mapping[str, str]] = {
 
 
 def metrics_of(signature: str) -> Mapping[str, str]:
-    """Returns the metrics of a signature, its own before those of any vectors."""
+    """Returns the metrics of a signature, with its own before those of any vectors."""
     return {**METRICS.get(signature, {}), **choices.VECTOR_METRICS}
 
 
 def why_not(signature: str, metric: str, grouping: str) -> str:
-    """Says why a grouping cannot group clients by a signature and a metric; "" where it can.
+    """Says why a grouping cannot group clients by a signature and a metric; "" if it can.
 
     Args:
-      signature: Its name, or that of a builder.
+      signature: The name of the signature, or of a builder.
       metric: A name of `metrics_of`.
       grouping: A name in `choices.GROUPINGS`.
     """

@@ -23,12 +23,12 @@ from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.server import keyed_server
 from tffcl.trace_cache import built_once
 
-_AT_A_TIME = 100  # examples whose activations are in memory when a gradient over all of them is summed up
+_AT_A_TIME = 100  # examples whose activations are in memory at a time, for a gradient over all examples
 
 
 def _build_gradient(model: FlatModel, weight_decay: float):
-    """Builds `(vector, features, y, seed) -> (gradient float32[P], loss, statistics)` at a point; the loss is without
-    the decay."""
+    """Builds `(vector, features, y, seed) -> (gradient float32[P], loss, statistics)` at a point; the loss excludes the
+    weight decay."""
 
     def gradient(vector, features, y, seed):
         with tf.GradientTape() as tape:
@@ -71,16 +71,16 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: PerFedAvgPara
     order, or, Hessian-free, w <- w - β (g - α / (2δ) [∇f(w + δg; B₃) - ∇f(w - δg; B₃)]).
 
     Each epoch visits the examples in the order of `build_local_sgd`, in batches; two (three) consecutive batches make a
-    step, and batches left over wait for the next epoch. A client with fewer batches than a step needs has smaller ones,
-    so that it trains too; with fewer examples than that, batches repeat.
+    step, and batches left over wait for the next epoch. A client with fewer batches than a step needs gets smaller
+    ones, so that it trains, too; with fewer examples than that, batches repeat.
 
     Args:
-      training: Epochs, batch size, momentum, weight decay (a part of f), and β where `how` has none.
+      training: Epochs, batch size, momentum, weight decay (a part of f), and β if `how` has none.
       how: The steps, symbols as there.
 
     Returns:
-      A tf.function as `build_local_sgd` returns it; its loss is the mean of f(w⁺; B₂), without the decay,
-      over the last epoch. With n = 0 the vector comes back as it went in, with loss 0.
+      A tf.function as `build_local_sgd` returns it; its loss is the mean of f(w⁺; B₂), without the decay, over the last
+      epoch. With n = 0 the vector is returned unchanged, with loss 0.
 
     Raises:
       UserError: If the training has a proximal term.
@@ -188,10 +188,10 @@ def build_meta_training(
     The accuracy `local` is that of a client's model after the round's meta-steps and the adaptation that follows them;
     `cluster` and `global` are those of the start without either. With α = 0 and weights by examples it is FedAvg on the
     second batch of each step. The steps of an epoch are pairs of consecutive batches, as in the code of PACFL and FLIS;
-    the paper draws every batch anew. β is the learning rate that all methods have (Table 13 of PACFL: 0.001).
+    the paper draws every batch anew. β is the learning rate of all methods (Table 13 of PACFL: 0.001).
 
     Args:
-      training: Epochs, batch size, momentum and weight decay of the local training, and β where `parameters` have none.
+      training: Epochs, batch size, momentum and weight decay of the local training, and β if `parameters` have none.
       parameters: The meta-steps.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Methods that are choices of parts: a signature, a metric and a cut in the one-shot composition.
+"""Methods that only choose parts: a signature, a metric and a cut in the one-shot composition.
 
 Before training every client sends its signature, the server clusters clients hierarchically (k-FED: by k-means), and
 every cluster trains its own model; all cluster models start from the same initial one. Newcomers are placed as in
@@ -31,7 +31,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.signatures.parameters import AnchorGradientSignatureParameters
 from tffcl.signatures.predictions import num_answers
 
-_ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
+_ROUNDING = 1e-6  # a pair at exactly β merges, although its float32 dissimilarity may be just above 1 - β
 
 
 def group_pacfl(

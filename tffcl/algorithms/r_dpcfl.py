@@ -1,4 +1,4 @@
-"""R-DPCFL: a mixture of Gaussians on noised updates draws the clusters of clients, until their losses decide
+"""R-DPCFL: clients' clusters are drawn by a mixture of Gaussians on noised updates, until their losses decide
 (Malekmohammadi, Taik and Farnadi, TMLR 09/2025, OpenReview JSsko0a4yr)."""
 
 import dataclasses
@@ -28,7 +28,7 @@ from tffcl.signatures.anchor_gradient import build_anchor_gradient
 @dataclasses.dataclass(frozen=True, eq=False)
 class RDPCFLState(IFCAState):
     """Adds the probability that each client's update belongs to each cluster, `float64 [N, K]`; the overlap of
-    clusters, `float64`; and for how many more rounds they are drawn, `int64`."""
+    clusters, `float64`; and the number of further rounds in which they are drawn, `int64`."""
 
     probabilities: np.ndarray | None = None
     overlap: np.ndarray | None = None
@@ -61,7 +61,7 @@ class RDPCFL(IFCA):
         found, overlap = np.zeros([clients, clusters]), largest_overlap(updates, mixture)
         found[:, : mixture.probabilities.shape[1]] = mixture.probabilities
         start = {**vars(super().initialize(population)), "assignment": found.argmax(axis=1).astype(np.int32)}
-        # Before the models differ nobody can choose among them.
+        # Clients cannot choose among models before these differ.
         rounds = max(1, int((1 - overlap) * self._how.soft_rounds))
         return RDPCFLState(**start, probabilities=found, overlap=np.float64(overlap), soft_rounds=np.int64(rounds))
 
@@ -81,8 +81,8 @@ class RDPCFL(IFCA):
         return state if state.soft_rounds else super().without_choices(state)
 
     def admit(self, state: RDPCFLState, newcomers: Population) -> RDPCFLState:
-        """Newcomers take the model of least loss, and keep it while clusters are drawn."""
-        if state.soft_rounds:  # the coordinator draws by their choices, which they tell it
+        """Newcomers take the model with the lowest loss, and keep it while clusters are drawn."""
+        if state.soft_rounds:  # they report their choices, by which the coordinator draws
             current().release(privacy_releases.of_all("the choices among models", newcomers))
         joined, order = super().admit(state, newcomers), joined_order(state, newcomers)
         chosen = np.eye(self._how.num_clusters)[joined.clusters(newcomers.client_ids)]

@@ -50,13 +50,13 @@ def build_related_round(
 class RelatedTraining:
     """Rounds on a state with `relatedness [N, N]` and `rows int32 [N]`, each client's row of the models.
 
-    Clients with the same model share a row, so that no model is stored twice, and none that no client has.
+    Clients with the same model share a row, so that no model is stored twice, and none without a client.
 
     Attributes:
-      initial: `float32 [P]`, the model that all clients start from.
+      initial: `float32 [P]`, the model from which all clients start.
       round: The round, from `build_related_round`.
-      mixes: A name in `MIXES`. With "stored" the server adds the other models in Python; the round, and what is
-        exported, stay the same.
+      mixes: A name in `MIXES`. With "stored" the server adds the other models in Python; the round and its export stay
+        the same.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       weighting: A name in `WEIGHTINGS`, that of the round.
     """
@@ -126,7 +126,7 @@ class RelatedTraining:
         )
 
 
-# What a deployment must know of a round.
+# What a deployment must know about a round.
 _NOTE = (
     "before a round the coordinator puts into `aggregators` who of its clients are related, rows and columns by their "
     "`key` (Python, tffcl.clustering); the round gives a mix of the models for each row, zeros where none of them has "

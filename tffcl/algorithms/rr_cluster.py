@@ -1,4 +1,4 @@
-"""RR-Cluster: IFCA with a least size of clusters in every round, by random rebalancing (Yang, Hu, Kim, Li 2025,
+"""RR-Cluster: IFCA with a minimum size of clusters in every round, by random rebalancing (Yang, Hu, Kim, Li 2025,
 arXiv:2508.06183), so that enough clients share the noise of private means."""
 
 import dataclasses
@@ -19,12 +19,12 @@ from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
 
-_MEMORY = 0.8  # of the sizes of clusters in the rounds before, which noise hides
+_MEMORY = 0.8  # weight of the clusters' sizes in earlier rounds, which are noised
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RRClusterState(IFCAState):
-    """Adds how many clients of a round are expected to choose each model, `float64 [K]`; NaN before the first."""
+    """Adds how many clients of a round are expected to choose each model, `float64 [K]`; NaN before the first round."""
 
     sizes: np.ndarray | None = None
 
@@ -46,7 +46,7 @@ class RRCluster(IFCA):
     def _choose_and_train(self, state: RRClusterState, cohort: Cohort):
         how, rng = self._parameters, np.random.default_rng([self._seed, cohort.seed[1]])
         forced, ids = self.forced(cohort), cohort.client_ids
-        by = how.rebalance_by if (forced == CHOOSE).all() else None  # in a warm-up groups are of equal size
+        by = how.rebalance_by if (forced == CHOOSE).all() else None  # groups of a warm-up have equal sizes
         if by == "choices" and len(ids):
             present = cohort.population.restricted(ids)
             chosen = self._told_rows(state.models, present)[present.index(ids)]
@@ -66,7 +66,7 @@ class RRCluster(IFCA):
         return dataclasses.replace(state, sizes=sizes), metrics
 
     def _moves(self, clients: int, shares: np.ndarray | None = None, rng: np.random.Generator | None = None):
-        """The row that each client trains in the place of each, `int32 [m, K]`; without shares the same one."""
+        """The row that each client trains in place of each chosen row, `int32 [m, K]`; without shares the same one."""
         clusters = self._parameters.num_clusters
         if shares is None:
             return np.tile(np.arange(clusters, dtype=np.int32), (clients, 1))
@@ -74,7 +74,7 @@ class RRCluster(IFCA):
         return np.stack(drawn, axis=1).astype(np.int32)
 
     def _told_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
-        """The row that each client of a population chooses before it trains, which the server learns."""
+        """The row that each client of a population chooses before it trains; the server learns it."""
         release = privacy_releases.of_all("the choices among models", population)
         return self.queried_rows(models, population, release=release)
 
@@ -85,7 +85,7 @@ class RRCluster(IFCA):
         found = super().exports()
         if self._parameters.rebalance_by == "counts":
             draws = "the coordinator draws of each client the row that it trains if it chooses each (`moves`), by the "
-            notes = [*found.when.values(), draws + "counts of the rounds before"]  # how a run begins stays true
+            notes = [*found.when.values(), draws + "counts of the rounds before"]  # the notes on the start stay true
             return dataclasses.replace(found, when={"training": "; ".join(notes)})
         tried = ", whose `examples` are here the `choice_examples` of training" * (self.choose_by != "train_loss")
         when = {
@@ -125,12 +125,12 @@ def build_rr_cluster(
 
 
 def rebalanced(choices: np.ndarray, clusters: int, least: int, rng: np.random.Generator) -> np.ndarray:
-    """Moves clients one by one, each drawn from clusters above the least size, until no cluster is below it.
+    """Moves clients one by one, each drawn from clusters above the minimum size, until no cluster is below it.
 
     Args:
       choices: `int [m]`, the clusters that clients chose.
       clusters: K.
-      least: B; where there are too few clients, as many as each cluster can have.
+      least: B, the minimum size; if there are too few clients, as many as each cluster can have.
       rng: Draws the clients.
 
     Returns:
@@ -145,14 +145,15 @@ def rebalanced(choices: np.ndarray, clusters: int, least: int, rng: np.random.Ge
 
 
 def moving_shares(sizes: np.ndarray, least: int) -> np.ndarray:
-    """Returns the share of each cluster that must move to each other, so that all have the least size in expectation.
+    """Returns the share of each cluster that must move to each other, so that all are expected to have the minimum
+    size.
 
     Args:
       sizes: `float [K]`, the expected number of clients that choose each cluster.
       least: B, as in `rebalanced`.
 
     Returns:
-      `float64 [K, K]`, rows sum to 1: large clusters give in proportion to what they have above the least size.
+      `float64 [K, K]`, rows sum to 1: large clusters give in proportion to what they have above the minimum size.
     """
     sizes = np.maximum(np.asarray(sizes, np.float64), 0)
     least = min(least, sizes.sum() / len(sizes))
@@ -164,5 +165,5 @@ def moving_shares(sizes: np.ndarray, least: int) -> np.ndarray:
 
 
 def sizes_before(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Returns how many clients chose each cluster, `float64 [K]`, from the numbers left after shares had moved."""
+    """Returns how many clients chose each cluster, `float64 [K]`, computed from the numbers after shares had moved."""
     return np.maximum(np.linalg.lstsq(shares.T, np.asarray(sizes, np.float64), rcond=None)[0], 0)

@@ -30,7 +30,7 @@ def receive(values, client) -> collections.OrderedDict:
 
 
 def averages_anew(aggregation: tff.aggregators.AggregationFactory | None) -> bool:
-    """Whether the server does not receive the sum of what clients add to their control variates."""
+    """Whether the server averages c anew, since it lacks the sum of what clients add to their control variates."""
     return not traits(aggregated_beside(aggregation, UniformClusteredMeanFactory())).is_mean
 
 
@@ -46,16 +46,16 @@ def build_controlled_round(
 
     The server has `models float32[?,P]`, `control_sums float32[?,P]`, the sums N c of the members' control variates,
     and `members float32[?]`, N of line 17: how many clients each cluster has, present or not. Newcomers, whose c_i is
-    zero, change N and not the sums, so that c stays the mean of all c_i.
+    zero, change N but not the sums, so that c stays the mean of all c_i.
 
-    Where the server does not receive the sum of what the clients add to their c_i (under noise, which would accumulate
-    in c, or under a robust rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ -
-    c), where n clients are present. With all of them present this is line 17.
+    If the server does not receive the sum of what the clients add to their c_i (under noise, which would accumulate in
+    c, or under a robust rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ - c),
+    where n clients are present. With all of them present this is line 17.
 
     Args:
       parameters: Options.
       aggregation: Aggregates the models' updates, see `keyed_factory`. Control variates take the aggregation beside it
-        (`aggregated_beside`): secure sums or a robust rule where the updates do, else the unweighted mean.
+        (`aggregated_beside`): secure sums or a robust rule if the updates have them, else the unweighted mean.
     """
 
     unclipped = () if parameters.option == "difference" else ("clip_norm",)
@@ -71,7 +71,7 @@ def build_controlled_round(
             mean = tf.math.divide_no_nan(state["control_sums"], state["members"][:, tf.newaxis])
             waits = tf.reduce_all(tf.equal(change, 0), axis=1, keepdims=True)
             change = tf.where(waits, 0.0, change - mean)
-        # A noisy number of clients can be more than there are.
+        # A noisy number of clients can exceed the number of members.
         present = tf.clip_by_value(tf.cast(present, tf.float32), 0.0, state["members"])[:, tf.newaxis]
         return {**state, "models": models, "control_sums": state["control_sums"] + present * change}
 
@@ -93,13 +93,13 @@ class ControlledTraining(ClusteredTraining):
     anew: bool = False
 
     def run(self, state: ClusteredState, cohort: Cohort):
-        """Runs a round in which c is of the current clients; those that have left count again when they return."""
+        """Runs a round in which c is over the current clients; those that have left count again when they return."""
         there = np.isin(state.client_ids, cohort.population.client_ids)
         if there.all():
             return super().run(state, cohort)
         sums, members = state.server["control_sums"], {"client_ids": state.client_ids, "assignment": state.assignment}
         present = dataclasses.replace(state, **{name: ids[there] for name, ids in members.items()})
-        if self.anew:  # the sums are N c, of nobody's c_i
+        if self.anew:  # the sums are N c, and not sums of c_i
             counts = (np.bincount(each.assignment, minlength=len(sums)) for each in (present, state))
             now, all_of = (each[:, np.newaxis].astype(np.float32) for each in counts)
             away = sums * (1 - now / np.maximum(all_of, 1))

@@ -1,4 +1,4 @@
-"""Soft clusters by signatures: every client takes part in all clusters' models, by its distances to their members."""
+"""Soft clusters by signatures: every client contributes to all clusters' models, by its distances to their members."""
 
 import collections
 import dataclasses
@@ -44,14 +44,14 @@ _NEWCOMERS = (
     "farther from the nearest cluster than the threshold founds a new one, whose model it uses alone, unless the "
     "number of clusters is given or a rule has found a single one; the weights of all others stay"
 )
-_TEMPERATURE = "a tenth of the mean distance of two clients that are there"  # where none is given, see `memberships`
+_TEMPERATURE = "a tenth of the mean distance of two clients that are there"  # the default, see `memberships`
 
 
 @built_once
 def build_soft_round(model: FlatModel, training: LocalTraining, num_models: int, aggregation=None) -> Round:
     """Builds a round in which clients train all models `float32[K,P]`. An upload moves each model by the client's
     `weights float32[K]` and its number of examples, and by `moves float32[K]` of the round, so that a model hardly
-    moves in a round with only clients far from it."""
+    moves in a round whose clients are all far from it."""
     train = build_train_mixture(model, training, num_models, weighted=False)
 
     def compute(received, client):
@@ -90,9 +90,9 @@ class SoftGrouping(OneShot):
         """Makes the method.
 
         Raises:
-          UserError: If the number of clusters is not known, and an aggregation of one's own must know it; or for an
-            aggregation in which all clients count the same, so that all models would be one, or which hides uploads: a
-            sum in which one client weighs nearly all is its upload.
+          UserError: If the number of clusters is not known but the given aggregation needs it. Also for an aggregation
+            in which all clients count the same, since all models would be equal, or which hides uploads: a sum in which
+            one client has nearly all the weight is its upload.
         """
         super().__init__(name, build_clustered_training(model, training), clustering)
         if aggregation is not None and clustering.num_clusters is None:
@@ -135,7 +135,7 @@ class SoftGrouping(OneShot):
         return privacy_releases.all_noised(self._round(len(state.models)).uploads)
 
     def admit(self, state: SoftGroupedState, newcomers: Population, *, whole: bool = True) -> SoftGroupedState:
-        """Newcomers take part in the existing clusters, or in clusters that they found."""
+        """Newcomers join the existing clusters, or clusters that they found."""
         joined, old = super().admit(state, newcomers, whole=whole), len(state.client_ids)
         order = joined_order(state, newcomers)
         back = np.argsort(order)  # old clients first
@@ -147,7 +147,7 @@ class SoftGrouping(OneShot):
         return dataclasses.replace(joined, mixture=found[order], optimizers=self._optimizers(joined))
 
     def _optimizers(self, state: SoftGroupedState) -> KeptStates | None:
-        """What clients keep of their optimizers, with the first state of one for each model that newcomers founded."""
+        """The optimizer states that clients keep, with a first state for each model that newcomers founded."""
         if state.optimizers is None:
             return None
         first = self._round(len(state.models)).work.optimizer

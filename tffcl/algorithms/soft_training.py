@@ -56,12 +56,12 @@ class SoftMethod(Method):
 
         Args:
           name: Its name.
-          model: What is trained.
+          model: The model to train.
           composed: Its round, whose server has `models float32[K, P]`.
           find: From `build_finding`.
           first: The server's first values by name.
           kept: What a client keeps before its first round.
-          mixture_of: What a client keeps to its mixture `float32 [K]`; default it is that.
+          mixture_of: Maps what a client keeps to its mixture `float32 [K]`; default: it keeps just the mixture.
         """
         self.name, self.model, self._round, self._find = name, model, composed, find
         self._first, self._kept, self._mixture_of = first, kept, mixture_of or (lambda value: value)
@@ -107,7 +107,7 @@ class SoftMethod(Method):
         return dataclasses.replace(state, mixture=mixture, assignment=assignment)
 
     def _found(self, state: SoftState, population: Population) -> np.ndarray:
-        """The mixtures `float32 [n, K]` of the clients of a population, of the models as they are."""
+        """The clients' mixtures `float32 [n, K]` of the current models."""
         if self._count == 1:
             return self._equal(len(population))
         return ask_all(self._find, self.values(state), population)

@@ -27,7 +27,7 @@ def build_own_round(model: FlatModel, training: LocalTraining) -> Round:
 class Solo(Method):
     """SOLO, see `build_solo`; a client's cluster is itself.
 
-    Row 0 of the state's models is that of clients which have not trained yet.
+    Row 0 of the state's models is the model of clients that have not trained yet.
     """
 
     name, state_class = "solo", ClusteredState
@@ -52,7 +52,7 @@ class Solo(Method):
 
     def models_for(self, state: ClusteredState, client_ids):
         """Row 0 for all clients without a model of their own, and a row for each of the others."""
-        state.index(client_ids)  # refuses whom it does not know
+        state.index(client_ids)  # refuses unknown clients
         own = state.kept.has(client_ids)
         rows = np.where(own, np.cumsum(own), 0).astype(np.int32)
         kept = state.kept.of(np.asarray(client_ids)[own])

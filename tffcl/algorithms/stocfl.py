@@ -1,7 +1,7 @@
 """StoCFL: stochastic clustered federated learning (Zeng et al., KDD FL4Data-Mining 2023, arXiv:2303.00897, Alg. 1).
 
-A client that takes part for the first time sends the gradient of its data at a fixed anchor model. Clusters with like
-gradients merge, and each trains a model that is held near a global one.
+A client that takes part for the first time sends the gradient of its data at a fixed anchor model. Clusters with
+similar gradients merge, and each trains a model that is held near a global one.
 """
 
 import collections
@@ -65,12 +65,12 @@ def build_bilevel_round(
 
     Args:
       training: Local training of the cluster models; its `proximal_weight` is λ.
-      global_training: Local training of the global model; None: it stays as it is.
+      global_training: Local training of the global model; None: it stays unchanged.
       aggregation: Aggregates the cluster models' updates, over `<key=int32,value=float32[P]>`; default
         `ClusteredMeanFactory()`.
       global_aggregation: Aggregates the updates of the global model, over `float32[P]`, the other half of the global
-        objective. Default: the mean weighted by examples, zero where no client has any weight, or the unweighted mean
-        where the clusters' means are unweighted.
+        objective. Default: the mean weighted by examples, zero if no client has any weight, or the unweighted mean if
+        the clusters' means are unweighted.
     """
 
     def step(state, results, measurements):
@@ -85,7 +85,7 @@ def build_bilevel_round(
 
 
 def _of_all(aggregation):
-    """The factory over the updates of all clients, if one was given; UserError if it is none, or over keyed ones."""
+    """Returns the factory over the updates of all clients, if given; UserError if it is none, or takes keyed ones."""
     kinds = tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory, type(None)
     must = "a factory over the updates of all clients, without keys, e.g. tff.learning.robust_aggregator()"
     check_kind("global_aggregation", aggregation, kinds, must)
@@ -96,7 +96,7 @@ def _of_all(aggregation):
 
 
 def _mean_over_all(of_clusters):
-    """The mean over all clients, who count in it as they do in the clusters' means."""
+    """The mean over all clients, which count as in the clusters' means."""
     if isinstance(
         means.aggregated_beside(of_clusters, means.ClusteredMeanFactory()), means.UniformClusteredMeanFactory
     ):
@@ -105,7 +105,7 @@ def _mean_over_all(of_clusters):
 
 
 def _of_changing_clusters(aggregation):
-    """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
+    """The factory over keyed uploads. StoCFL's clusters come and go, so it cannot run once per cluster."""
     factory = means.keyed_factory(aggregation)
     if traits(factory).waits_for_clusters or traits(factory).num_clusters is not None:
         raise UserError(
@@ -134,11 +134,11 @@ def train_in_a_chain(
 
     Args:
       global_model: `float32 [P]`.
-      cohort: Who; a client of it shuffles as in the round's other training.
+      cohort: The clients; each shuffles as in the round's other training.
 
     Returns:
-      The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back, the
-      model as in a round of one cluster.
+      The plain mean of the clients' models, `float32 [P]`, and the traffic: the model to each client and back, as in a
+      round of one cluster.
 
     Raises:
       Diverged: If a client's model is not finite.
@@ -180,7 +180,7 @@ def group_stocfl(
     seed: int = 0,
     noise_seed: int | None = None,
 ) -> OneShotClustering:
-    """Builds what StoCFL does when everyone takes part in the first round: single linkage, cut at the cosine τ.
+    """Builds StoCFL's grouping if all clients take part in the first round: single linkage, cut at the cosine τ.
 
     Args:
       model: Architecture and anchor.
@@ -213,7 +213,7 @@ def group_stocfl(
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoCFLState(ClusteredState):
     """Adds to `ClusteredState` the clients that the server has met. Row 0 of the models is the global model; the other
-    rows are the different models of clusters: a cluster without clients in a cohort costs nothing."""
+    rows are the different models of clusters, so that a cluster without clients in cohorts needs no row."""
 
     known: KnownClients | None = None
 
@@ -223,7 +223,7 @@ class StoCFL(Method):
 
     name = "stocfl"
     state_class = StoCFLState
-    trained_models = 2  # or the global one in a chain, which keeps nothing
+    trained_models = 2  # a global model in a chain keeps nothing
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seeds, **aggregations):
         self.model, self._initial, self._how = model, model.initial, parameters
@@ -266,10 +266,10 @@ class StoCFL(Method):
         return state, dataclasses.replace(metrics.with_signatures(self.joining * fresh), scalars=scalars)
 
     def _signatures(self, population: Population, client_ids: np.ndarray) -> np.ndarray:
-        """Asks some clients, ascending, for their signatures `float32 [n, d]`; Diverged if one is not finite."""
+        """Asks some clients, ascending, for their signatures `float32 [n, d]`; raises Diverged if one is not finite."""
         found = self._sign(population.restricted(client_ids))
         with np.errstate(over="ignore"):
-            # a length that overflows has no direction
+            # a vector whose length overflows has no direction
             bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))
         if len(bad):
             raise Diverged(
@@ -307,10 +307,10 @@ class StoCFL(Method):
         )
 
     def _train(self, state: StoCFLState, cohort: Cohort):
-        """Alg. 1 lines 18 to 25, and which models are kept."""
+        """Alg. 1 lines 18 to 25; also decides which models are kept."""
         known, clusters = state.known, state.clusters(cohort.client_ids)
         present, keys = np.unique(known.places_of(clusters), return_inverse=True)
-        most = MESSAGE_BYTES // self._initial.nbytes - 2  # beside the global model, and with room for all else
+        most = MESSAGE_BYTES // self._initial.nbytes - 2  # leaves room for the global model and all else
         if present.size > most:
             raise UserError(
                 f"the cohort of round {cohort.seed[1]} is in {len(present)} clusters, whose models are too large for "
@@ -335,7 +335,7 @@ class StoCFL(Method):
         return dataclasses.replace(state, models=models, known=known, **changes), metrics
 
     def _starts(self, state: StoCFLState, present: np.ndarray) -> np.ndarray:
-        """The models `float32 [n, P]` that the clusters at the places `present` train from."""
+        """The models `float32 [n, P]` from which the clusters at the places `present` train."""
         known = state.known
         rows = known.rows[present]
         new, trained = rows < 0, known.rows >= 0
@@ -349,8 +349,7 @@ class StoCFL(Method):
         return np.where(new[:, np.newaxis], unlike, state.models[np.maximum(rows, 0)])
 
     def admit(self, state: StoCFLState, newcomers: Population) -> StoCFLState:
-        """Section 3.3; before the first round there are no clusters to compare with, and newcomers are like all other
-        clients."""
+        """Section 3.3; before the first round there are no clusters yet, and newcomers are like all other clients."""
         check_newcomers(state, newcomers)
         order, arriving, count = joined_order(state, newcomers), newcomers.client_ids, len(newcomers)
         known = state.known.with_strangers(count, order)
@@ -371,7 +370,7 @@ class StoCFL(Method):
         return dataclasses.replace(state, known=known, **extended(state, newcomers, joined))
 
     def place(self, state: StoCFLState, population: Population) -> StoCFLState:
-        """Section 3.3 for clients of the population that have not taken part: each has the model of the closest
+        """Section 3.3 for clients of the population that have not taken part: each gets the model of the closest
         cluster."""
         known = state.known
         where = state.index(population.client_ids)
@@ -388,7 +387,7 @@ class StoCFL(Method):
         )
 
     def models_for(self, state: StoCFLState, client_ids):
-        """A client that the server has not met is assigned the global model: nothing is known of it."""
+        """A client that the server has not met is assigned the global model, because nothing is known about it."""
         where, known = state.index(client_ids), state.known
         rows = np.zeros(len(where), np.int32)
         met = known.mask[where]
@@ -416,7 +415,7 @@ class StoCFL(Method):
         )
 
 
-# What a deployment must know of what the coordinator does.
+# What a deployment must know about the coordinator's work.
 _MERGES = (
     "before every round, when those of its clients that are in their first one have signed: each of these is a cluster "
     "of its own, those whose cosine is above {threshold} merge (Python, tffcl.clustering.stochastic, with the linkage "

@@ -128,7 +128,7 @@ class PerFedAvgParameters(Parameters):
 
 
 def training_of(given: str | Mapping) -> tuple[Row, tuple[Parameters, ...]]:
-    """Returns the row of the registry for a local training, and its parameters if it has any.
+    """Returns the registry's row for a local training, and its parameters if it has any.
 
     Args:
       given: A name in `registry.TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight
