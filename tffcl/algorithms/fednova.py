@@ -17,7 +17,7 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type, own_row
 from tffcl.trace_cache import built_once
 
-_MOST_STEPS = 1e4  # the most that a client counts in secure sums, in the unit of `build_normalized_work`
+_MOST_STEPS = 1e4  # the most steps of a client in secure sums, in the unit of `build_normalized_work`
 
 
 def move_by_steps(model: FlatModel, state, results, measurements):

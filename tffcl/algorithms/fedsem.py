@@ -94,8 +94,8 @@ class FedSEM(CollectedTraining):
         return dataclasses.replace(state, assignment=assignment, known=known), int(fresh.sum())
 
     def _first_clusters(self, state: FedSEMState, cohort: Cohort) -> np.ndarray:
-        """Each client trains the initial model; returns the first centre that is nearest to its trained model, `int32
-        [n]`."""
+        """Each client trains the initial model; returns which of the first round's centres is nearest to its model,
+        `int32 [n]`."""
         if self._clusters == 1:
             return np.zeros(len(cohort.client_ids), np.int32)
         # They train as the first centres' members did: at the first round's rate, if the rate changes.

@@ -131,7 +131,7 @@ class GroupedInTime(Method):
         return dataclasses.replace(state, warm=ClusteredState(**self._inner.engine.start(population, nobody)))
 
     def _first(self, state: GroupedState, met: OneShotState, population: Population, round_number: int) -> GroupedState:
-        """The state after the first clusters have been formed, which is after so many rounds."""
+        """The state after the first clusters have been formed, after round `round_number`."""
         state = dataclasses.replace(state, met=met, warm=None)
         if not self._triggers:
             return state

@@ -12,9 +12,9 @@ class Triggers:
     """When clusters are formed anew.
 
     Attributes:
-      flags: λ: they are when more clients than this have raised their flag (line 23); None: clients raise no flags.
+      flags: λ, the number of raised flags above which they are (line 23); None: clients raise no flags.
       period: τ: they are in every round that is a multiple of it, or in the next that has clients; None: never.
-      share: They are when at least this share of all clients have raised their flag; None: clients raise no flags.
+      share: The share of all clients from which on raised flags are enough; None: clients raise no flags.
     """
 
     flags: int | None = None

@@ -213,7 +213,7 @@ class _Tests:
         by_chance = _right_tail(further.mean(), further.std(ddof=1) / np.sqrt(count), count - 1)
         if times > _CLEAR:
             # If some clients have near mates and others none, the spread of the ratios hides the difference. The spread
-            # of self-distances does not; by chance alone, both distances of a client would have it.
+            # of self-distances does not; by chance alone, both distances of a client have it.
             selves = across.diagonal()
             error = selves.std(ddof=1) * np.sqrt(2 / count)
             by_chance = min(by_chance, _right_tail(further.mean(), error, len(selves) - 1))
