@@ -252,7 +252,7 @@ class FLTState(ClusteredState):
       proximity: `float [N, N]`, distances in the map.
       relatedness: `[N, N]` of 0 and 1.
       merges: Ward's tree of its rows, a SciPy linkage matrix.
-      threshold: Where the tree is cut.
+      threshold: The height at which the tree is cut.
       gamma: γ, the distance below which clients are related.
       encoder: `uint8 [32]`, the SHA-256 of the encoder.
       rows: `int32 [N]`, each client's row of the models, with joint clusters; else None.

@@ -215,7 +215,7 @@ class Signed:
     Attributes:
       whole: Their signatures.
       halves: The signatures of two halves of their examples, if the rule needs them; else None.
-      examples: `int32 [N]`, how many examples they have, where the rule needs this.
+      examples: `int32 [N]`, how many examples they have, if the rule needs this.
     """
 
     whole: Mapping[str, np.ndarray]
@@ -233,7 +233,7 @@ class Formed:
       dendrogram: The tree that was cut; None for a grouping without one.
       threshold: The height at which it was cut, in the tree's unit; None without a tree.
       notes: What a reader should know of the clusters.
-      chance: The self-distance, where the tree is in units of it.
+      chance: The self-distance, if the tree is in units of it.
     """
 
     proximity: np.ndarray
@@ -267,10 +267,10 @@ class OneShotState(ClusteredState):
       signatures: The signatures' arrays by name, rows are clients.
       proximity: `float32 [N, N]`.
       merges: `float64 [N-1, 4]`, SciPy linkage matrix; None for a grouping without a tree, and with `compared`.
-      threshold: `float64`, where the tree is cut, in the tree's unit; None without one.
+      threshold: `float64`, the height at which the tree is cut, in the tree's unit; None without one.
       notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
-      chance: The self-distance, where the tree is in units of it; else None.
-      examples: `int32 [N]`, how many examples clients have, where the rule needs this; else None.
+      chance: The self-distance, if the tree is in units of it; else None.
+      examples: `int32 [N]`, how many examples clients have, if the rule needs this; else None.
       signed_with: `float32 [P]`, the model with which clients described their data; None: the initial one, or none.
       compared: `int32 [N]`, ascending, the clients that newcomers are compared with; None: all.
     """

@@ -12,7 +12,7 @@ from tffcl.display import counted
 
 
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
-    """Suggests γ: where the tree of average linkage has its largest relative gap.
+    """Suggests γ: the height at which the tree of average linkage has its largest relative gap.
 
     This needs no knowledge of the groups. FLT says only that γ "can be tuned"; the rule is ours, see
     `hierarchical.suggest_threshold`. Single linkage would have no gap if groups form a ring in which each shares a

@@ -76,7 +76,7 @@ class Verdict:
     Attributes:
       labels: `int32 [N]`, the clusters; a single one if nothing differs, or if clients differ without groups.
       dendrogram: The tree of the clients' distances in units of self-distances.
-      threshold: Where it is cut.
+      threshold: The height at which it is cut.
       chance: The self-distance; None if it cannot be estimated; then the tree is in the unit of the proximity.
       kind: `ALIKE`, `GROUPS`, `DIFFER` or `FEW`.
       sentence: The answer in a sentence.

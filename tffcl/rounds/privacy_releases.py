@@ -45,7 +45,7 @@ class Release:
 
 
 def all_noised(uploads: Mapping) -> bool:
-    """Whether every upload has an aggregation factory with a `noise_multiplier`; False where nothing is uploaded."""
+    """Whether every upload has an aggregation factory with a `noise_multiplier`; False if nothing is uploaded."""
     return bool(uploads) and all(traits(factory).noise_multiplier for factory in uploads.values())
 
 
@@ -86,7 +86,7 @@ def release_round(uploads, cohort: "Cohort", *, summed: bool = False):
     """Counts the releases of a round; reports, which only simulations collect, are none.
 
     All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
-    Drawing the cohort at random makes a round cheaper only where the server does not see who is in it. For each client,
+    Drawing the cohort at random makes a round cheaper only if the server does not see who is in it. For each client,
     the one round in which the server does (`Cohort.seen`) is counted once more, as a round of all clients.
 
     Args:

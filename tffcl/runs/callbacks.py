@@ -105,7 +105,7 @@ class EarlyStopping(Parameters, Callback):
 
     @property
     def _twin(self) -> str:
-        """The column of the same metric on validation examples; "" where there is none."""
+        """The column of the same metric on validation examples; "" if there is none."""
         name = f"validation_{self.metric}"
         return name if of_column(name) is not None else ""
 

@@ -173,7 +173,7 @@ _LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
 
 class _OtherFields(ValueError):
-    """What was packed is not a dataclass, or its fields are others."""
+    """What was packed is not a dataclass, or has other fields."""
 
 
 class Foreign(UserError):

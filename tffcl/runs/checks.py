@@ -62,7 +62,7 @@ def check_own_settings(training, populations: Iterable[Population]):
     """Raises UserError if a local training has settings for single clients that are in no population.
 
     Args:
-      training: A `LocalTraining`, or None where it is not known.
+      training: A `LocalTraining`, or None if it is not known.
       populations: The populations of the run.
     """
     named = training.clients if isinstance(training, LocalTraining) else None
@@ -295,7 +295,7 @@ def check_processor(training):
     """Raises UserError if this machine computes slower in the precision of a local training than in float32.
 
     Args:
-      training: A `LocalTraining`, or None where it is not known.
+      training: A `LocalTraining`, or None if it is not known.
     """
     precision = training.precision if isinstance(training, LocalTraining) else "float32"
     needed, flags = _INSTRUCTIONS[precision], pathlib.Path("/proc/cpuinfo")

@@ -46,7 +46,7 @@ def epsilon_of(counts, delta: float, *, replaces: bool = False) -> float:
 
 
 def replacing_epsilon_of(counts, delta: float) -> float:
-    """Returns an upper bound of ε at δ where a client's data are replaced by others.
+    """Returns an upper bound of ε at δ if neighbours replace a client's data by others.
 
     It is exact if no cohort is drawn at random. With Poisson cohorts it is the lowest of three bounds: the cost if
     everybody took part; the cost of two steps (`_two_steps`); or two steps for the Poisson cohorts alone at δ / 2, plus

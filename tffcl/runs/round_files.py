@@ -44,7 +44,7 @@ class RoundsTable(Callback):
         self._names = _keep_rows(self._file, run.round_number)
 
     def after_round(self, run: Run):
-        """Writes the row; a cell is empty where nothing was measured."""
+        """Writes the row; a cell is empty if nothing was measured."""
         row = self._row(run)
         with open(self._file, "a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._names).writerow(row)

@@ -215,7 +215,7 @@ class Run:
       stages: Which population there is from which round on.
       stage: The stage of this round.
       ledger: Counts what was released of the clients' data.
-      last_round: The round to stop after; less than `protocol.rounds` where the run goes on later.
+      last_round: The round to stop after; less than `protocol.rounds` if the run goes on later.
       progress: The progress bar.
       tests_each_round: Whether all clients of a cohort test their own models in every round, because the run may end
         after any round, or because clients that are drawn may wait.

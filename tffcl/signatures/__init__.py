@@ -1,1 +1,1 @@
-"""What a client tells about its data: small tensors of fixed shape, computed at the client."""
+"""Signatures, by which clients describe their data: small tensors of fixed shape, computed at the client."""
