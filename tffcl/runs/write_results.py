@@ -81,8 +81,9 @@ def _notes_of_statistics(method: Method) -> list[str]:
     if np.array_equal(traits(aggregation).clipped(far), far):
         return []
     return [
-        "the updates are clipped, and the model's statistics in them, which then lag behind the data's; they are not "
-        'sent with from_keras(statistics="local"), "fedbn" or "reset", and move less on features of deviation 1'
+        "the updates are clipped, and the model's statistics in them, which then lag behind the data's; "
+        'from_keras(statistics="local"), "fedbn" and "reset" do not send them, and they move less on features of '
+        "deviation 1"
     ]
 
 
