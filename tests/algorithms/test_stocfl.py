@@ -401,6 +401,14 @@ def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turn
         rounds(method, turned, [(3, 0)])
 
 
+@pytest.mark.parametrize("form, why", [("gradient", "NaN$"), ("displacement", "NaN, or anchor_learning_rate is")])
+def test_only_a_rate_that_is_used_is_named_where_a_signature_is_not_finite(model, turned, form, why):
+    method = build_stocfl(model, TRAINING, StoCFLParameters(form=form))
+    method._sign = lambda population: np.full([len(population), 2], np.nan, np.float32)
+    with pytest.raises(Diverged, match=f"client 0 has a signature that is not finite; its data hold {why}"):
+        method.next(method.initialize(turned), cohort_of(turned, (3, 0), 1))
+
+
 @pytest.mark.parametrize(
     "values, message",
     [

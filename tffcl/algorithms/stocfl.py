@@ -272,9 +272,10 @@ class StoCFL(Method):
             # a vector whose length overflows has no direction
             bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))
         if len(bad):
+            trained = ", or anchor_learning_rate is too high" if self._how.form == "displacement" else ""
             raise Diverged(
                 f"client {population.name_of(client_ids[bad[0]])} has a signature that is not finite; its data hold "
-                "NaN, or anchor_learning_rate is too high"
+                f"NaN{trained}"
             )
         return found
 
