@@ -386,6 +386,15 @@ def test_what_a_later_round_tells_without_noise_is_refused_before_the_first(mode
                 method.initialize(population)
 
 
+def test_losses_that_clients_tell_from_the_second_round_on_are_refused_before_the_first(model, population):
+    signal = {"signal": "loss", "bound": 1.0, "share": 0.5}
+    how = PACFLParameters(num_clusters=2, signature_noise_multiplier=2.0, regroup_on=signal)
+    pacfl = build_pacfl(model, TRAINING, how, aggregation=tffcl.aggregation("dp", noise_multiplier=2.0))
+    refused = "no noise is counted on the losses by which .* have changed; regroup_every needs none of them"
+    with simulating(ledger=ledger_of([], epsilon=5.0)), pytest.raises(UserError, match=refused):
+        pacfl.initialize(population)
+
+
 @pytest.mark.slow
 def test_delta_is_of_all_clients_newcomers_included(model, population, tmp_path, capsys):
     """One of the first few alone would allow to give a later client away."""

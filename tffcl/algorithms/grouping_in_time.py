@@ -80,6 +80,11 @@ class GroupedState:
     start: np.ndarray | None = None
 
 
+def _release_of_losses(population: Population) -> privacy_releases.Release:
+    what, cure = "the losses by which clients see that their data have changed", "regroup_every needs none of them"
+    return privacy_releases.of_all(what, population, cure=cure)
+
+
 class GroupedInTime(Method):
     """A one-shot method whose clients are grouped at another time than before training, or more than once.
 
@@ -122,6 +127,8 @@ class GroupedInTime(Method):
 
     def initialize(self, population: Population) -> GroupedState:
         state = GroupedState(population.client_ids)
+        if self._signal and self._signal.signal == LOSS:
+            current().announce(_release_of_losses(population))
         if self._how.when == BEFORE:
             return self._first(state, self._inner.initialize(population), population, 0)
         if self._how.when == AS_THEY_JOIN:
@@ -205,8 +212,7 @@ class GroupedInTime(Method):
         """Each client's loss `float32 [m]` under its model before it trains."""
         models, rows = self._inner.used_models(met, population.client_ids)
         losses = np.empty(len(rows), np.float32)
-        release = privacy_releases.of_all("the losses by which clients see that their data have changed", population)
-        current().release(release)  # counts once, for any number of models
+        current().release(_release_of_losses(population))  # counts once, for any number of models
         for row in np.unique(rows):
             members = population.restricted(population.client_ids[rows == row])
             losses[rows == row] = ask_all(_build_losses(self.model.whole), models[row], members)
