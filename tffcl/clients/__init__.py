@@ -1,1 +1,1 @@
-"""Who there is and who takes part: populations, cohorts, sampling, what a client keeps between rounds."""
+"""Clients: populations, cohorts, sampling, and what a client keeps between rounds."""

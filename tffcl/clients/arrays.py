@@ -1,16 +1,16 @@
-"""Examples and labels as users bring them, of NumPy, pandas or lists, and what they become. Imports no TensorFlow.
+"""Turns the examples and labels that users give, from NumPy, pandas or lists, into arrays. Imports no TensorFlow.
 
-What a model can't take is refused, with the line that mends it. Labels become numbers by one rule for every source of
-clients:
+Values that a model cannot take are refused, and the message says how to mend them. The same rule turns labels into
+numbers for every source of clients:
 
 | given | becomes |
 |---|---|
-| whole numbers from 0, `[n]` or sequences `[n, L]` | int32: label k is class k, also where no example has some k |
+| whole numbers from 0, `[n]` or sequences `[n, L]` | int32: label k is class k, even if some classes have no examples |
 | text | int32: their place among the sorted texts of all clients, which are remembered as names |
 | pandas' categories, as a column of a table | int32: their place in the column's order, remembered as names |
-| pandas' categories, as an array of a client | what they are, text or numbers: no order of theirs is of all clients |
+| pandas' categories, as an array of a client | as plain text or numbers: clients' categories may differ in order |
 | bools | int32: False is 0, True is 1 |
-| other numbers, `[n, ...]` | float32; whole ones become classes where the model takes classes |
+| other numbers, `[n, ...]` | float32; whole ones become classes if the model takes classes |
 | any of these, `[n, 1]` | the same, `[n]` |
 """
 
@@ -27,12 +27,12 @@ def as_array(given, what: str) -> np.ndarray:
     """Returns `np.asarray(given)`.
 
     Args:
-      given: An array, a pandas frame or series, nested lists.
-      what: Names it in messages, e.g. "the labels of client a".
+      given: An array, a pandas frame or series, or nested lists.
+      what: Its name in messages, e.g. "the labels of client a".
 
     Raises:
-      UserError: If lists are of unequal lengths, if it is no array, as a sparse or ragged one is none to NumPy, or if
-        entries of a masked array are masked: NumPy would take what is under the mask.
+      UserError: If lists have unequal lengths, if NumPy cannot read it as an array, such as a sparse or ragged one, or
+        if entries of a masked array are masked, since NumPy would use the values under the mask.
     """
     if np.ma.is_masked(given):
         masked = int(np.ma.count_masked(given))
@@ -52,7 +52,7 @@ def as_array(given, what: str) -> np.ndarray:
 
 
 def numbers_of(given, what: str) -> np.ndarray:
-    """Returns examples `[n, ...]` of any type of numbers; UserError for other types, masked and unequal ones."""
+    """Returns examples `[n, ...]` of any numeric type; raises UserError for other types, and where `as_array` does."""
     x = as_array(given, what)
     if x.dtype.kind not in "biuf" or not x.ndim:
         raise UserError(f"{what} are {x.dtype} {list(x.shape)}; they must be numbers [n, ...]{_to_numbers(given, x)}")
@@ -60,7 +60,7 @@ def numbers_of(given, what: str) -> np.ndarray:
 
 
 def _to_numbers(given, x: np.ndarray) -> str:
-    """What makes numbers of texts, or of an array of objects, which pandas has where columns are of several types."""
+    """Says how to make numbers of texts, or of an array of objects, which pandas has for columns of several types."""
     if x.dtype.kind in "US" or (x.dtype.kind == "O" and x.ndim == 1 and all(isinstance(e, (str, bytes)) for e in x)):
         return (
             ": tf.keras.layers.TextVectorization, adapted to public texts, makes numbers of texts, "
@@ -80,11 +80,11 @@ def check_finite(x: np.ndarray, what: str, given=None):
 
     Args:
       x: Numbers `[n, ...]`.
-      what: Names them in messages.
-      given: What they were before, which may know the columns' names.
+      what: Their name in messages.
+      given: What `x` was made from, which may have names for the columns.
 
     Raises:
-      UserError: If one is; says in how many rows, and where the first is.
+      UserError: If one is; the message says in how many rows, and where the first is.
     """
     if x.dtype.kind != "f":
         return
@@ -104,8 +104,8 @@ WHOLE_IN_FLOAT32 = 2**24  # up to here float32 holds every whole number
 
 
 def one_in_float32(x: np.ndarray) -> tuple[float, float] | None:
-    """Returns the first two whole numbers of `x` that float32 makes one, as of times in seconds; None for none, or
-    where there are fractions among the numbers, which are measured ones."""
+    """Returns the first two whole numbers of `x` that are equal in float32, as times in seconds may be. Returns None if
+    there are none, or if some numbers have fractions, as measured ones do."""
     if not x.size or np.abs(x).max() <= WHOLE_IN_FLOAT32:
         return None
     different = np.unique(x)
@@ -127,8 +127,8 @@ def checked_labels(given, what: str) -> np.ndarray:
     """Returns labels as whole numbers, floats, bools or text, `[n, ...]`.
 
     Args:
-      given: An array, a pandas series, a list.
-      what: Names them in messages, e.g. "the labels of client a".
+      given: An array, a pandas series, or a list.
+      what: Their name in messages, e.g. "the labels of client a".
 
     Raises:
       UserError: If they are of another type or shape, or a value is missing.
@@ -147,7 +147,7 @@ def checked_labels(given, what: str) -> np.ndarray:
 
 
 def _of_objects(y: np.ndarray, what: str) -> np.ndarray:
-    """What pandas and TensorFlow hold as objects, as text or bools where it is that."""
+    """Returns labels that pandas or TensorFlow hold as objects, as text or bools if they are such."""
     if y.dtype.kind == "S" or all(isinstance(each, bytes) for each in y.flat):
         return np.char.decode(y.astype(bytes), "utf-8")
     kinds = {type(each) for each in y.flat}
@@ -182,8 +182,8 @@ def names_of_labels(parts: Iterable[np.ndarray]) -> tuple[str, ...] | None:
 
 
 def check_apart(texts: Iterable[str], what: str):
-    """Raises UserError if two texts differ by blanks around them only, or by how accents are encoded, as names of
-    files from another system are: these make two of what is one."""
+    """Raises UserError if two texts differ only by blanks around them, or by the encoding of accents, as file names
+    from another system may: they would count as two, but mean the same."""
     first: dict[str, str] = {}
     for each in sorted(texts):
         other = first.setdefault(unicodedata.normalize("NFC", each).strip(), each)
@@ -197,17 +197,17 @@ def check_apart(texts: Iterable[str], what: str):
 
 
 def written(category) -> str:
-    """Returns a category as text: 1.0 as 1, since pandas makes floats of whole numbers beside missing ones."""
+    """Returns a category as text: 1.0 as 1, since pandas turns whole numbers into floats if some are missing."""
     return str(int(category) if isinstance(category, (float, np.floating)) and category.is_integer() else category)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Returns names sorted; as numbers where all are whole ones: 10 is after 9."""
+    """Returns names sorted, as numbers if all are whole numbers: 10 comes after 9."""
     return sorted(names, key=int if all(map(str.isdecimal, names)) else None)
 
 
 def index_of(known: np.ndarray, client_ids) -> np.ndarray:
-    """Returns the positions of `client_ids` in the ascending `known`; UserError if one is missing."""
+    """Returns the positions of `client_ids` in the ascending `known`; raises UserError if one is missing."""
     wanted = np.atleast_1d(np.asarray(client_ids))
     rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     if not np.array_equal(known[rows], wanted):
@@ -217,7 +217,7 @@ def index_of(known: np.ndarray, client_ids) -> np.ndarray:
 
 
 def numbered(called: Sequence[str], known: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns the number of each of some names, int32, and all names by number: known ones first, new ones in order."""
+    """Returns the number of each name, int32, and all names by number: known ones first, then new ones in order."""
     names = (*known, *in_order(set(called) - set(known)))
     numbers = {name: number for number, name in enumerate(names)}
     return np.array([numbers[name] for name in called], np.int32), names
@@ -232,17 +232,17 @@ def check_grouped(clients: Iterable, groups: Mapping):
 
 
 def called(numbers: np.ndarray | None, names: Sequence[str] | None) -> np.ndarray | None:
-    """Returns what each of some numbers is called: its name, or the number itself where there are no names."""
+    """Returns the name of each number, or the numbers themselves if there are no names."""
     return numbers if numbers is None or not names else np.array(names)[numbers]
 
 
 def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):
-    """Raises UserError if whole numbers are labels that could be meant as the names of other classes, or bools are
-    where classes have other names.
+    """Raises UserError if a label is a whole number that is also the name of another class, or if labels are bools and
+    the classes have other names.
 
     Args:
       parts: The distinct labels of each client.
-      names: The names of the classes that are known.
+      names: The names of the known classes, if they have names.
     """
     parts = list(parts)
     if names not in (None, BOOLS) and any(part.dtype.kind == "b" for part in parts):
@@ -257,15 +257,15 @@ def check_label_names(parts: Iterable[np.ndarray], names: Sequence[str] | None):
 
 
 def coded_labels(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.ndarray:
-    """Returns what labels become: int32, or float32 for numbers that are to be predicted.
+    """Returns labels as int32, or as float32 if they are numbers to be predicted.
 
     Args:
       y: From `checked_labels`.
-      whose: Names who has them in messages, e.g. "client a".
-      names: The names of classes, where there are some.
+      whose: The name of their owner in messages, e.g. "client a".
+      names: The names of the classes, if they have names.
 
     Raises:
-      UserError: If a label is no class: below 0, or none of `names`.
+      UserError: If a label is not a class: below 0, too large, or none of `names`.
     """
     if y.dtype.kind == "f":
         return y.astype(np.float32)
@@ -291,7 +291,7 @@ def coded_labels(y: np.ndarray, whose: str, names: Sequence[str] | None) -> np.n
 
 
 def label_hint(y: np.ndarray, classes: bool) -> str:
-    """Returns the cure for labels `[n, ...]` that a model does not take; "" where there is none to tell.
+    """Returns how to mend labels `[n, ...]` that a model does not take, for messages; "" if there is no known way.
 
     Args:
       y: From `coded_labels`.

@@ -70,12 +70,12 @@ class ClientExamples:
         return tf.data.Dataset.from_tensor_slices(self.stacked)
 
     def __getstate__(self) -> dict:
-        """What is copied and pickled: all but `dataset`, which cannot be and is made again where it is needed."""
+        """Returns what is copied and pickled: all but `dataset`, which cannot be, and is made again when needed."""
         return {name: value for name, value in vars(self).items() if name != "dataset"}
 
     @property
     def nothing(self) -> "ClientExamples":
-        """No examples of the same kind; made without reading these."""
+        """An empty set of examples of the same kind, made without reading these."""
         return ClientExamples(*self.pool, _NO_ROWS, self.columns)
 
     def _chosen(self, values):
@@ -84,13 +84,13 @@ class ClientExamples:
 
 def chosen(values, rows):
     """Returns some of the examples `[p, ...]`, an array or a structure of arrays."""
-    if isinstance(values, np.ndarray):  # what a round of many small clients would notice
+    if isinstance(values, np.ndarray):  # the faster way, which matters in a round of many small clients
         return values[rows]
     return tf.nest.map_structure(lambda leaf: leaf[rows], values)
 
 
 def in_order(inputs):
-    """Returns several inputs in the order of their names, and anything else as it is.
+    """Returns several inputs in the order of their names, and anything else unchanged.
 
     TFF's messages hold inputs by position, so the inputs of a client with another order would be confused.
     """
@@ -98,8 +98,8 @@ def in_order(inputs):
 
 
 def columns_of(x, y=None) -> dict[str, tuple[str, ...]]:
-    """Returns `ClientExamples.columns` of examples and labels as they were given; not of frames whose columns are just
-    numbered."""
+    """Returns `ClientExamples.columns` of examples and labels as a user gives them; frames whose columns are only
+    numbered have none."""
     given = {name: list(getattr(each, "columns", [])) for name, each in {**inputs_of(x), "labels": y}.items()}
     return {
         name: tuple(map(str, found)) for name, found in given.items() if found[1:] and found != [*range(len(found))]
@@ -107,15 +107,15 @@ def columns_of(x, y=None) -> dict[str, tuple[str, ...]]:
 
 
 def inputs_of(values) -> dict:
-    """Returns what there is of each input of a model, by name; "" where there is one only."""
+    """Returns the values of each input of a model by its name, which is "" if there is only one input."""
     return dict(values) if isinstance(values, Mapping) else {"": values}
 
 
 class CountedExamples(Mapping[int, ClientExamples]):
-    """The examples of clients by ID; a simulation counts it when somebody reads those of one, in whichever way.
+    """The examples of clients by ID; whenever those of a client are read, `Simulation.on_reading` is called.
 
     Attributes:
-      held: The mapping that they come from, for what the library reads and releases to nobody.
+      held: The mapping that they come from, for the library's own reading, which releases nothing.
     """
 
     def __init__(self, held: Mapping[int, ClientExamples]):
@@ -138,14 +138,14 @@ class CountedExamples(Mapping[int, ClientExamples]):
 
 
 class CountedField:
-    """A field of which a simulation counts the reading, as it does that of examples; None by default."""
+    """A field that calls `Simulation.on_reading` whenever it is read, as `CountedExamples` does; None by default."""
 
     def __set_name__(self, owner, name: str):
         self._name = name
 
     def __get__(self, population, owner=None):
         if population is None:
-            return None  # which a dataclass takes for the default
+            return None  # a dataclass takes this as the default
         current().on_reading()
         return vars(population)[self._name]
 
@@ -154,13 +154,13 @@ class CountedField:
 
 
 def held(examples: Mapping[int, ClientExamples]) -> Mapping[int, ClientExamples]:
-    """Returns the mapping that counted examples come from; another mapping as it is."""
+    """Returns the mapping that counted examples come from; any other mapping is returned unchanged."""
     return examples.held if isinstance(examples, CountedExamples) else examples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PooledExamples:
-    """The examples of several clients, each different one once.
+    """The examples of several clients in one pool, where those that clients share are stored once.
 
     Attributes:
       x: `[p, ...]`, the examples, or a structure of such arrays.
@@ -174,9 +174,9 @@ class PooledExamples:
 
 
 def pooled(examples: Mapping[int, ClientExamples], client_ids: Iterable[int]) -> PooledExamples:
-    """Returns the examples of clients in the pool that all of them share, or in one made of theirs in order.
+    """Returns the examples of clients in the pool that all of them share, or else in a new pool, in the clients' order.
 
-    What is read when it is needed is read client by client; a large pool of it is in a file, see `large_rows.joined`.
+    Lazy examples are read client by client; a large pool of these is in a file, see `large_rows.joined`.
     """
     if not isinstance(examples, dict):
         return _pool_of_read(examples, list(client_ids))
@@ -207,20 +207,20 @@ def _pool_of_read(examples: Mapping[int, ClientExamples], client_ids: list[int])
     return PooledExamples(together["x"], together["y"], tuple(np.split(np.arange(ends[-1]), ends[:-1])))
 
 
-_MEMORY_BYTES = 2**28  # of examples that stay in memory, those that were needed last
-MANY = 10_000  # clients; of more that are read when they are needed nobody reads all
-_MOST_READ = 64  # clients whose examples are read before a run where they are not in memory
+_MEMORY_BYTES = 2**28  # of the most recently used examples, which stay in memory
+MANY = 10_000  # clients; if more have lazy examples, these are never all read
+_MOST_READ = 64  # clients whose lazy examples are read before a run
 
 
 class LazyExamples(Mapping[int, ClientExamples]):
-    """Client ID to its examples, which are read whenever they are needed; the last ones that were stay in memory."""
+    """Maps client IDs to examples that are read when they are needed; the most recently used ones stay in memory."""
 
     def __init__(self, client_ids: Iterable[int], read: Callable[[int], ClientExamples]):
         """Makes the mapping without reading anything.
 
         Args:
-          client_ids: Whose examples there are.
-          read: Client ID to its examples, the same ones each time.
+          client_ids: The clients that have examples.
+          read: Maps a client ID to its examples, the same ones each time.
         """
         self._ids, self._read = tuple(map(int, client_ids)), read
         self._known = frozenset(self._ids)
@@ -254,25 +254,25 @@ def _size(examples: ClientExamples) -> int:
 def mapped(
     examples: Mapping[int, ClientExamples], function: Callable[[int, ClientExamples], ClientExamples]
 ) -> Mapping[int, ClientExamples]:
-    """Returns what a function of client ID and examples makes of those of each client: now, or where they are read when
-    they are needed, then."""
+    """Returns the results of a function of client ID and examples for all clients. Lazy examples stay lazy: the
+    function is called when they are read."""
     if isinstance(examples, dict):
         return {client: function(client, each) for client, each in examples.items()}
     return LazyExamples(examples, lambda client: function(client, examples[client]))
 
 
 def too_many(examples: Mapping[int, ClientExamples]) -> bool:
-    """Whether these are too many to be read when no round needs them."""
+    """Whether these are lazy examples of so many clients that only those which rounds need are read."""
     return not isinstance(examples, dict) and len(examples) > MANY
 
 
 def most_of(client_ids: np.ndarray) -> np.ndarray:
-    """Returns at most `MANY` of these clients, drawn at random, always the same."""
+    """Returns at most `MANY` of these clients, drawn at random, but always the same ones."""
     if len(client_ids) <= MANY:
         return client_ids
     return np.sort(np.random.default_rng(0).choice(client_ids, MANY, replace=False))
 
 
 def few_of(client_ids: Sequence[int]) -> list[int]:
-    """Returns some clients, evenly spread, whose examples are looked at where not all are."""
+    """Returns some clients, evenly spread, whose examples are checked if not all are."""
     return list(client_ids[:: -(-len(client_ids) // _MOST_READ)])

@@ -20,14 +20,14 @@ from tffcl.errors import UserError, one_line
 from tffcl.files import entries, opened, replacing
 
 _NAME = re.compile(r"(\d+)\.(\d+)\.npz")
-_RUN = "run"  # which run a file is of
-_CLIENT = "client"  # and which client
-_VERSION = "version"  # and which of the values that the client has kept in turn
+_RUN = "run"  # the run that wrote a file
+_CLIENT = "client"  # the client that kept the value
+_VERSION = "version"  # which of the client's values it is
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
 
 def bytes_of(value) -> int:
-    """Returns the bytes of all arrays of a structure."""
+    """Returns the bytes of all arrays in a structure."""
     return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(value))
 
 
@@ -35,7 +35,7 @@ class KeptStore:
     """A directory with a file for each kept value, `<client>.<version>.npz`; files are written once and never changed.
 
     A checkpoint names the versions that belong to it. A process that is killed leaves files that no checkpoint names;
-    they are removed at the next one.
+    the next checkpoint removes them.
     """
 
     def __init__(self, directory: pathlib.Path | None = None, memory_bytes: int = MEMORY_BYTES, run: str = ""):
@@ -44,7 +44,7 @@ class KeptStore:
         Args:
           directory: Where files go; default a temporary directory, made when it is first needed.
           memory_bytes: Values are kept in memory up to so many bytes in all.
-          run: The name of the run; a file of another run is refused. Without a name, none is.
+          run: The name of the run; files of another run are refused. Without a name, no file is refused.
         """
         self._directory, self.memory_bytes, self._run = directory, memory_bytes, run
         self._temporary = None
@@ -59,7 +59,7 @@ class KeptStore:
         return self._directory
 
     def files(self) -> list[tuple[int, int]]:
-        """Returns `(client, version)` of every file that is there; UserError if the directory cannot be read."""
+        """Returns `(client, version)` of every file; raises UserError if the directory cannot be read."""
         names = (_NAME.fullmatch(path.name) for path in entries(self.directory))
         return [(int(name[1]), int(name[2])) for name in names if name]
 
@@ -76,23 +76,23 @@ class KeptStore:
         """Reads a value of the structure, shapes and types of `like`.
 
         Args:
-          client: Whose.
-          version: Which.
+          client: The client that kept it.
+          version: Its version.
           like: Another value of the same kind.
 
         Raises:
-          UserError: If the file is missing or damaged, or is another one of the same name.
+          UserError: If the file is missing or damaged, or is another file of the same name.
         """
         path = self._path(client, version)
         try:
             with opened(path) as file, np.load(file, allow_pickle=False) as saved:
                 arrays = dict(saved)
-            run, owner = str(arrays.pop(_RUN, self._run)), int(arrays.pop(_CLIENT, client))  # earlier: none
+            run, owner = str(arrays.pop(_RUN, self._run)), int(arrays.pop(_CLIENT, client))  # earlier files have none
             if self._run and run != self._run:
                 raise ValueError("it is of another run, which was written there since; a directory for each keeps both")
             if owner != client:
                 raise ValueError(f"it is of client {owner}")
-            if (held := int(arrays.pop(_VERSION, version))) != version:  # earlier: none
+            if (held := int(arrays.pop(_VERSION, version))) != version:  # earlier files have none
                 raise ValueError(f"it is version {held} of what the client kept")
             leaves = [arrays[f"arr_{place}"] for place in range(len(arrays))]
             found = tf.nest.pack_sequence_as(like, leaves)
@@ -113,7 +113,7 @@ class KeptStore:
 
 
 def _check_alike(found: np.ndarray, like: np.ndarray):
-    # A header that says fewer rows than there are leaves bytes unread, and their checksum unchecked.
+    # If a header says fewer rows than there are, bytes stay unread and their checksum unchecked.
     if (found.shape, found.dtype) != (like.shape, like.dtype):
         raise ValueError(f"{found.dtype} {list(found.shape)} where {like.dtype} {list(like.shape)} was kept")
 
@@ -127,18 +127,18 @@ class _Entry:
 
 
 class KeptStates:
-    """A kept value for each client that has one. It does not change: `updated` returns another object.
+    """A kept value for each client that has one. The object does not change: `updated` returns another one.
 
-    A client without a value of its own has the initial one; newcomers need no entry therefore.
+    A client without a value of its own has the initial one, so newcomers need no entry.
     """
 
     def __init__(self, initial, entries: Mapping[int, _Entry] | None = None, store: KeptStore | None = None):
-        """Makes kept values; with the defaults nobody has one.
+        """Makes kept values; with the defaults no client has one.
 
         Args:
           initial: The value of a client that has kept nothing yet, a structure of arrays.
-          entries: Of the clients that have.
-          store: Where values are beyond a size; default the simulation's, or a temporary one.
+          entries: The entries of the clients that have kept a value.
+          store: Where values beyond a size are written; default the simulation's, or a temporary one.
         """
         self.initial = tf.nest.map_structure(np.asarray, initial)
         self._entries = dict(entries or {})
@@ -155,7 +155,7 @@ class KeptStates:
         return bytes_of(self.initial)
 
     def has(self, client_ids) -> np.ndarray:
-        """Returns `bool [n]`, who has a value of its own."""
+        """Returns `bool [n]`, which clients have a value of their own."""
         return np.array([int(client) in self._entries for client in client_ids], bool)
 
     def of(self, client_ids) -> "KeptValues":
@@ -170,7 +170,7 @@ class KeptStates:
         return self._store.read(client, entry.version, self.initial) if entry.value is None else entry.value
 
     def updated(self, client_ids, values: Sequence) -> "KeptStates":
-        """Returns the same with new values of some clients."""
+        """Returns kept values with new ones for some clients."""
         entries = dict(self._entries)
         in_memory = sum(entry.value is not None for entry in entries.values()) * self._bytes_each
         for client, value in zip(client_ids, values, strict=True):
@@ -184,10 +184,10 @@ class KeptStates:
         return KeptStates(self.initial, entries, self._store)
 
     def saved(self) -> tuple[np.ndarray, np.ndarray]:
-        """Writes what is in memory only.
+        """Writes the values that are only in memory.
 
         Returns:
-          What a checkpoint names: clients `int32 [M]` and versions `int64 [M]`.
+          The clients `int32 [M]` and the versions `int64 [M]` that a checkpoint names.
         """
         for client, entry in self._entries.items():
             if entry.version is None:
@@ -197,13 +197,13 @@ class KeptStates:
 
     @classmethod
     def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial) -> "KeptStates":
-        """The inverse of `saved`, in the simulation's store; values are read when they are asked for."""
+        """The inverse of `saved`, with the simulation's store; values are read when they are needed."""
         named = zip(clients.tolist(), versions.tolist(), strict=True)
         return cls(initial, {client: _Entry(None, version) for client, version in named})
 
 
 class KeptValues(Sequence):
-    """The values of some clients in order, each read when it is asked for."""
+    """The values of some clients in order, each read when it is needed."""
 
     def __init__(self, states: KeptStates, client_ids):
         self._states, self._client_ids = states, [int(client) for client in client_ids]
@@ -218,14 +218,14 @@ class KeptValues(Sequence):
 
 
 def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, shipped: bool = False):
-    """Writes arrays as `numpy.savez` does, of which a full disk would leave an open archive and a traceback behind.
+    """Writes arrays in the form of `numpy.savez`, which on a full disk would leave an open archive and a traceback.
 
-    The file is whole or not there, and its owner's alone: it holds models and values of clients.
+    The file is written whole or not at all. Only its owner can read it, since it holds models and values of clients.
 
     Args:
-      path: Of the file.
-      arrays: By name.
-      shipped: Whether it is for others, too: compressed, and readable as the umask says.
+      path: The path of the file.
+      arrays: The arrays by name.
+      shipped: Whether the file is for others, too: it is compressed, and readable as the umask says.
 
     Raises:
       OSError: If the file cannot be written.

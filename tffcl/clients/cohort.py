@@ -1,6 +1,6 @@
-"""The clients of one round: who is drawn, and what their computations are given. Imports no TensorFlow.
+"""The clients of one round: which are drawn, and the inputs of their computations. Imports no TensorFlow.
 
-Who takes part in which round is a pure function of the seed and the round, so that a resumed run repeats it.
+The cohort of a round is a pure function of the seed and the round, so that a resumed run repeats it.
 """
 
 import collections
@@ -21,12 +21,12 @@ SAMPLINGS = ("fixed", "poisson")  # how cohorts are drawn
 
 
 def stream(seed: int, purpose: str) -> int:
-    """A seed of its own for one purpose, so that no two parts of a run draw the same numbers."""
+    """Returns a separate seed for one purpose, so that no two parts of a run draw the same numbers."""
     return int(np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(1)[0] >> 1)
 
 
 def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits the clients into those that take part in a run and those that join afterwards.
+    """Splits the clients into the participants of a run and the newcomers that join afterwards.
 
     Args:
       num_clients: The number of clients, which are 0 to num_clients - 1.
@@ -37,7 +37,7 @@ def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.nd
       `(participants, newcomers)`, both ascending client IDs.
 
     Raises:
-      UserError: If no client would take part.
+      UserError: If no participant would be left.
     """
     if count >= num_clients:
         raise UserError(f"newcomers.clients is {count}; of {counted(num_clients, 'client')} at least 1 must take part")
@@ -73,7 +73,7 @@ def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: in
 
 
 def is_evaluation(round_number: int, rounds: int, every: int) -> bool:
-    """Whether accuracies are taken after this round."""
+    """Whether accuracies are measured after this round."""
     return round_number == rounds or round_number % every == 0
 
 
@@ -86,11 +86,11 @@ def needs_local_test(
 
     Args:
       clients: Maps a round to the IDs of its population.
-      size: Cohort size.
-      seed: Seed of the run.
+      size: The size of a cohort.
+      seed: The seed of the run.
       round_number: The round.
-      rounds: Number of rounds of the run.
-      every: Rounds between evaluations.
+      rounds: The number of rounds of the run.
+      every: The number of rounds from one evaluation to the next.
       how: See `sample_cohort`.
 
     Returns:
@@ -114,8 +114,8 @@ class Cohort:
       seed: `(run seed, round)`; decides each client's shuffling.
       local_test: `bool [m]` or None, the clients that test their model right after local training (`local` accuracy).
       rate: The probability with which each client of the population was drawn, independently; None for a fixed size.
-      seen: Whether the server sees that some of them take part, because they send it something under their IDs before
-        they train, each in one round of a run.
+      seen: Whether the server sees some of the clients' IDs, because these clients send it something under their IDs
+        before they train, each in one round of a run.
     """
 
     population: "Population"
@@ -150,7 +150,7 @@ class Cohort:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
 
         Args:
-          **fields: What clients know besides their examples: by name a value for each client, in the cohort's order.
+          **fields: Further inputs of the clients by name: a value for each client, in the cohort's order.
 
         Returns:
           A structure `<examples, test_examples, client_id, seed, ...fields>` for each client, with stacked examples.

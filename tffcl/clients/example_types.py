@@ -1,5 +1,4 @@
-"""Clients' examples as a model takes them: of its shape, with its labels, and of its type where no number changes by
-that."""
+"""Clients' examples as a model takes them: of its shape, with its labels, and of its type if this changes no number."""
 
 import collections
 import dataclasses
@@ -20,7 +19,7 @@ def as_type(x: np.ndarray, dtype, whose: str) -> np.ndarray:
     Args:
       x: Numbers; float64 is rounded to float32, as it is in populations of arrays.
       dtype: The type.
-      whose: Names them in messages, e.g. "the examples of client 3".
+      whose: Their name in messages, e.g. "the examples of client 3".
 
     Raises:
       UserError: If fractions would be lost, or a number is out of the type's range.
@@ -44,15 +43,15 @@ def as_type(x: np.ndarray, dtype, whose: str) -> np.ndarray:
 
 
 def as_taken(given, spec, whose: str):
-    """Returns examples as a model takes them, an array or one for each of several inputs by name.
+    """Returns examples as a model takes them: an array, or one array for each of several inputs by name.
 
     Args:
       given: The examples, arrays `[n, ...]`.
-      spec: Of one example's features, as in `FlatModel.example_spec`.
-      whose: Names them in messages.
+      spec: The spec of one example's features, as in `FlatModel.example_spec`.
+      whose: Their name in messages.
 
     Raises:
-      UserError: If they are of other inputs or another shape, or hold what the model's type does not.
+      UserError: If their inputs or shapes are not the model's, or the model's type cannot hold their numbers.
     """
     if isinstance(spec, Mapping):
         if not isinstance(given, Mapping) or set(given) != set(spec):
@@ -83,11 +82,11 @@ def _range_of(dtype: np.dtype, given: np.dtype) -> tuple[float, float]:
 
 
 def fitted(population: Population, example_spec) -> Population:
-    """Returns the population with examples and labels of the types that a model takes; the same if they are of these,
-    or of another shape.
+    """Returns the population with examples and labels of the types that a model takes. It is unchanged if it has these
+    types already, or if its inputs or shapes are not the model's.
 
     Raises:
-      UserError: If a client has a number that the model's type does not hold.
+      UserError: If a client has a number that the model's type cannot hold.
     """
     given = population.example_spec
     if given == example_spec:
@@ -114,17 +113,17 @@ def fitted(population: Population, example_spec) -> Population:
     before, now = (each["y"].dtype.is_floating for each in (given, example_spec))
     if before == now or too_many(found.train_examples.held):
         return found
-    if now:  # whole numbers are no classes where a model predicts numbers
+    if now:  # whole numbers are not classes if the model predicts numbers
         return dataclasses.replace(found, label_counts=None)
     held = [found.train_examples.held[client].y for client in found.client_ids.tolist()]
-    if min(int(y.min(initial=0)) for y in held) < 0:  # as `check_examples` says
+    if min(int(y.min(initial=0)) for y in held) < 0:  # `check_examples` refuses these
         return found
     counts = label_counts(((len(y), *np.unique(y, return_counts=True)) for y in held), None)
     return dataclasses.replace(found, label_counts=counts)
 
 
 def reconstructed(population: Population) -> Population:
-    """Returns the population for a model that gives its input again: the inputs are the labels, as float32."""
+    """Returns the population for a model that reconstructs its input: the inputs are the labels, as float32."""
 
     def relabelled(client: int, held: ClientExamples) -> ClientExamples:
         del client
@@ -134,7 +133,7 @@ def reconstructed(population: Population) -> Population:
 
 
 def _with_examples(population: Population, function, **others) -> Population:
-    """The population with what a function of client and examples makes of those of each kind, and with other fields."""
+    """Returns the population with a function of client and examples applied to all examples, and with other fields."""
     names = ("train_examples", "test_examples", "validation_examples")
     parts = {name: getattr(population, name) for name in names}
     parts = {name: each and mapped(each.held, function) for name, each in parts.items()}
@@ -142,7 +141,7 @@ def _with_examples(population: Population, function, **others) -> Population:
 
 
 def _labels_as(y: np.ndarray, dtype, whose: str) -> np.ndarray:
-    """Labels as a model takes them: whole numbers that are floats, as pandas has them, may be classes."""
+    """Returns labels as a model takes them: floats that are all whole numbers, as pandas may have, can be classes."""
     if y.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
         if not np.array_equal(y, np.rint(y)):
             raise UserError(
@@ -156,12 +155,12 @@ def check_examples(population: Population, example_spec, num_classes: int | None
     """Checks that clients' examples are what a model takes, before anything is computed.
 
     Args:
-      example_spec: Of the model.
-      num_classes: How many values a label may have, from 0; None where labels are numbers.
+      example_spec: The model's spec of an example.
+      num_classes: How many values a label may have, from 0; None if labels are numbers to be predicted.
 
     Raises:
-      UserError: If types or shapes are others, or a client lacks examples of a kind, or has a number that is not
-        finite or a label out of range.
+      UserError: If types or shapes are not the model's, or if a client lacks examples of a kind, has a number that is
+        not finite, or has a label out of range.
     """
     given = population.example_spec
     if inputs_of(given["x"]).keys() != inputs_of(example_spec["x"]).keys():
@@ -197,7 +196,7 @@ def check_examples(population: Population, example_spec, num_classes: int | None
 
 
 def _kinds(population: Population) -> dict[str, Mapping[int, ClientExamples]]:
-    """The examples of clients by what they are for."""
+    """Returns the examples of clients by their purpose."""
     kinds = dict(
         training=population.train_examples, test=population.test_examples, validation=population.validation_examples
     )
@@ -205,10 +204,10 @@ def _kinds(population: Population) -> dict[str, Mapping[int, ClientExamples]]:
 
 
 def _check_values(population: Population, client: int, kind: str, held: ClientExamples, num_classes: int | None):
-    """Raises UserError if a number is not finite, or a label is none of the model's."""
+    """Raises UserError if a number is not finite, or a label is none of the model's classes."""
     who = f"client {population.name_of(client)}"
     for name, pool in inputs_of(held.pool[0]).items():
-        if pool.dtype.kind == "f":  # the rows of others need not be read
+        if pool.dtype.kind == "f":  # rows of other types need not be read
             place = f", input {name}," if name else ""
             arrays.check_finite(inputs_of(held.x)[name], f"the {kind} examples of {who}{place}")
     arrays.check_finite(held.y, f"the labels of {who}")
@@ -217,7 +216,7 @@ def _check_values(population: Population, client: int, kind: str, held: ClientEx
 
 
 def _check_classes(population: Population, client: int, y: np.ndarray, num_classes: int | None):
-    """Raises UserError if a label is none of the model's."""
+    """Raises UserError if a label is none of the model's classes."""
     if num_classes is not None and (largest := int(y.max(initial=0))) >= num_classes:
         counts = population.label_counts
         unused = counts is not None and not counts[:, 0].any()
@@ -230,11 +229,11 @@ def _check_classes(population: Population, client: int, y: np.ndarray, num_class
 
 
 def checked_when_read(population: Population, num_classes: int | None) -> Population:
-    """Returns the population whose labels are checked, as `check_examples` does, also where examples are read when they
-    are needed, of which that looks at some. Numbers that are not finite reading them has refused.
+    """Returns the population with the labels of lazy examples checked whenever these are read, since `check_examples`
+    looks only at some of them. Numbers that are not finite are already refused by the reading.
 
     Raises:
-      UserError: If what has been counted of the labels shows one that is out of range.
+      UserError: If the counts of labels show one that is out of range.
     """
     if isinstance(population.train_examples.held, dict) or num_classes is None:
         return population

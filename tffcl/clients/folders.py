@@ -1,5 +1,5 @@
-"""Folders of pictures, client/label/picture.png, and the arrays that they become. Imports Pillow where one is read, and
-never TensorFlow."""
+"""Folders of pictures, client/label/picture.png, and the arrays that they become. Imports Pillow only when one is read,
+and never TensorFlow."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ def read_folders(
     validation: float = 0.0,
     seed: int = 0,
 ) -> Table:
-    """Makes examples of folders of pictures; `Population.from_folders` says what it is given.
+    """Makes examples of folders of pictures; for the arguments see `Population.from_folders`.
 
     Raises:
       UserError: As in `Population.from_folders`.
@@ -61,7 +61,7 @@ def read_folders(
 
 
 def _pictures(root: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """The files of all pictures, in the order of client, label and name, and what else is beside them."""
+    """Returns the files of all pictures, in the order of client, label and name, and all other files beside them."""
     clients = _folders(root)
     if not clients:
         raise UserError(f"{root} {'has no folders' if root.is_dir() else 'is no folder'}; {_FORM}")
@@ -80,7 +80,7 @@ def _pictures(root: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path
 
 
 def _beside_labels(root: pathlib.Path, clients: list[pathlib.Path]) -> Iterator[pathlib.Path]:
-    """What is above the folders of labels, and in folders inside them."""
+    """Yields what is beside or above the folders of labels, or in folders inside them."""
     yield from root.iterdir()
     for client in clients:
         yield from client.iterdir()
@@ -90,7 +90,7 @@ def _beside_labels(root: pathlib.Path, clients: list[pathlib.Path]) -> Iterator[
 
 
 def _left_out(others: list[pathlib.Path]) -> str:
-    """What a reader of results should know of files beside the pictures, which may be pictures in another format."""
+    """Returns a note for readers of results on files beside the pictures, which may be pictures in other formats."""
     others = [path for path in others if not path.name.startswith(".") and path.is_file()]
     endings = ", ".join(sorted({path.suffix.lower() or path.name for path in others}))
     what = (
@@ -102,7 +102,7 @@ def _left_out(others: list[pathlib.Path]) -> str:
 
 
 def _is_picture(path: pathlib.Path) -> bool:
-    """By its name; what other systems put beside pictures, as ._NAME.png, is hidden."""
+    """Whether a file is a picture by its name; hidden files are not, such as ._NAME.png from other systems."""
     return path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
 
 
@@ -119,9 +119,9 @@ def _size(given: int | Sequence[int]) -> tuple[int, int]:
 
 
 def _pixels(image, mode: str, size: tuple[int, int] | None) -> np.ndarray:
-    """A picture as it is looked at, `uint8 [height, width]` or `[height, width, 3]`.
+    """Returns a picture the right way up, `uint8 [height, width]` or `[height, width, 3]`.
 
-    Pillow's conversion would cut grey values of 16 bits off at 255.
+    Grey values of 16 bits are scaled; Pillow's conversion would cut them off at 255.
     """
     from PIL import Image, ImageOps
 
@@ -134,7 +134,7 @@ def _pixels(image, mode: str, size: tuple[int, int] | None) -> np.ndarray:
 
 
 def _read(path: pathlib.Path, function):
-    """What a function makes of a picture; UserError if it cannot be read."""
+    """Returns the result of a function of a picture; raises UserError if the picture cannot be read."""
     from PIL import Image
 
     try:

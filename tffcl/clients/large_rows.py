@@ -10,13 +10,13 @@ import numpy as np
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 
-MEMORY_BYTES = 2**28  # of a matrix that is in memory; a larger one is in a file, and what is read of it can be let go
-_ROWS, _FEW_ROWS = 64, 8  # that are made at a time, at most, and however large they are
-_BYTES = 2**28  # of them
+MEMORY_BYTES = 2**28  # the most for a matrix in memory; a larger one is in a file, and `let_go` frees what was read
+_ROWS, _FEW_ROWS = 64, 8  # the most rows that are made at a time, and how many are made however large they are
+_BYTES = 2**28  # of the rows that are made at a time
 
 
 def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
-    """Cuts so many rows into a few at a time, fewer of large ones."""
+    """Cuts `count` rows into slices of a few rows, with fewer rows in each if they are large."""
     at_a_time = min(_ROWS, max(_FEW_ROWS, _BYTES // max(row_bytes, 1)))
     for start in range(0, count, at_a_time):
         yield slice(start, min(start + at_a_time, count))
@@ -25,15 +25,15 @@ def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
 def joined(
     parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32, what: str = "models of clients"
 ) -> np.ndarray:
-    """Makes a matrix of its parts, which come one after the other.
+    """Joins the parts of a matrix, which come one after the other.
 
-    A large one is a file that is mapped into memory, read-only, where the simulation's client states have theirs. The
-    file has no name: it ends with the last array that refers to it, also when the process is killed.
+    A large matrix is a read-only file mapped into memory, in the directory of the simulation's client states. The file
+    has no name: it disappears with the last array that refers to it, even if the process is killed.
 
     Args:
       parts: Rows `[b, ...]`, from the first to the last.
-      shape: Of the matrix, `[n, ...]`.
-      dtype: Of the matrix.
+      shape: The shape of the matrix, `[n, ...]`.
+      dtype: The type of the matrix.
       what: What the rows are, for messages.
 
     Raises:
@@ -61,7 +61,7 @@ def joined(
 
 
 def let_go(matrix: np.ndarray):
-    """Takes what was read of a matrix in a file out of this process' memory; it is there again when it is asked for."""
+    """Frees the memory of what was read of a matrix in a file; it is read again when it is needed."""
     while isinstance(matrix, np.ndarray):
         matrix = matrix.base
     if isinstance(matrix, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

@@ -1,4 +1,4 @@
-"""Means and deviations of a table's columns, also such as hide any one client. Never imports TensorFlow."""
+"""Means and deviations of a table's columns, with or without noise that hides any one client. Imports no TensorFlow."""
 
 import dataclasses
 import zlib
@@ -11,7 +11,7 @@ from tffcl.validation import Positive, check_value
 
 
 def noised_means(bounds: Mapping | None, noise_multiplier: float | None, seed: int) -> "NoisedMeans | None":
-    """Returns what these options ask for, None where they are None; raises UserError where one is without the other."""
+    """Returns the noised means for these options, None if both are None; raises UserError if only one is given."""
     if (bounds is None) != (noise_multiplier is None):
         raise UserError(
             "bounds and noise_multiplier go together: noise hides a client where its values have bounds, "
@@ -21,7 +21,7 @@ def noised_means(bounds: Mapping | None, noise_multiplier: float | None, seed: i
 
 
 def pair_of(given) -> tuple[float, float] | None:
-    """Returns two finite numbers that a user gives for a column; None if they are none."""
+    """Returns the two finite numbers that a user gives for a column; None if they are anything else."""
     try:
         pair = np.asarray(given)
     except ValueError:  # of lists of unequal lengths
@@ -31,8 +31,8 @@ def pair_of(given) -> tuple[float, float] | None:
 
 
 def deviation(values: np.ndarray) -> float:
-    """Returns the standard deviation of what there is of a column; 0 where it is constant up to rounding, by
-    scikit-learn's bound."""
+    """Returns the standard deviation of a column's values, without missing ones; 0 if they are constant up to rounding,
+    by scikit-learn's bound."""
     there = values[~np.isnan(values.astype(np.float64))]
     rounding, variance = len(there) * np.finfo(np.float64).eps, float(np.var(there, dtype=np.float64))
     constant = variance <= rounding * variance + (rounding * float(np.mean(there))) ** 2
@@ -43,16 +43,17 @@ def deviation(values: np.ndarray) -> float:
 class NoisedMeans:
     """Means and deviations of columns that hide any one client.
 
-    A client's value v between the bounds is u = (v - middle) / half of their distance, from -1 to 1; a missing one is
-    0. The client tells its means of u and of u² - 1/2 for each of d columns, which are together of length sqrt(5 d) / 2
-    at most, since (mean u)² is no more than mean u². The sum over clients has Gaussian noise of `noise_multiplier`
-    times that, and is divided by their number N, which is no secret: clients count the same, whatever they hold. A
-    multiplier of 1 moves a mean by about 0.6 sqrt(d) / N of the distance of its bounds: 0.02 with d = 10, N = 100.
+    A client's value v is scaled to u = (v - middle) / (half the distance of the bounds), from -1 to 1; a missing one is
+    0. The client reports its means of u and of u² - 1/2 for each of d columns. Together their length is at most
+    sqrt(5 d) / 2, since (mean u)² is no more than mean u². The sum over clients gets Gaussian noise of
+    `noise_multiplier` times this length, and is divided by the number N of clients, which is not secret. Each client
+    has the same weight, whatever it holds. A multiplier of 1 moves a mean by about 0.6 sqrt(d) / N of the distance of
+    its bounds: 0.02 with d = 10, N = 100.
 
     Attributes:
-      bounds: Column to its lowest and highest value; values beyond count as these.
-      noise_multiplier: z of the Gaussian mechanism, of clients that are left out or added.
-      seed: Decides the noise, of simulations.
+      bounds: Maps a column to its lowest and highest value; values beyond are clipped to these.
+      noise_multiplier: z of the Gaussian mechanism, for one client that is left out or added.
+      seed: Decides the noise in simulations.
     """
 
     bounds: Mapping[str, Sequence[float]]
@@ -69,7 +70,7 @@ class NoisedMeans:
                 raise UserError(f"the bounds of column {name} are {bound!r:.80}; they must be (lowest, highest)")
 
     def of(self, training: Mapping[str, np.ndarray], owners: np.ndarray) -> dict[str, tuple[float, float]]:
-        """Returns the mean and the deviation of each column, of the values `[n]` that these clients `[n]` hold."""
+        """Returns the mean and the deviation of each column from its values `[n]`, which the clients `[n]` own."""
         for name in training:
             if name not in self.bounds:
                 raise UserError(f"bounds has no column {name}, whose mean is measured; standardize=[...] says which")
@@ -82,12 +83,12 @@ class NoisedMeans:
         u = np.stack([values.astype(np.float64) for values in training.values()], axis=1)
         u = np.nan_to_num(np.clip((u - middle) / half, -1, 1))
         weights = 1 / np.bincount(owner)[owner] / len(clients)
-        reported = np.stack([weights @ u, weights @ (u**2 - 0.5)])  # the mean over clients of what each tells
+        reported = np.stack([weights @ u, weights @ (u**2 - 0.5)])  # the mean over clients of what each reports
         std = self.noise_multiplier * np.sqrt(5 * len(training)) / 2 / len(clients)
         random = np.random.default_rng([self.seed, zlib.crc32(b"means of columns")])
         mean, square = reported + random.normal(0, std, reported.shape)
         mean = np.clip(mean, -1, 1)
-        # A deviation that the noise hides is taken to be as large as it could be without being seen.
+        # A deviation that the noise hides is set to the largest that the noise could hide.
         deviation = np.sqrt(np.clip(square + 0.5 - mean**2, min(std, 1.0), 1.0))
         pairs = zip((middle + half * mean).tolist(), (half * deviation).tolist(), strict=True)
         return dict(zip(training, pairs, strict=True))

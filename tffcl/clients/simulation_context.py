@@ -17,13 +17,13 @@ class Simulation:
     """What the rounds and queries inside a block of `simulating` share.
 
     Attributes:
-      memory: Bytes that the clients that compute at a time may take; not set: see `memory_bytes`.
-      client_states: The files of client states, and where large matrices have theirs; None for temporary ones.
+      memory: Bytes that the clients that compute at the same time may use; None: see `memory_bytes`.
+      client_states: The store of client states, whose directory large matrices use too; None for a temporary one.
       shards: The number of shards for the clients of a round that compute together (see `rounds.shards`); 0: no shards;
         None: for many small clients, as many as pay off.
       ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`)
-        and raises UserError if the release is not allowed; its `check_noised(release)` raises it where that is known
-        long before the release. None counts nothing.
+        and raises UserError if the release is not allowed; its `check_noised(release)` raises it if that is known long
+        before the release. With None nothing is counted.
       on_plan: Called with a line that says how a cohort is cut into blocks and shards.
       on_progress: Called with the number of clients that are done and the number of all that compute.
       on_reading: Called when clients' examples are read outside of rounds and queries, which releases them without
@@ -50,7 +50,7 @@ class Simulation:
             self.ledger.spend(*releases)
 
     def announce(self, release):
-        """Lets what a later round cannot do without be refused now, where a budget of privacy will never allow it."""
+        """Refuses a release that a later round needs now, if the privacy budget will never allow it."""
         if self.ledger is not None:
             self.ledger.check_noised(release)
 
@@ -78,5 +78,5 @@ def simulating(**fields) -> Iterator[Simulation]:
 
 
 def on_devices():
-    """Returns a block that reads examples as clients do; their releases are counted where they happen."""
+    """Returns a context in which examples are read as on clients: only their later releases are counted."""
     return simulating(on_reading=lambda: None)

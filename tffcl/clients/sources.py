@@ -15,12 +15,12 @@ from tffcl.clients.client_examples import ClientExamples, LazyExamples, columns_
 from tffcl.display import counted
 from tffcl.errors import UserError, unknown
 
-if TYPE_CHECKING:  # which makes one of what is read here
+if TYPE_CHECKING:  # it imports this module
     from tffcl.clients.population import Population
 
-_LONG = 3.0  # seconds, after which one wants to know how long it will take
+_LONG = 3.0  # seconds, after which a progress bar is shown
 _MOST_NAMED = 12  # columns that a message lists
-_MOST_COUNTED = 1000  # different labels of which clients' counts are kept for reports
+_MOST_COUNTED = 1000  # classes; of more, the clients' counts are not kept for reports
 
 
 def from_arrays(
@@ -31,9 +31,9 @@ def from_arrays(
     known: "Population | None" = None,
     label_names: Sequence[str] | None = None,
 ) -> dict:
-    """Returns the fields of `Population.from_arrays`, which says what it is given.
+    """Returns the fields of `Population.from_arrays`; see there for the arguments.
 
-    Text IDs stand for numbers; those of clients that are known keep theirs, others follow.
+    Text IDs become numbers: known clients keep theirs, and those of other clients follow.
     """
     if not isinstance(examples, Mapping):
         frame = ": Population.from_frame(frame, client=..., label=...) takes tables"
@@ -59,22 +59,22 @@ def from_arrays(
 
 
 def _read_by_name(names: Mapping, there: set, read: Callable, kind: str, lazy: bool) -> Mapping[int, ClientExamples]:
-    """Number to what `read` gives for the name of each client that is there, now or when it is needed."""
+    """Maps the number of each client in `there` to what `read` returns for its name; read now, or lazily."""
     numbers = [number for number, name in names.items() if name in there]
 
     def of(number: int) -> ClientExamples:
         try:
             return read(names[number])
-        except (UserError, KeyError):  # a KeyError is that of a client who is not there
+        except (UserError, KeyError):  # a KeyError says that there is no such client
             raise
-        except Exception as error:  # whatever a mapping of the user's raises; an OSError would be taken for the run's
+        except Exception as error:  # a user's mapping may raise anything; an OSError would pass for the run's own
             told = f"{type(error).__name__}: {error}"
             raise UserError(f"the {kind} examples of client {names[number]} cannot be read: {told}") from error
 
     if not lazy or not numbers:
-        with _bar(numbers, kind) as bar:  # whoever holds an error of `read` would hold an open bar
+        with _bar(numbers, kind) as bar:  # or an error of `read` that is kept would keep the bar open
             return {number: of(number) for number in bar}
-    # Validation examples are rows, which would be others each time.
+    # Validation examples are chosen by row, so rows must have the same order each time.
     once, again = of(numbers[0]), of(numbers[0])
     if not all(map(np.array_equal, *([*tf.nest.flatten(each.x), each.y] for each in (once, again)))):
         raise UserError(
@@ -93,13 +93,13 @@ def fields(
     known: "Population | None" = None,
     label_names: Sequence[str] | None = None,
 ) -> dict:
-    """Returns the fields of a population of examples that are checked one by one; reads one client at a time.
+    """Returns the fields of a population whose clients' examples are read and checked one client at a time.
 
-    Of too many clients that are read when they are needed few are read now, and the others are checked then.
+    If too many clients have lazy examples, only a few are read now, and the others are checked when they are read.
 
     Args:
-      shown: What the clients of `train` are called, in its order.
-      train: Number of a client to its training examples, as `checked` returns them.
+      shown: The IDs of the clients of `train` as users write them, in its order.
+      train: Maps the number of a client to its training examples, as `checked` returns them.
       test: The same for test examples, perhaps not of all clients.
       validation: The same for validation examples; None for none.
       known: As in `Population.from_arrays`.
@@ -164,7 +164,7 @@ def fields(
 
 
 def _of_all(train, examples, none: ClientExamples) -> Mapping[int, ClientExamples]:
-    """The examples of every client, `none` of those that have none."""
+    """Returns the examples of every client; `none` for clients that have none."""
 
     def of(number: int) -> ClientExamples:
         found = examples.get(number)
@@ -174,7 +174,7 @@ def _of_all(train, examples, none: ClientExamples) -> Mapping[int, ClientExample
 
 
 def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
-    """Returns a function that puts numbers for labels; clients that share a pool share one again."""
+    """Returns a function that replaces labels by numbers; clients that shared a pool share one afterwards, too."""
     pools: dict[int, tuple] = {}
 
     def code(number: int, examples: ClientExamples) -> ClientExamples:
@@ -182,10 +182,10 @@ def _coder(names) -> Callable[[int, ClientExamples], ClientExamples]:
         if examples.rows is None or id(y) not in pools:
             coded = arrays.coded_labels(y, "a client", names)
             for leaf in tf.nest.flatten([x, coded]):
-                leaf.flags.writeable = False  # who works on what a population gives changes no run
+                leaf.flags.writeable = False  # or a user who changes these would change a run
             if examples.rows is None:
                 return ClientExamples(x, coded, None, examples.columns)
-            pools[id(y)] = y, coded  # `y` stays, so that no other has its number
+            pools[id(y)] = y, coded  # `y` is kept, so that no other array gets its `id`
         return ClientExamples(x, pools[id(y)][1], examples.rows, examples.columns)
 
     return code
@@ -239,8 +239,8 @@ def _check_alike(given: ClientExamples, like: ClientExamples, subject: str, othe
 
 
 def check_columns(given: Mapping[str, tuple], like: Mapping[str, tuple], subject: str, others: str):
-    """Raises UserError if frames have other columns than others, or the same in another order; see
-    `ClientExamples.columns`. Of arrays nobody knows what their columns are."""
+    """Raises UserError if two frames differ in their columns or in the order of these; see `ClientExamples.columns`.
+    Arrays are not checked, since their columns have no names."""
     for part in given.keys() & like.keys():
         if given[part] != like[part]:
             mine, its = (", ".join(each[part][:_MOST_NAMED]) for each in (given, like))
@@ -249,7 +249,7 @@ def check_columns(given: Mapping[str, tuple], like: Mapping[str, tuple], subject
 
 
 def _kind_of(y: np.ndarray) -> str:
-    """What must be equal in labels of all clients: whole numbers of any width are of one kind."""
+    """Returns the kind of labels, which must be equal for all clients; whole numbers of any width are one kind."""
     return "i" if y.dtype.kind == "u" else y.dtype.kind
 
 
@@ -262,7 +262,7 @@ def from_client_data(
     known: "Population | None" = None,
     label_names: Sequence[str] | None = None,
 ) -> dict:
-    """Returns the fields of `Population.from_client_data`, which says what it is given."""
+    """Returns the fields of `Population.from_client_data`; see there for the arguments."""
     for name, given in (("train", train), ("test", test)):
         if given is not None and not hasattr(given, "create_tf_dataset_for_client"):
             raise UserError(f"{name} is of {type(given).__name__}; it must be a tff.simulation.datasets.ClientData")
@@ -304,7 +304,7 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
         shown, train, test, validation or None, known=known, label_names=None if known else table.label_names
     )
     groups = table.groups and np.array([table.groups[client] for client in shown], np.int32)
-    # Of newcomers alone nothing was measured.
+    # Nothing was measured on newcomers alone.
     measured = known is None or not set(shown).isdisjoint(known.shown_ids.tolist())
     noise = table.rules.measured_noise if table.rules and measured else None
     called = table.rules.groups if groups is not None else None
@@ -315,8 +315,8 @@ def from_table(table: tables.Table, known: "Population | None" = None) -> dict:
 
 
 def _check_pictures(shape: tuple[int, ...], like):
-    """Raises UserError if pictures `[height, width, channels]` of newcomers are of another size or not of as many
-    colours as those of the known clients, whose spec is `like`; says what makes them so."""
+    """Raises UserError if newcomers' pictures `[height, width, channels]` differ in size or channels from those of the
+    known clients, whose spec is `like`; the message says which arguments make them alike."""
     wanted = like.shape.as_list() if isinstance(like, tf.TensorSpec) else []
     if len(wanted) != 3 or wanted[2] not in (1, 3) or tuple(wanted) == shape:
         return
@@ -329,12 +329,12 @@ def _check_pictures(shape: tuple[int, ...], like):
 
 
 def _bar(client_ids: Iterable, kind: str) -> tqdm:
-    """What takes long shows how far it is."""
+    """Returns a progress bar, which is shown if the reading takes long."""
     return tqdm(client_ids, f"{kind} examples of clients", unit="client", delay=_LONG, leave=False)
 
 
 def _arrays_of(examples: tf.data.Dataset, client) -> tuple:
-    """Returns all examples of a data set; one whose x and y have a first dimension of unknown size is of batches."""
+    """Returns all examples of a data set. Its elements are batches if the first dimension of x and y is unknown."""
     spec = examples.element_spec
     pair = isinstance(spec, (tuple, list)) and len(spec) == 2
     if not pair and not (isinstance(spec, Mapping) and set(spec) == {"x", "y"}):
@@ -363,21 +363,21 @@ def _arrays_of(examples: tf.data.Dataset, client) -> tuple:
 
 
 def _read_whole(examples: tf.data.Dataset):
-    """Returns all examples of a data set, also none, as one structure of arrays `[n, ...]`."""
+    """Returns all examples of a data set, which may be empty, as one structure of arrays `[n, ...]`."""
     nothing = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), examples.element_spec)
-    # Not by an iterator: to make one takes five times as long as to read the few examples of a client so.
+    # Making an iterator would take five times as long as this does for a client's few examples.
     first = examples.batch(2**30).concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
     return tf.nest.map_structure(np.asarray, first)
 
 
 def applied(function: Callable, each: ClientExamples, client: object, kind: str) -> ClientExamples:
-    """Applies a function of one's own to a client's examples; UserError if it takes or gives something else."""
+    """Applies a user's function to a client's examples; raises UserError if it takes or returns something else."""
     try:
         inspect.signature(function).bind(each.x, each.y)
-    except (TypeError, ValueError):  # a ValueError: nobody knows what it takes, as some of C's
+    except (TypeError, ValueError):  # a ValueError: its parameters are unknown, as for some functions of C
         if not callable(function) or isinstance(function, types.FunctionType):
             raise UserError("function must take examples and labels, as in clients.map(lambda x, y: (-x, y))") from None
-    given = tf.nest.map_structure(np.copy, each.x), each.y.copy()  # which it may change
+    given = tf.nest.map_structure(np.copy, each.x), each.y.copy()  # copies, since it may change them
     return checked(client, function(*given), kind)
 
 
@@ -385,12 +385,12 @@ def checked(client, given, kind: str) -> ClientExamples:
     """Returns the examples of a client with labels of a type that `clients.arrays` knows.
 
     Args:
-      client: What it is called.
+      client: The client's ID, for messages.
       given: `(x, y)`, x an array or a mapping of names to arrays; or a `tf.data.Dataset` of such pairs.
       kind: "training", "test" or "validation", for messages.
 
     Raises:
-      UserError: If these are not numbers, not finite, or of unequal lengths.
+      UserError: If the examples are not numbers or not finite, or x and y have unequal lengths.
     """
     what = f"the {kind} examples of client {client}"
     if isinstance(given, Mapping) and set(given) == {"x", "y"}:  # as in a ClientData
@@ -419,7 +419,7 @@ def checked(client, given, kind: str) -> ClientExamples:
 
 
 def _numbers(given, what: str) -> np.ndarray:
-    """Examples of one input as a model may take them: what is longer becomes float32."""
+    """Returns the examples of one input; floats of more than 32 bits become float32."""
     x = arrays.numbers_of(given, what)
     arrays.check_finite(x, what, given)
     if x.dtype.kind == "f" and x.dtype.itemsize > 4:
@@ -431,7 +431,7 @@ def _numbers(given, what: str) -> np.ndarray:
                     f"are: subtract a number, x - {column.min():.0f}, or scale them"
                 )
         x = x.astype(np.float32)
-    # A population stays as it is when the user's array changes, of which `given` may be a view that is only read.
+    # A population must not change when the user's array does, of which `given` may be a read-only view.
     shared = np.may_share_memory(x, np.asarray(given)) and _can_change(x)
     return np.array(x, order="C") if shared else np.ascontiguousarray(x)
 
@@ -442,7 +442,7 @@ def _can_change(x) -> bool:
 
 
 def label_counts(clients: Iterable[tuple], names) -> np.ndarray | None:
-    """`int64 [N, C]`; None for numbers to be predicted, and for more classes than a report has columns."""
+    """Returns each client's number of examples by class, `int64 [N, C]`; None for numbers and for too many classes."""
     found = [(arrays.coded_labels(values, "a client", names), counts) for _, values, counts in clients]
     classes = max([len(names or ()), *(1 + int(values.max(initial=-1)) for values, _ in found)])
     if not 0 < classes <= _MOST_COUNTED:

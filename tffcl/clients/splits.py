@@ -9,19 +9,19 @@ from tffcl.validation import Whole, check_value
 
 
 def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: int) -> dict[str, dict]:
-    """Draws what each row is for; who else is there, and where, changes nothing for a client.
+    """Draws which rows are for training, tests and validation. Other clients and their rows do not change a client's.
 
     Args:
-      ids: Who holds each row, texts or whole numbers `[n]`.
-      test: The share of each client's rows for tests, rounded; or which ones are, `bool [n]`.
-      validation: The share of the others for validation; one at least is for training.
-      seed: Decides which.
+      ids: The client of each row, texts or whole numbers `[n]`.
+      test: The share of each client's rows for tests, rounded; or `bool [n]`, which rows are for tests.
+      validation: The share of the other rows for validation; at least one of these is for training.
+      seed: Decides which rows are drawn.
 
     Returns:
       As `Table.parts`.
 
     Raises:
-      UserError: If a share is no row of any client; where all have a single row none can be for tests.
+      UserError: If a share gives no client a row. The test share may do so if every client has a single row.
     """
     order = np.argsort(ids, kind="stable")
     clients, starts = np.unique(ids[order], return_index=True)
@@ -42,13 +42,13 @@ def split(ids: np.ndarray, test: float | np.ndarray, validation: float, seed: in
 
 
 def random_of(client: str | int, seed: int) -> np.random.Generator:
-    """Returns what draws a client's examples, whoever else there is."""
+    """Returns the generator that draws a client's rows, the same whatever other clients there are."""
     check_value("seed", seed, Whole)
     return np.random.default_rng([seed, zlib.crc32(str(client).encode())])
 
 
 def drawn(rows: np.ndarray, share: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a share of rows at random, rounded, and the others, of which there is one at least; in their order."""
+    """Returns a random share of the rows, rounded, and the others, at least one; both are in the rows' order."""
     chosen = np.zeros(len(rows), bool)
     chosen[random.permutation(len(rows))[: min(round(share * len(rows)), max(len(rows) - 1, 0))]] = True
     return rows[chosen], rows[~chosen]

@@ -1,4 +1,4 @@
-"""Tables as they are given, from files and others, and what in them means the same."""
+"""Tables as users give them, in files or as frames, and which of their values mean the same."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from tffcl.errors import UserError, did_you_mean
 
 _GIVE_IT = "makes a DataFrame to give in its place"
-FEW = 5  # so many texts that are numbers may be categories that somebody has numbered
+FEW = 5  # up to so many texts that are numbers may be numbered categories
 _MONTH = r"(\d{1,2}|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)"
 _DATE = re.compile(
     rf"(\d{{4}}([-/.]){_MONTH}\2\d{{1,2}}|\d{{1,2}}([-/. ]){_MONTH}\5(\d{{4}}|\d{{2}}))([T ].*)?", re.IGNORECASE
@@ -24,23 +24,23 @@ _POINTS_OF_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+")
 
 
 def read_table_file(path: pathlib.Path, client: str, group: str | None = None, labels: Sequence[str] = ()):
-    """Returns the table of a CSV file, or of a Parquet file by its ending; UserError if it cannot be read.
+    """Returns the table of a CSV file, or of a Parquet file by its ending; raises UserError if it cannot be read.
 
-    Whole numbers stay whole beside missing ones. In a CSV file clients and groups are numbers only where all of them
-    are written as whole numbers are, which 007 and 1e3 are not; labels that would become one number, as 01 and 1, are
-    refused. What is missing is what `pandas.read_csv` takes for it: nothing, NA, None, null, nan and the like.
+    Whole numbers stay whole even if some are missing. In a CSV file, clients and groups are numbers only if all of them
+    are written as whole numbers, which 007 and 1e3 are not. Labels that would become one number, as 01 and 1, are
+    refused. Missing values are those of `pandas.read_csv`: nothing, NA, None, null, nan and the like.
     """
     import pandas
 
     try:
         if path.suffix.lower() in _PARQUET:
             return pandas.read_parquet(path, dtype_backend="numpy_nullable")
-        # Types of columns may not depend on how long a file is, as those of parts do.
-        # Blanks after a comma would make a text of a number that is missing.
+        # With low_memory, pandas finds types part by part, so that they depend on the length of the file.
+        # A blank after a comma would turn a missing number into text.
         read_csv = functools.partial(pandas.read_csv, path, skipinitialspace=True)
         frame = read_csv(low_memory=False, dtype_backend="numpy_nullable")
         names = read_csv(header=None, nrows=1, dtype=str).iloc[0].dropna()
-        if names.duplicated().any():  # pandas would call the second NAME.1, and a label may be a feature then
+        if names.duplicated().any():  # pandas would call the second NAME.1, and a label could become a feature
             raise ValueError(f"it has two columns {names[names.duplicated()].iloc[0]}; their names must be different")
         if client not in frame and (separator := _separator(frame.columns, client)):
             shown = json.dumps(separator)
@@ -73,12 +73,12 @@ def read_table_file(path: pathlib.Path, client: str, group: str | None = None, l
 
 
 def check_codes(given, frame, columns: Iterable[str]):
-    """Raises UserError if one of these columns of a CSV file, which pandas has read as whole numbers, has zeros before
-    some of them, as postal codes: 01 and 1 would be one number, and how far codes are apart says nothing.
+    """Raises UserError if one of these columns of a CSV file, which pandas has read as whole numbers, has leading
+    zeros, as postal codes do: 01 and 1 would be one number, and the distance between codes means nothing.
 
     Args:
-      given: The path of the file; of a DataFrame nothing is checked, whose types somebody has chosen.
-      frame: What was read of it.
+      given: The path of the file; a DataFrame is not checked, since its user has chosen the types.
+      frame: The table that was read from it.
       columns: The features.
     """
     import pandas
@@ -100,13 +100,13 @@ def check_codes(given, frame, columns: Iterable[str]):
 
 
 def kept_as_texts(column) -> str:
-    """Says what reads texts that pandas takes for missing ones, as a part of a sentence; "" of a column of numbers."""
+    """Returns a part of a message: how to read texts that pandas takes for missing values; "" for other columns."""
     cure = "pandas.read_csv(path, keep_default_na=False, na_values=['']) reads NA, nan and null as texts"
     return f"; of a CSV file {cure}" if column.dtype.kind == "O" else ""
 
 
 def _separator(names, client: str) -> str | None:
-    """What separates the columns of a file in whose header commas do not, as the column of clients tells."""
+    """Returns the separator in a file's header if it is not a comma, found by the column of clients; else None."""
     header = ",".join(map(str, names))
     for each in ";\t|":
         if each in header and (len(names) == 1 or client in map(str.strip, header.split(each))):
@@ -115,7 +115,7 @@ def _separator(names, client: str) -> str | None:
 
 
 def _one_number(texts: Sequence[str]) -> list[str] | None:
-    """The first two texts with zeros before one of them that are one number."""
+    """Returns the first texts that are one number and of which one has leading zeros; None for none."""
     if not any(_CODE.fullmatch(each) for each in texts):
         return None
     by_number: dict[float, list[str]] = {}
@@ -125,8 +125,8 @@ def _one_number(texts: Sequence[str]) -> list[str] | None:
 
 
 def check_form(frame, others: str = ""):
-    """Raises UserError for what is no table, or one whose columns no single name tells apart; `others` are named as
-    allowed, too."""
+    """Raises UserError if this is not a table, or one whose columns do not have single, different names. The message
+    names `others` as allowed, too."""
     if not (hasattr(frame, "columns") and hasattr(frame, "groupby")):
         raise UserError(f"the table is of {type(frame).__name__}; it must be a pandas.DataFrame{others}")
     if frame.columns.nlevels > 1:
@@ -140,8 +140,7 @@ def check_form(frame, others: str = ""):
 
 
 def check_there(frame, names: Iterable[str]):
-    """Raises UserError if a table lacks a column of the known clients' features, which whoever gives it has not
-    named."""
+    """Raises UserError if a table lacks a column of the known clients' features, which the call does not name."""
     lacking = next((name for name in names if name not in frame.columns), None)
     if lacking is not None:
         known = "which the known clients' features are made of"
@@ -149,22 +148,22 @@ def check_there(frame, names: Iterable[str]):
 
 
 def is_categorical(column) -> bool:
-    """Whether a column is of pandas' categories."""
+    """Whether a column holds pandas' categories."""
     import pandas
 
     return isinstance(column.dtype, pandas.CategoricalDtype)
 
 
 def is_bool(column) -> bool:
-    """Whether its values are bools, in whichever type of column, which are 0 and 1 and stay so."""
+    """Whether a column's values are bools, whatever its type; these are 0 and 1, and are not standardised."""
     from pandas.api import types
 
     return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
 
 
 def tidied(frame, names: Iterable[str]) -> tuple:
-    """Returns a table in whose columns of these names texts have no blanks around them and accents of one encoding,
-    and blank ones and NaN are missing in every type of column, as in a CSV file; and notes of texts that become one."""
+    """Returns a table with columns of these names tidied, and notes on texts that become one. Texts have no blanks
+    around them and one encoding of accents; blank texts and NaN are missing in any type of column, as in CSV files."""
     import pandas
     from pandas.api import types
 
@@ -210,12 +209,12 @@ def _tidied_categories(column):
 
 
 def numbers_in_texts(name: str, texts: Sequence[str]) -> str:
-    """Says how many of a column's different texts are dates or numbers, and what makes numbers of them, as a part of a
-    sentence; "" where they are few."""
+    """Returns a part of a message: how many of a column's different texts are dates or numbers, and how to make numbers
+    of them; "" if only a few are."""
     column, most = f"frame[{name!r}]", max(FEW, len(texts) / 2)
     dates = [each for each in texts if _DATE.fullmatch(each)]
     if len(dates) > most:
-        which = "" if all(each[:4].isdecimal() for each in dates) else ", format=..."  # or days may be taken for months
+        which = "" if all(each[:4].isdecimal() for each in dates) else ", format=..."  # or days could be read as months
         cure = f"(pandas.to_datetime({column}{which}) - pandas.Timestamp('2000')).dt.days makes numbers of them"
         return f"and {len(dates)} of the {len(texts)} different ones are dates; {cure}"
     numbers = [each for each in texts if _is_number(each)]
@@ -233,13 +232,13 @@ def numbers_in_texts(name: str, texts: Sequence[str]) -> str:
 
 
 def label_notes(outputs: list[str], y: np.ndarray) -> list[str]:
-    """What a reader of results should know of labels `[n]` or `[n, L]`."""
+    """Returns notes for readers of results on labels `[n]` or `[n, L]`."""
     found = []
     for name, own in zip(outputs, y.reshape(len(y), -1).T):
         different = np.unique(own).tolist()
         if own.dtype.kind == "U" and (told := numbers_in_texts(name, different)):
             found.append(f"the labels of column {name} are texts, each of which is a class, {told}")
-        # pandas makes floats of classes beside missing ones, and writes them so.
+        # pandas turns classes into floats if some are missing, and writes them as floats.
         if own.dtype.kind == "f" and y.ndim == 1 and different == list(range(len(different))) and len(different) > 1:
             found.append(
                 f"the labels of column {name} are floats, 0 to {different[-1]:.0f}, which are to be predicted unless "

@@ -1,5 +1,5 @@
-"""Tables of a user's own, as pandas has them, and the arrays that they become. Imports pandas only where one is read,
-and never TensorFlow."""
+"""A user's own tables, as pandas has them, and the arrays that they become. Imports pandas only when one is read, and
+never TensorFlow."""
 
 import collections
 import dataclasses
@@ -32,13 +32,13 @@ from tffcl.validation import Fraction, check_kind, check_value, one_of
 MISSING = ("refuse", "mean", "drop")
 _STANDARDISED = "features are standardised by means and deviations of the training clients' training examples"
 _NOISED = ", which have noise of a multiplier of {:g} against any one client"
-_MOST_CATEGORIES = 1000  # of a column, each of which becomes a feature
+_MOST_CATEGORIES = 1000  # in a column; each becomes a feature
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """How a column becomes features: `(value - mean) / std`, or one feature a category, 1 where it is that; `fill` is
-    what a missing number becomes before."""
+    """How a column becomes features: `(value - mean) / std`, or one feature for each category, which is 1 in its rows
+    and 0 in others. `fill` first takes the place of a missing number."""
 
     mean: float = 0.0
     std: float = 1.0
@@ -52,11 +52,11 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRules:
-    """How a table becomes examples: clients that join later are read by those of the clients before.
+    """How a table becomes examples; the tables of clients that join later are read by the rules of the known clients.
 
     Attributes:
-      inputs: Name of a model's input to its columns; "" where it has one only.
-      columns: How each becomes features.
+      inputs: Maps the name of a model's input to its columns; the name is "" if there is only one.
+      columns: How each column becomes features.
       missing: What happens to missing values, see `Population.from_frame`.
       groups: What each true group is called, by its number.
       measured_noise: As in `clients.population.Population`.
@@ -70,7 +70,7 @@ class TableRules:
 
     @property
     def feature_names(self) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
-        """The names of the features in their order, by input where there are several."""
+        """The names of the features in their order, by input if there are several."""
         names = {
             key: tuple(name for column in own for name in self.columns[column].features(column))
             for key, own in self.inputs.items()
@@ -78,8 +78,8 @@ class TableRules:
         return names.get("", names)
 
     def described(self) -> list[dict] | dict[str, list[dict]]:
-        """Returns plain values that say how each column of numbers, `(value - mean) / std`, and of texts, 1 for the own
-        one of the categories, becomes features, in their order; by input where there are several."""
+        """Returns plain values that say, in order, how each column becomes features: `(value - mean) / std` of a
+        number, or a 0 or 1 for each category of a text. They are by input if there are several."""
 
         def of(name: str) -> dict:
             column, filled = self.columns[name], self.missing == "mean"
@@ -92,16 +92,16 @@ class TableRules:
         return found.get("", found)
 
     def features(self, values: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-        """Returns the examples, float32 `[n, features]`, by input where there are several; whole numbers of columns
-        that are not standardised stay these where they stand alone and none is filled.
+        """Returns the examples, float32 `[n, features]`, by input if there are several. An input stays whole numbers if
+        all its columns are, none is standardised, and missing values are not filled.
 
         Args:
-          values: Column to its values, float64 with NaN, integers, or texts of which "" is missing.
+          values: Maps a column to its values: float64 with NaN, integers, or texts, where "" is missing.
         """
         found = {}
         for key, own in self.inputs.items():
             x = np.concatenate([self._of(name, values[name]) for name in own], axis=1)
-            # Whether they are whole may not depend on who of the clients lacks a value.
+            # The type must not depend on which clients lack a value.
             if x.dtype.kind != "i" or self.missing == "mean":
                 self._check_held(own, values)
                 x = x.astype(np.float32)
@@ -110,8 +110,8 @@ class TableRules:
         return found.get("", found)
 
     def _check_held(self, names: Iterable[str], values: Mapping[str, np.ndarray]):
-        """Raises UserError if a column that is not standardised is of whole numbers of which float32 makes some the
-        same, as of times in seconds."""
+        """Raises UserError if a column that is not standardised has whole numbers that are equal in float32, as times
+        in seconds may be."""
         for name in names:
             rule, own = self.columns[name], values[name]
             if rule.categories is None and (rule.mean, rule.std) == (0, 1):
@@ -136,8 +136,8 @@ class TableRules:
         return self.features(self.of_kinds(values))
 
     def of_kinds(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns columns of which those without any value, whose kind nobody knows, are of the known ones' kinds;
-        UserError if one is of numbers where it was of text, or the other way round."""
+        """Returns the columns, where one without any value gets the kind of the known column. Raises UserError if a
+        column holds numbers and the known one text, or the other way round."""
         found = dict(values)
         for name, column in self.columns.items():
             own, is_text = values[name], values[name].dtype.kind == "U"
@@ -165,15 +165,15 @@ class Table:
     """A table that has become examples.
 
     Attributes:
-      x: `[n, features]`, by input where there are several.
+      x: `[n, features]`, by input if there are several.
       y: Labels `[n, ...]`, see `clients.arrays`.
-      parts: "training", "test" and "validation" to the rows of each client, by ID; of training, of every client.
-      groups: The true group of each client by ID; None where there are none.
-      rules: How the columns became features; None where it is no table.
-      label_names: What each class is called, where the column is of categories; else None.
-      note: What a reader of results should know.
-      values: The columns of `x` as they were read, `[n]` each; empty where it is no table.
-      measure: Rows to the rules that are measured of these; None where nothing is.
+      parts: Maps "training", "test" and "validation" to the rows of each client, by ID; "training" has every client.
+      groups: The true group of each client by ID; None if there are none.
+      rules: How the columns became features; None for pictures.
+      label_names: The name of each class, if the labels are categories or folders; else None.
+      note: A note for readers of results.
+      values: The columns of `x` as they were read, `[n]` each; empty for pictures.
+      measure: Maps rows to the rules that are measured on these; None if nothing is measured.
     """
 
     x: np.ndarray | dict[str, np.ndarray]
@@ -187,7 +187,7 @@ class Table:
     measure: Callable[[np.ndarray], TableRules] | None = None
 
     def measured_on(self, rows: np.ndarray) -> "Table":
-        """Returns the table with features by what is measured of these rows alone, `int [m]`."""
+        """Returns the table with features by rules that are measured on these rows alone, `int [m]`."""
         if self.measure is None:
             return self
         rules = dataclasses.replace(self.measure(rows), groups=self.rules.groups)
@@ -210,13 +210,13 @@ def read_table(
     noise_multiplier: float | None = None,
     known: TableRules | None = None,
 ) -> Table:
-    """Makes examples of a table; `Population.from_frame` says what it is given.
+    """Makes examples of a table; for the arguments see `Population.from_frame`.
 
     Args:
       known: The rules of the clients so far.
 
     Raises:
-      UserError: If a column is missing or of a type that is no numbers or texts, or a value is missing.
+      UserError: If a column is missing or holds neither numbers nor texts, or a value is missing.
     """
     check_kind("client", client, str, "the name of a column")
     check_kind("label", label, (str, list, tuple, type(None)), "the name of a column, or a list of several")
@@ -254,7 +254,7 @@ def read_table(
     x = rules.features(rules.of_kinds(values))
     if label is None and isinstance(x, Mapping):
         raise UserError("label is None, and features are of several inputs; only those of one can be given again")
-    # Whole numbers that are given again are to be predicted, and no classes.
+    # Whole numbers that a model reconstructs are numbers to be predicted, not classes.
     y, names = (np.float32(x), None) if label is None else _labels(frame, outputs, isinstance(label, str))
     if not known:
         notes = [*_notes(frame, rules), *([] if names else label_notes(outputs, y)), *notes]
@@ -267,7 +267,7 @@ def read_table(
 
 
 def _notes(frame, rules: TableRules) -> list[str]:
-    """What a reader of results should know of the rules."""
+    """Returns notes for readers of results on the rules."""
     nameless = [name for name in frame.columns if _is_nameless(name) and name not in rules.columns]
     found = [f"column {name} has no name in its file, and is no feature" for name in nameless]
     if any(column.categories is None and (column.mean, column.std) != (0, 1) for column in rules.columns.values()):
@@ -282,7 +282,7 @@ def _notes(frame, rules: TableRules) -> list[str]:
 
 
 def _is_nameless(column) -> bool:
-    """Whether pandas has called a column of a file so, as it does with an index that it has written."""
+    """Whether pandas made up the name of a file's column, as it does for an index that it has written."""
     return str(column).startswith("Unnamed: ")
 
 
@@ -296,7 +296,7 @@ def _as_frame(frame, client: str, group: str | None, labels: Sequence[str]):
 
 
 def _inputs(frame, features, roles) -> dict[str, tuple[str, ...]]:
-    """The columns of each input of a model."""
+    """Returns the columns of each input of a model."""
     if features is None:
         features = [name for name in frame.columns if name not in roles and not _is_nameless(name)]
     inputs = features if isinstance(features, Mapping) else {"": features}
@@ -319,7 +319,7 @@ def _check_named_once(columns: Sequence[str], what: str):
 
 
 def _client_ids(column, name: str) -> np.ndarray:
-    """Who holds each row, texts or whole numbers."""
+    """Returns the client of each row, texts or whole numbers."""
     if (none := column.isna()).any():
         raise UserError(
             f"column {name} names no client in {none.sum()} of {len(column)} rows, first in row {none.argmax()}; "
@@ -329,7 +329,7 @@ def _client_ids(column, name: str) -> np.ndarray:
     ids = np.array(column.tolist(), object)
     if all(isinstance(each, str) for each in ids):
         return ids.astype(str)
-    # pandas has floats where one was missing.
+    # pandas has floats if one was missing.
     if all(isinstance(each, int) and not isinstance(each, bool) for each in ids) or all(
         isinstance(each, float) and each.is_integer() for each in ids
     ):
@@ -341,7 +341,7 @@ def _client_ids(column, name: str) -> np.ndarray:
 
 
 def _without_missing(frame, ids: np.ndarray, columns, outputs, rule: str) -> np.ndarray:
-    """Which rows stay, `bool [n]`; UserError for a value that is missing where that is not allowed."""
+    """Returns which rows stay, `bool [n]`; raises UserError if a value is missing that must not be."""
     kept = np.ones(len(frame), bool)
     for name in (*columns, *outputs):
         none = frame[name].isna().to_numpy()
@@ -360,8 +360,8 @@ def _without_missing(frame, ids: np.ndarray, columns, outputs, rule: str) -> np.
 
 
 def _values(column, ids: np.ndarray | None) -> np.ndarray:
-    """A column as float64 with NaN, integers, or texts of which "" is missing; UserError for other types. `ids` are the
-    rows' clients, for messages; None where they have none."""
+    """Returns a column as float64 with NaN, integers, or texts, where "" is missing; raises UserError for other types.
+    `ids` are the rows' clients, for messages; None if they have none."""
     from pandas.api import types
 
     name, kind = column.name, column.dtype
@@ -386,13 +386,13 @@ def _values(column, ids: np.ndarray | None) -> np.ndarray:
     )
     cure = "frame[column].astype(str) makes categories, pandas.to_numeric(frame[column], errors='coerce') numbers"
     if types.is_datetime64_any_dtype(kind):
-        cure = "(frame[column] - pandas.Timestamp('2000')).dt.days makes numbers"  # of newcomers the same ones
+        cure = "(frame[column] - pandas.Timestamp('2000')).dt.days makes numbers"  # the same for newcomers
     raise UserError(f"column {name} holds {kinds}; features are numbers, bools, texts or categories: {cure}")
 
 
 def _measured(frame, ids, values: Mapping[str, np.ndarray], inputs, missing: str, standardize, noised, rows):
-    """The rules by training examples, those at `rows`: `values` has the columns of all, `ids` the clients `[n]` that
-    hold them, and `noised` the `NoisedMeans`, or None for means and deviations as they are."""
+    """Returns the rules that are measured on the training examples, those at `rows`. `values` has the columns of all
+    rows, `ids` their clients `[n]`; `noised` is a `NoisedMeans`, or None for means and deviations without noise."""
     training = {name: own[rows] for name, own in values.items()}
     numeric = [name for name, values in training.items() if values.dtype.kind != "U"]
     given = standardize if isinstance(standardize, Mapping) else {}
@@ -440,7 +440,7 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
         found = _names_of(column, column.dtype.categories)
     else:
         found = np.unique(training).tolist()
-    found = tuple(each for each in found if each)  # "" is none
+    found = tuple(each for each in found if each)  # "" is missing
     if not 0 < len(found) <= _MOST_CATEGORIES:
         told = numbers_in_texts(column.name, found).replace("and ", "; ", 1)
         raise UserError(
@@ -451,7 +451,7 @@ def _categories(column, training: np.ndarray) -> tuple[str, ...]:
 
 
 def _names_of(column, values, what: str = "categories") -> tuple[str, ...]:
-    """What the different values of a column are called; UserError if two are called the same, as 1 and "1" are."""
+    """Returns the names of a column's different values; raises UserError if two have the same name, as 1 and "1"."""
     names = tuple(map(arrays.written, values))
     if (twice := _twice(names)) is not None:
         raise UserError(f"column {column.name} has two {what} that are written {twice!r}")
@@ -463,7 +463,7 @@ def _twice(names: Sequence[str]) -> str | None:
 
 
 def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Labels `[n]` of one column, `[n, L]` of a list of them, and the names of classes where pandas knows them."""
+    """Returns labels, `[n]` of one column or `[n, L]` of several, and the names of the classes if pandas has them."""
     names = None
     if not outputs:
         raise UserError("label is an empty list; it must be the name of a column, or a list of several")
@@ -484,7 +484,7 @@ def _labels(frame, outputs: list[str], single: bool) -> tuple[np.ndarray, tuple[
 
 
 def _groups(column, ids: np.ndarray, name: str) -> dict:
-    """What the true group of each client is called."""
+    """Returns the name of each client's true group."""
     missing = column.isna().to_numpy()
     if missing.any():
         of = f"{ids[missing][0]}; every client is of one group{kept_as_texts(column)}"
