@@ -10,7 +10,7 @@ from tffcl.errors import UserError
 from tffcl.models import classifiers, flat, layer_weights, layers
 from tffcl.validation import Count, validated
 
-WIDE = 128  # channels at the residual layers, half of them one convolution nearer to the image
+WIDE = 128  # channels at the residual layers; half as many one convolution nearer to the image
 INNER = 32  # channels inside a residual layer
 NARROW = 8  # channels next to the code
 
@@ -33,8 +33,8 @@ def _normalized_conv(name: str, size: int, inputs: int, outputs: int) -> list[la
 
 
 def _normalize(x, scale, offset):
-    # At least four channels a group: alone in its group, a channel loses its mean, and the eight channels before the
-    # code have little else to say.
+    # At least four channels in a group: a channel alone in its group would lose its mean, which is most of what the
+    # eight channels before the code hold.
     return layers.group_norm(x, scale, offset, groups=min(32, x.shape[-1] // 4))
 
 
@@ -52,7 +52,7 @@ def _residual_encoder_weights(channels: int, flattened: int, latent: int) -> lis
 
 
 def _encode_residual(tensors, images):
-    """Codes `[n, latent]` of images from -1 to 1."""
+    """Returns the codes `[n, latent]` of images with values from -1 to 1."""
 
     def block(x, weights, stride=1):
         kernel, bias, scale, offset = weights
@@ -80,7 +80,7 @@ def _residual_decoder_weights(channels: int, flattened: int, latent: int) -> lis
 
 
 def _decode_residual(tensors, codes, height: int, width: int):
-    """Images from 0 to 1, `[n, 4 * height, 4 * width, channels]`, of codes `[n, latent]`."""
+    """Returns images with values from 0 to 1, `[n, 4 * height, 4 * width, channels]`, from codes `[n, latent]`."""
     x = tf.reshape(layers.connect(codes, *tensors[:2]), [-1, height, width, NARROW])
     x = tf.nn.relu(layers.convolve_transposed(x, *tensors[2:4], stride=1))
     x = tf.nn.relu(layers.convolve_transposed(x, *tensors[4:6], stride=1))
@@ -94,16 +94,16 @@ def _decode_residual(tensors, codes, height: int, width: int):
 class FlatAutoencoder(flat.FlatWeights):
     """An autoencoder whose parameters are one float32 vector `[P]`.
 
-    The number n of images is at least 1: TensorFlow's convolutions give none the wrong shape.
+    The number n of images must be at least 1: without images, TensorFlow's convolutions give the wrong shape.
 
     Attributes:
-      preprocess: Raw images `uint8 [n, ...]` to features `float32 [n, ...]`, the same images from 0 to 1.
-      encode: `(tensors, features)` to codes `float32 [n, latent]`.
-      decode: `(tensors, codes)` to images `float32 [n, ...]` from 0 to 1.
-      input_shape: Of one raw image.
-      latent: Size of a code.
+      preprocess: Maps raw images `uint8 [n, ...]` to features `float32 [n, ...]`, the same images from 0 to 1.
+      encode: Maps `(tensors, features)` to codes `float32 [n, latent]`.
+      decode: Maps `(tensors, codes)` to images `float32 [n, ...]` from 0 to 1.
+      input_shape: The shape of one raw image.
+      latent: The size of a code.
       initial: The initial parameters as a vector `float32 [P]`.
-      key: Equal for autoencoders of one architecture, as of models.
+      key: Equal for autoencoders of one architecture, see `FlatModel.key`.
     """
 
     preprocess: Callable
@@ -115,7 +115,7 @@ class FlatAutoencoder(flat.FlatWeights):
     key: tuple | None = None
 
     def loss(self, tensors, features):
-        """Mean squared error between `features [n, ...]` and what is decoded from their codes."""
+        """Returns the mean squared error between `features [n, ...]` and their reconstructions."""
         decoded = self.decode(tensors, self.encode(tensors, features))
         return tf.reduce_mean(tf.math.squared_difference(decoded, features))
 
@@ -153,9 +153,9 @@ def build_conv_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> FlatA
     2x2 to 16, ReLU, transposed conv 2x2 to the image, sigmoid. 51,577 parameters on 28x28x1 with codes of 128.
 
     Args:
-      input_shape: Of one raw uint8 image; height and width are multiples of 4.
-      latent: Size of a code (e in the paper).
-      seed: Seed of the initial weights.
+      input_shape: The shape of one raw uint8 image; height and width are multiples of 4.
+      latent: The size of a code (e in the paper).
+      seed: The seed of the initial weights.
 
     Raises:
       UserError: If the image or `latent` does not fit.
@@ -191,14 +191,14 @@ def build_residual_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> F
     """Builds FLT's autoencoder for colour images: strided convolutions and two residual layers each way.
 
     Encoder: conv 4x4 stride 2 to 64, conv 4x4 stride 2 to 128, conv 3x3 to 128, two residual layers of 32, conv 1x1 to
-    64, conv 1x1 to 8, dense `latent`; a normalization after every convolution but the residual ones. Decoder: the way
-    back without normalization. 877,723 parameters on 32x32x3 with codes of 128. Two differences from the authors' code:
+    64, conv 1x1 to 8, dense `latent`; a normalization after every convolution but the residual ones. Decoder: the
+    reverse, without normalization. 877,723 parameters on 32x32x3 with codes of 128. Differences from the authors' code:
 
     * Group instead of batch normalization, with as many parameters. The moving averages of batch normalization have no
       place in the vector; and with the batch's own statistics, which the authors' code uses even to encode, the code of
       an image would depend on the images encoded beside it.
     * A sigmoid on the decoded image, so that it is from 0 to 1; the authors' is unbounded and compared with images
-      from -1 to 1. What the encoder sees is from -1 to 1 in both.
+      from -1 to 1. The encoder's input is from -1 to 1 in both.
 
     Arguments and errors as in `build_conv_autoencoder`.
     """
@@ -219,7 +219,7 @@ def build_residual_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> F
 
 @validated
 def build_autoencoder(input_shape, *, latent: Count = 128, seed=0) -> FlatAutoencoder:
-    """Builds the autoencoder that FLT uses for such images: convolutional for grey ones, residual for colour.
+    """Builds the autoencoder that FLT uses for images of this shape: convolutional for grey, residual for colour.
 
     Arguments and errors as in `build_conv_autoencoder`.
     """

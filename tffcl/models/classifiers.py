@@ -1,8 +1,8 @@
-"""The papers' networks. Their builders' keyword-only parameters are the keys of [model], so that TensorFlow is imported
-no earlier than a model is built.
+"""The papers' networks. The keyword-only parameters of their builders are the keys of [model]. They are read without
+TensorFlow, which is imported only when a model is built.
 
-Each returns a `flat.FlatModel`, of classes or, with None in their place, of one number. Arguments of all builders are
-as in `flat.build_flat_model`; a network's own are said there.
+Each builder returns a `flat.FlatModel` of classes, or of one number if `num_classes` is None. Arguments of all builders
+are as in `flat.build_flat_model`; a builder's docstring describes only its own.
 """
 
 import math
@@ -58,7 +58,7 @@ def build_mlp(
 
     def logits(layers, tensors, features, seed):
         x = layers.connect(layers.flatten(features), *tensors[:2])
-        # Before ReLU, as in FLT's code, and after it are the same function.
+        # Dropout before ReLU, as in FLT's code, and after it is the same function.
         x = layers.relu(layers.dropout(x, dropout, seed, 0))
         return layers.connect(x, *tensors[2:])
 
@@ -264,18 +264,18 @@ def build_stocfl_femnist_cnn(
 
 
 def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, int]:
-    """Takes an image's shape apart.
+    """Splits an image's shape into its parts.
 
     Args:
-      name: Of the model, for the message.
-      input_shape: Of one raw example.
-      least: Smallest height and width that the model can take.
+      name: The model's name, for the message.
+      input_shape: The shape of one raw example.
+      least: The smallest height and width that the model can take.
 
     Returns:
       Height, width and channels.
 
     Raises:
-      UserError: If that is no image, or one too small.
+      UserError: If this is not an image's shape, or the image is too small.
     """
     if len(input_shape) != 3 or min(input_shape) < 1:
         shape = "x".join(map(str, input_shape))
@@ -286,7 +286,7 @@ def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, in
     return height, width, channels
 
 
-_UNROLLED = 32  # so long sequences take two thirds of a loop's time, and longer ones take more to trace than that saves
+_UNROLLED = 32  # up to this length, unrolling takes 2/3 of a loop's time; beyond, tracing costs more than this saves
 
 
 @architecture
@@ -294,22 +294,22 @@ _UNROLLED = 32  # so long sequences take two thirds of a loop's time, and longer
 def build_char_lstm(
     input_shape, num_classes, *, embedding: Count = 8, units: Count = 64, layers: Count = 1, normalization=None, seed=0
 ):
-    """Builds an embedding, LSTM layers and a dense layer that gives the classes of each position's next character.
+    """Builds an embedding, LSTM layers and a dense layer that predicts the next character at each position.
 
-    LEAF's network for Shakespeare (Caldas et al. 2018) has `units=256, layers=2` and answers for the last position
-    alone. An orthogonal recurrent kernel, forget biases of 1, else Glorot's initialization, as Keras has them.
+    LEAF's network for Shakespeare (Caldas et al. 2018) has `units=256, layers=2` and predicts at the last position
+    alone. Recurrent kernels are orthogonal, forget biases are 1, and other kernels are Glorot's, as in Keras.
 
     Args:
       input_shape: `(L,)`: an example is a sequence of L whole numbers below `num_classes`.
-      num_classes: Number of characters.
-      embedding: Width of the embedding.
-      units: Of each LSTM layer.
-      layers: How many LSTM layers.
-      normalization: None: characters are no images.
-      seed: Seed of the initial weights.
+      num_classes: The number of characters.
+      embedding: The width of the embedding.
+      units: The number of units in each LSTM layer.
+      layers: The number of LSTM layers.
+      normalization: Always None, since characters are not images.
+      seed: The seed of the initial weights.
 
     Raises:
-      UserError: If examples are images or no sequences, or labels no classes.
+      UserError: If examples are images or not sequences, or labels are not classes.
     """
     if normalization is not None or len(input_shape) != 1 or num_classes is None:
         raise UserError(

@@ -19,7 +19,7 @@ from tffcl.models.layer_weights import STATISTIC, TRAINED, Weight, initialize
 from tffcl.models.metrics import ACCURACY, AnswerMetric, chosen
 from tffcl.models.objectives import CLASSES, NUMBERS, LossFacts, Objective
 
-_NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
+_NEAR = 0.05  # of a tensor's standard deviation: enough for models to diverge, too little to lose what they learned
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,7 +178,7 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one raw example; UserError for a model of several inputs."""
+        """The shape of one raw example; raises UserError for a model of several inputs."""
         return tuple(one_array(self.example_spec, f"a part that looks at the examples of {self.name}").shape)
 
     @property
@@ -192,8 +192,8 @@ class FlatModel(FlatWeights, Shown):
         return self.metrics if any(each is not ACCURACY for each in self.metrics) else ()
 
     def with_metrics(self, metrics: Sequence[str | Callable]) -> "FlatModel":
-        """Returns the same model with other metrics, names or functions as in `from_keras`; UserError if one does not
-        suit its labels."""
+        """Returns the same model with other metrics, names or functions as in `from_keras`; raises UserError if one
+        does not suit its labels."""
         found = chosen(metrics, self.objective.label_kind)
         own = self.own and dataclasses.replace(self.own, whole=self.own.whole.with_metrics(metrics))
         changed = dataclasses.replace(self, metrics=found, own=own)
@@ -203,7 +203,7 @@ class FlatModel(FlatWeights, Shown):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes; None where labels are not classes."""
+        """The number of classes; None if labels are not classes."""
         return self.objective.num_classes
 
     @property
@@ -215,8 +215,8 @@ class FlatModel(FlatWeights, Shown):
     def has_trained_weights(self) -> bool:
         """Whether the initial weights come from training, in a model of another origin.
 
-        In a new model, biases and all other tensors of rank 1 hold one value or whole numbers, and no training leaves
-        them so. A model without such tensors cannot tell, and counts as trained.
+        In a new model, biases and all other tensors of rank 1 hold one value or whole numbers; training changes that.
+        A model without such tensors counts as trained, since nothing shows whether it is.
         """
         vectors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0] if np.ndim(tensor) == 1]
         moved = (np.ptp(vector) > 0 and np.any(vector != np.round(vector)) for vector in vectors)
@@ -244,7 +244,7 @@ class FlatModel(FlatWeights, Shown):
         rng = np.random.default_rng(seed)
         tensors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0]]
         trained, statistics = self.parted(tensors)
-        if not any(np.ptp(tensor) > 0 for tensor in trained):  # all zero, e.g.: no places to change
+        if not any(np.ptp(tensor) > 0 for tensor in trained):  # e.g. all zero, which shuffling leaves unchanged
             drawn = [tensor + rng.normal(0, _NEAR, tensor.shape) for tensor in trained]
         elif self.has_trained_weights:
             drawn = [tensor + rng.normal(0, _NEAR * np.std(tensor), tensor.shape) for tensor in trained]
@@ -351,7 +351,7 @@ class FlatModel(FlatWeights, Shown):
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, or
             `Population.example_spec`.
           name: The name in titles; default the name of the Keras model.
-          objective: What a label is, where loss and input_spec do not tell: "classes", "binary", "labels" (several,
+          objective: What a label is, if loss and input_spec do not show it: "classes", "binary", "labels" (several,
             each 0 or 1), "numbers", or "reconstruction", where the model's input is the label.
           class_weight: Maps a class to the weight of its labels in the loss, as in `tf.keras.Model.fit`; 1 for classes
             that are not in it.

@@ -25,7 +25,7 @@ from tffcl.models.objectives import (
 )
 from tffcl.runtime import check_process
 
-if TYPE_CHECKING:  # which makes one of these fields
+if TYPE_CHECKING:  # it imports this module
     from tffcl.models.flat import FlatModel
 
 
@@ -38,17 +38,17 @@ def from_functional(
 ) -> dict:
     """Returns the fields of a `FlatModel` of a `tff.learning.models.FunctionalModel`.
 
-    Its trainable weights become the vector; weights that are not trained stay as they are. Its loss is that of
+    Its trainable weights become the vector; weights that are not trained stay unchanged. Its loss is the loss in
     training.
 
     Args:
       functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`, x of any type and shape, y as an objective has it.
-      name: For titles.
+      name: The name in titles.
       weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
       facts: What is known of the loss and the outputs.
 
     Raises:
-      UserError: If the input is no such batch, or `find_objective` refuses outputs or loss.
+      UserError: If the input is not such a batch, or `find_objective` refuses outputs or loss.
     """
     check_process()
     if not isinstance(functional, tff.learning.models.FunctionalModel):
@@ -75,7 +75,7 @@ def from_functional(
         )
 
     def outputs(tensors, features, seed):
-        # The vector is float32, whatever the model computes in.
+        # The vector is float32, whatever type the model computes in.
         given = tuple(tf.cast(each, kind) for each, kind in zip(tensors, kinds, strict=True))
         return tf.cast(functional.predict_on_batch((given, fixed), features, seed is not None), tf.float32)
 
@@ -92,7 +92,7 @@ def from_functional(
 
 
 def as_it_is(x):
-    """What models do to a batch of examples, or one of each input, that they take as they are."""
+    """The preprocessing of models that take a batch of examples, or one of each input, unchanged."""
     return tf.nest.map_structure(tf.identity, x)
 
 
@@ -106,14 +106,14 @@ def from_keras(
     class_weight: Mapping[int, float] | None = None,
     statistics: str = GLOBAL,
 ) -> tuple[dict, dict | None]:
-    """Returns the fields of a `FlatModel` of a Keras model, and where clients keep something of it those of the whole;
-    arguments and errors as in `FlatModel.from_keras`."""
+    """Returns the fields of a `FlatModel` of a Keras model and, if clients keep a part of it, those of the whole model;
+    arguments and errors are as in `FlatModel.from_keras`."""
     check_process()
     if statistics not in STATISTICS:
         raise unknown("statistics", statistics, STATISTICS)
     input_spec = batched(input_spec)
     x, label = _example_specs(input_spec, objective)
-    if objective == RECONSTRUCTION:  # also of clients with other labels
+    if objective == RECONSTRUCTION:  # even if clients have other labels
         y = of_batch(label)
         is_named = isinstance(input_spec, Mapping)
         input_spec = collections.OrderedDict(input_spec, y=y) if is_named else (input_spec[0], y)
@@ -128,7 +128,7 @@ def from_keras(
         )
     function = keras_function(name, keras_model, rebuild, batched(x))
     config = loss.get_config()
-    ignored = config.get("ignore_class")  # None: none is
+    ignored = config.get("ignore_class")  # None: no class is
     facts = LossFacts(
         objective=objective or objective_of_loss(loss, label),
         from_logits=config.get("from_logits", False if isinstance(loss, tf.keras.losses.KLDivergence) else None),
@@ -163,8 +163,8 @@ def from_keras(
 
 
 def check_start(model: "FlatModel"):
-    """Raises UserError if the Keras model that it was made of has got other weights since: which ones are meant is not
-    clear."""
+    """Raises UserError if the Keras model that it was made from has got other weights since: it is not clear which ones
+    are meant."""
     if model.keras is None:
         return
     now, made = model.keras.model.weights, model.keras.values
@@ -176,10 +176,10 @@ def check_start(model: "FlatModel"):
 
 
 def keras_with(model: "FlatModel", vector: np.ndarray) -> tf.keras.Model:
-    """Returns a copy of the Keras model that a `FlatModel` was made of, with the weights of a vector `float32 [P]`.
+    """Returns a copy of the Keras model that a `FlatModel` was made from, with the weights of a vector `float32 [P]`.
 
     Raises:
-      UserError: If it was made of no Keras model.
+      UserError: If it was not made from a Keras model.
     """
     if model.keras is None:
         raise UserError(
@@ -189,11 +189,11 @@ def keras_with(model: "FlatModel", vector: np.ndarray) -> tf.keras.Model:
 
 
 def keras_mixture(model: "FlatModel", vectors: np.ndarray, weights: np.ndarray) -> tf.keras.Model:
-    """Returns a Keras model of the mixture of several vectors `float32 [k, P]`, whose weights `float32 [k]` sum to one:
-    it gives the weighted mean of their probabilities, or of the numbers that they give.
+    """Returns a Keras model of the mixture of several vectors `float32 [k, P]`, whose weights `float32 [k]` sum to one.
+    Its outputs are the weighted mean of their probabilities, or of the numbers that they predict.
 
     Raises:
-      UserError: If the model was made of no Keras model, or a user's own function makes probabilities of its outputs.
+      UserError: If the model was not made from a Keras model, or a user's own function makes its probabilities.
     """
     layers, activation = tf.keras.layers, model.objective.activation
     of_outputs = {tf.nn.softmax: "softmax", tf.sigmoid: "sigmoid", tf.identity: "linear", None: "linear"}
@@ -202,7 +202,7 @@ def keras_mixture(model: "FlatModel", vectors: np.ndarray, weights: np.ndarray) 
     members = [keras_with(model, vector) for vector in vectors]
     spec = model.example_spec["x"]
     inputs = tf.nest.map_structure(lambda leaf: layers.Input(tuple(leaf.shape), dtype=leaf.dtype), spec)
-    answers, exact = [], {"dtype": "float32"}  # as predict is, also where a global policy rounds new layers to bfloat16
+    answers, exact = [], {"dtype": "float32"}  # as in predict, even if a global policy rounds new layers to bfloat16
     for number, (member, weight) in enumerate(zip(members, weights.tolist(), strict=True)):
         member._name = f"model_{number}"
         outputs = layers.Activation(of_outputs[activation], **exact)(member(inputs))
@@ -212,7 +212,7 @@ def keras_mixture(model: "FlatModel", vectors: np.ndarray, weights: np.ndarray) 
 
 
 def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.Model]]:
-    """Returns a Keras model and what builds the same with other weights; UserError if there is none.
+    """Returns a Keras model and a function that builds it with other weights; raises UserError if there is no model.
 
     Args:
       given: The model, or a function that builds it.
@@ -240,14 +240,14 @@ def _model_and_rebuild(given, x) -> tuple[tf.keras.Model, Callable[[], tf.keras.
 
 
 def _check_trainable(keras_model: tf.keras.Model):
-    """Raises UserError for a model of several outputs, of batches of one size, of layers in float16, or one that is
-    trained otherwise than by its loss."""
+    """Raises UserError for a model that has several outputs, a fixed batch size, states between batches, layers in
+    float16, or its own training step."""
     if len(keras_model.outputs or [0]) > 1:
         raise UserError(
             f"the Keras model {keras_model.name} has {len(keras_model.outputs)} outputs; it must give one tensor: "
             "tf.keras.Model(model.inputs, model.outputs[0]) is a model of the first"
         )
-    # A Sequential model whose first layer names no shape has inputs of the batch that it was called on first.
+    # A Sequential model whose first layer names no shape has the input shape of the first batch it was called on.
     given = keras_model.inputs if getattr(keras_model, "_has_explicit_input_shape", True) else []
     sizes = [each.shape[0] for each in given or [] if each.shape.rank and each.shape[0] is not None]
     if sizes or getattr(keras_model, "stateful", False):
@@ -270,7 +270,7 @@ def _check_trainable(keras_model: tf.keras.Model):
 
 
 def _called(keras_model: tf.keras.Model, x) -> tf.keras.Model:
-    """Returns a Keras model whose weights are there: layers of one's own may make them when they are called first."""
+    """Returns a Keras model that has its weights, which a user's own layers may make only when they are called."""
     if not keras_model.built or not keras_model.weights:
         keras_model(tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape], spec.dtype), x))
     return keras_model
@@ -291,17 +291,17 @@ def _functional(function: KerasFunction, loss, input_spec) -> tff.learning.model
 
 
 def _last_activation(keras_model) -> str | None:
-    """The name of the last layer's activation, where it has one."""
+    """Returns the name of the last layer's activation; None if it has none."""
     last = keras_model
-    while isinstance(last, tf.keras.Model) and last.outputs:  # a model of a class of its own has none
+    while isinstance(last, tf.keras.Model) and last.outputs:  # a user's subclass of Model has none
         last = last.outputs[0]._keras_history.layer
     activation = getattr(last, "activation", None)
     return "softmax" if isinstance(last, tf.keras.layers.Softmax) else getattr(activation, "__name__", None)
 
 
 def batched(input_spec):
-    """Returns the spec of a batch of the examples of a spec without a batch dimension, as `Population.example_spec` is
-    one; others as they are."""
+    """Returns the spec of a batch for a spec of one example, such as `Population.example_spec`; specs that have a batch
+    dimension are unchanged."""
     leaves = tf.nest.flatten(input_spec)
     if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined() for leaf in leaves):
         return input_spec
@@ -309,8 +309,8 @@ def batched(input_spec):
 
 
 def _example_specs(input_spec, objective: str | None) -> tuple[Any, tf.TensorSpec]:
-    """The specs of one example's features and label from a batch's, of which the label is the features themselves for a
-    reconstruction; UserError if that is no `(x, y)`."""
+    """Returns the specs of one example's features and label from those of a batch; for a reconstruction, the label is
+    the features themselves. Raises UserError if the batch is not `(x, y)`."""
     whole = isinstance(input_spec, (Mapping, tuple, list)) and len(input_spec) == 2
     parts = dict(input_spec if isinstance(input_spec, Mapping) else zip("xy", input_spec)) if whole else {}
     leaves = tf.nest.flatten(parts)
@@ -334,7 +334,7 @@ def _example_specs(input_spec, objective: str | None) -> tuple[Any, tf.TensorSpe
         if not isinstance(parts["x"], tf.TensorSpec):
             raise UserError(f"objective is {objective}, which needs an input that is one array; these are several")
         parts["y"] = tf.TensorSpec(parts["x"].shape, tf.float32)
-    if parts["y"].dtype == tf.bool:  # which become 0 and 1 where clients are made
+    if parts["y"].dtype == tf.bool:  # which become 0 and 1 when clients are made
         parts["y"] = tf.TensorSpec(parts["y"].shape, tf.int32)
     if not (parts["y"].dtype.is_integer or parts["y"].dtype.is_floating):
         raise UserError(f"labels are {parts['y'].dtype.name}; they must be integers, or floats where they are numbers")

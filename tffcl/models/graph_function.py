@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.python.types import trace
 
-# Operations that draw by a state of their own; those that a seed decides are called Stateless....
+# Operations that draw from a state of their own; the names of those that a seed decides begin with Stateless.
 _DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
@@ -16,25 +16,25 @@ class _Traced(type):
         return hasattr(value, "__tf_tracing_type__")
 
 
-# From 4.6 on typing_extensions asks for the names of a protocol by inspect.getattr_static, which raises a TypeError for
-# the dicts that TensorFlow 2.14 wraps, as where tff.program saves a state; before, it asked by hasattr.
+# Since 4.6, typing_extensions looks up the names of a protocol by inspect.getattr_static and no longer by hasattr. This
+# raises a TypeError for the dicts that TensorFlow 2.14 wraps, for example when tff.program saves a state.
 trace.SupportsTracingProtocol = _Traced("SupportsTracingProtocol", (), {})
 
 
 def drawing_nodes(definition: tf.compat.v1.GraphDef) -> list:
-    """Returns the operations of a graph, with the functions in it, that draw numbers which no given seed decides."""
+    """Returns the operations of a graph and its functions that draw random numbers which no given seed decides."""
     nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
     return [node for node in nodes if node.op.startswith(_DRAWING)]
 
 
 def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
-    """Traces a function in a graph and returns one that runs it, also eagerly.
+    """Traces a function in a graph and returns one that runs it, even eagerly.
 
-    TFF's functional models of Keras models refuse to be traced where TensorFlow executes eagerly around them.
+    TFF's functional models of Keras models refuse to be traced if TensorFlow executes eagerly around them.
 
     Args:
       function: `(*structures of tensors) -> structure of tensors`.
-      *specs: Of the tensors, or structures of them.
+      *specs: The specs of the tensors, or structures of specs.
     """
     with tf.Graph().as_default() as graph:
         inputs = tf.nest.map_structure(lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), list(specs))
@@ -53,8 +53,8 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
         return tf.nest.pack_sequence_as(outputs, found)
 
     traced = run.get_concrete_function(*specs)  # once, whatever the number of examples
-    # The definition names tf.functions that were traced in the graph. Eager TensorFlow forgets them with the last
-    # Python object of theirs.
+    # The definition names tf.functions that were traced in the graph. Eager TensorFlow forgets them when their last
+    # Python object is gone.
     traced.kept_alive = graph
     return traced
 
@@ -63,7 +63,7 @@ def session_function(function: Callable, *specs) -> Callable:
     """Traces a function in a graph and returns one that runs it on arrays in this process.
 
     It has a session of its own, since TFF's Keras models refuse to run without a graph, and since eager TensorFlow
-    drops functions that a graph was imported with. The graph is left as it is traced: the optimizer of sessions breaks
+    drops functions that a graph was imported with. The graph is not optimized, because the optimizer of sessions breaks
     loops inside branches.
 
     Args:
@@ -84,9 +84,9 @@ def session_function(function: Callable, *specs) -> Callable:
 
 
 def traced_once(function: Callable, input_signature=None) -> Callable:
-    """Makes a `tf.function` of which one trace serves all graphs that call it.
+    """Makes a `tf.function` whose trace serves all graphs that call it.
 
-    TensorFlow traces a tf.function anew in each of TFF's computations, which have a graph each; this one is traced in a
+    TensorFlow traces a tf.function again in each of TFF's computations, since each has a graph. This one is traced in a
     graph of its own, once for each structure of tensors that it is called with.
 
     Args:
@@ -107,7 +107,7 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         args, kwargs = tf.nest.map_structure(spec, (given.args, given.kwargs))
-        # By exact shapes: TensorFlow would take a trace of any number of rows for one row, too.
+        # The key has exact shapes: TensorFlow would use a trace for any number of rows for one row, too.
         key = repr((args, kwargs))
         if key not in known:
             anew = tf.function(function, autograph=False, input_signature=input_signature)
@@ -119,10 +119,10 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
 
 
 def converted(function: Callable) -> Callable:
-    """Returns a function with its Python `if` and `for` on tensors made TensorFlow's, by AutoGraph.
+    """Returns a function whose Python `if` and `for` on tensors are turned into TensorFlow's by AutoGraph.
 
-    Our own tf.functions have none, and are traced without AutoGraph, which costs a fifth of the tracing; what others
-    hand in for them to call goes through this. Functions of this package and tf.functions come back as they are.
+    This package's tf.functions have none and are traced without AutoGraph, which takes a fifth of the tracing time. A
+    user's functions that they call go through this. Functions of this package and tf.functions are returned unchanged.
     """
     return function if is_ours(function) or hasattr(function, "get_concrete_function") else tf.function(function)
 

@@ -1,7 +1,7 @@
-"""A Keras model as a pure function of its weights: of batch normalization, frozen layers, dropout, regularizers,
-constraints, layers of one's own.
+"""A Keras model as a pure function of its weights, with batch normalization, frozen layers, dropout, regularizers,
+constraints, and a user's own layers.
 
-The Keras model is built a second time with places in the stead of its variables. A place holds a tensor, and an
+The Keras model is built a second time with places instead of its variables. A place holds a tensor, and an
 assignment puts another tensor there. So one trace of the call is a function without variables: from the values of all
 weights to the outputs, the penalties of regularizers, and the values of the weights that the call has assigned.
 """
@@ -20,7 +20,7 @@ from tffcl.models.graph_function import converted, drawing_nodes
 from tffcl.models.layer_weights import STATISTIC, TRAINED
 from tffcl.models.trials import some_batch
 
-GLOBAL, OWN, RESET = "global", ("local", "fedbn"), "reset"  # what becomes of a model's statistics
+GLOBAL, OWN, RESET = "global", ("local", "fedbn"), "reset"  # how a model's statistics are treated
 STATISTICS = (GLOBAL, *OWN, RESET)
 
 
@@ -30,16 +30,16 @@ class KerasFunction:
 
     Attributes:
       model: The Keras model.
-      rebuild: Builds the same with other weights.
+      rebuild: Builds the same model with other weights.
       values: The initial values of all its weights.
-      places: Of the weights that travel, in `keras_model.weights`, those of each layer together; the others are
-        constants.
-      names: Of these, "layer/weight"; no two layers have one name.
-      kinds: Of these, `TRAINED` or `STATISTIC`.
-      forward: `(tensors, x, seed) -> (outputs, penalty, statistics)`: the values of the weights that travel, a batch
-        and `int32 [2]`, or None for inference, to the model's outputs, the sum of its regularizers' and other own
-        losses, and the new values of the statistics, in order. Differentiable in the trained weights alone.
-      constraints: Of the trained weights, in order: what Keras applies to each after a step, or None.
+      places: The places in `model.weights` of the weights that travel, where those of a layer are together; all other
+        weights are constants.
+      names: Their names, "layer/weight"; no two layers have the same name.
+      kinds: Their kinds, `TRAINED` or `STATISTIC`.
+      forward: `(tensors, x, seed) -> (outputs, penalty, statistics)`. It takes the values of the weights that travel, a
+        batch, and `int32 [2]`, or None for inference. It returns the model's outputs, the sum of its own losses, such
+        as its regularizers', and the new statistics, in order. It is differentiable in the trained weights alone.
+      constraints: The constraint that Keras applies to each trained weight after a step, or None, in order.
       masks_outputs: Whether the outputs carry a mask, by which `fit` leaves padding out of loss and metrics.
     """
 
@@ -59,9 +59,9 @@ class KerasFunction:
         return tuple(self.values[place].astype(np.float32) for place in self.places)
 
     def sharing(self, statistics: str) -> "KerasFunction":
-        """Returns the function of what travels of the weights where this becomes of statistics, a name in `STATISTICS`:
-        all; all but statistics; or, with "fedbn", all but the weights of their layers. The others have their first
-        values.
+        """Returns the function of the weights that travel under a treatment of statistics, a name in `STATISTICS`: all;
+        all but statistics; or, with "fedbn", all but the weights of layers with statistics. The other weights have
+        their first values.
 
         Raises:
           UserError: If there are no statistics that clients could keep, or nothing that they could share.
@@ -113,7 +113,7 @@ class KerasFunction:
 
 
 class _Place(tf.Variable, tf.__internal__.types.Tensor):
-    """What Keras' layers take for a variable: it holds a tensor, and an assignment puts another one there."""
+    """Stands for a variable in Keras' layers: it holds a tensor, and an assignment puts another one there."""
 
     constraint = None
 
@@ -153,7 +153,7 @@ class _Place(tf.Variable, tf.__internal__.types.Tensor):
     trainable = property(lambda self: self._trainable)
 
     def _as_graph_element(self):
-        return self.value()  # in tf.control_dependencies
+        return self.value()  # used by tf.control_dependencies
 
     graph = property(lambda self: tf.compat.v1.get_default_graph())
 
@@ -166,7 +166,7 @@ tf.register_tensor_conversion_function(_Place, lambda place, dtype=None, name=No
 
 @contextlib.contextmanager
 def _eagerly():
-    """Keras' layers of today, and not those of TensorFlow 1, which it makes where a graph is built around them."""
+    """Makes Keras build its current layers and not those of TensorFlow 1, which it would build inside a graph."""
     with tf.__internal__.eager_context.eager_mode():
         yield
 
@@ -177,15 +177,15 @@ def keras_function(
     """Traces a Keras model.
 
     Args:
-      name: Of the model, for messages.
-      keras_model: Whose weights are the initial ones; which of them are trained, its layers say.
+      name: The model's name, for messages.
+      keras_model: The model. Its weights are the initial ones, and its layers say which of them are trained.
       rebuild: Builds the same model with other weights.
       x_spec: `tf.TensorSpec` of a batch, or a structure of them.
 
     Raises:
-      UserError: If it cannot be built again, with the same weights, outputs and losses, or called on such a batch, or
-        none is trained; if it draws numbers that no seed decides, or looks at variables that are no weights, or sets a
-        trained weight.
+      UserError: If it cannot be built again with the same weights, outputs and losses, or called on such a batch; if it
+        has no trained weights, draws random numbers that no seed decides, reads variables that are not weights, or sets
+        a trained weight.
     """
     weights, trained = keras_model.weights, {id(each) for each in keras_model.trainable_weights}
     if not trained:
@@ -240,8 +240,8 @@ def keras_function(
 
 
 def _weight_names(keras_model: tf.keras.Model) -> list[str]:
-    """The name "layer/weight" of each of a model's weights, by the layer that holds it. Layers of one name, as a base
-    and a head may have them, are called by the way to them too: "base.dense"."""
+    """Returns the name "layer/weight" of each of a model's weights, by the layer that holds it. Layers with the same
+    name, as in a base and a head, are named with the path to them: "base.dense"."""
     owners = {}
 
     def visit(layer, path):
@@ -264,22 +264,22 @@ def _weight_names(keras_model: tf.keras.Model) -> list[str]:
 
 
 def _variances(keras_model: tf.keras.Model) -> set[int]:
-    """The `id` of each weight that is a moving variance. Noise of private means, and means of means that run apart, can
-    make them negative: they count as 0 then."""
+    """Returns the `id` of each weight that is a moving variance. Noise in private means, and means that diverge, can
+    make variances negative: they then count as 0."""
     return {id(getattr(each, "moving_variance", None)) for each in keras_model._flatten_layers()}
 
 
 def _with_constants(name: str, function, layers) -> Callable:
-    """Makes tensors that a traced function looks at, as a layer's table of positions, constants of the graphs that call
-    it.
+    """Turns tensors that a traced function reads, such as a layer's table of positions, into constants of the graphs
+    that call it.
 
     Args:
-      name: Of the Keras model, for messages.
+      name: The name of the Keras model, for messages.
       function: A concrete function.
-      layers: Names of the model's layers.
+      layers: The names of the model's layers.
 
     Raises:
-      UserError: If it looks at variables or tables, or draws numbers that no seed decides.
+      UserError: If it reads variables or tables, or draws random numbers that no seed decides.
     """
     for node in drawing_nodes(function.graph.as_graph_def()):
         within = ", ".join([node.op, *[each for each in node.name.split("/") if each in layers][-1:]])
@@ -303,15 +303,15 @@ def _with_constants(name: str, function, layers) -> Callable:
 
 
 def _with_places(name: str, rebuild, keras_model) -> tuple[tf.keras.Model, list[_Place]]:
-    """Returns the rebuilt model with places for variables, and those that are no weights, as of metrics; UserError if
-    it is not the same."""
+    """Returns the rebuilt model with places for variables, and the places that are not weights, such as those of
+    metrics; raises UserError if it is not the same model."""
     made = []
 
     def placed(create, **given):
-        if given.get("name") == "StateVar":  # of a tf.random.Generator, which is not asked (see `_draw_by`)
+        if given.get("name") == "StateVar":  # of a tf.random.Generator, which is not used (see `_draw_by`)
             return create(**given)
         initial = given["initial_value"]
-        with tf.init_scope():  # of a layer that makes its weights in its call
+        with tf.init_scope():  # for a layer that makes its weights in its call
             value = tf.convert_to_tensor(initial() if callable(initial) else initial, given.get("dtype"))
         made.append(_Place(value.numpy(), given.get("name"), given.get("trainable") is not False))
         return made[-1]
@@ -319,7 +319,7 @@ def _with_places(name: str, rebuild, keras_model) -> tuple[tf.keras.Model, list[
     with tf.variable_creator_scope(placed):
         try:
             copy = rebuild()
-        except Exception as error:  # of a class or a layer without get_config, e.g.
+        except Exception as error:  # e.g. of a class or a layer without get_config
             raise UserError(
                 f"the Keras model {name} cannot be built again ({one_line(error)}): give from_keras, in the place of "
                 "the model, a function that builds it"
@@ -337,15 +337,15 @@ def _with_places(name: str, rebuild, keras_model) -> tuple[tf.keras.Model, list[
 
 
 def _check_rebuilt(name: str, keras_model: tf.keras.Model, x_spec, rebuilt: Callable):
-    """Raises UserError if the rebuilt model, a batch to its outputs and penalty, computes on a made-up batch something
-    else than the model itself."""
+    """Raises UserError if the rebuilt model, a function from a batch to outputs and penalty, gives other results for a
+    made-up batch than the model itself."""
     one = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), x_spec)
     x, _ = some_batch(one, tf.TensorSpec([], tf.int32))
     with _eagerly():
         try:
             given = keras_model(x, training=False)
             added = float(sum(tf.cast(each, tf.float32) for each in keras_model.losses))
-        except Exception:  # a user's own layer need not take numbers that are made up
+        except Exception:  # a user's own layer may refuse made-up numbers
             return
         outputs, penalty, _ = rebuilt(x)
     half = any(each.compute_dtype == "bfloat16" for each in keras_model._flatten_layers())
@@ -363,7 +363,7 @@ def _check_rebuilt(name: str, keras_model: tf.keras.Model, x_spec, rebuilt: Call
 
 
 def _alike(one, other, half: bool) -> bool:
-    """Whether outputs are the same but for rounding, which is coarse where layers compute in `half` precision."""
+    """Whether outputs are the same up to rounding, which is coarse if layers compute in `half` precision."""
     pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
     for first, second in ([tf.cast(each, tf.float32).numpy() for each in pair] for pair in pairs):
         most = (0.1 if half else 1e-3) * np.nanmax(np.abs(second), initial=1e-3)
@@ -373,15 +373,15 @@ def _alike(one, other, half: bool) -> bool:
 
 
 def _freeze_like(copy, keras_model):
-    """Freezes the layers of a rebuilt model that are frozen in the model, which puts the weights of both in one order:
-    Keras lists those that are trained first."""
+    """Freezes the layers of a rebuilt model that are frozen in the model, so that the weights of both have the same
+    order: Keras lists trained weights first."""
     for layer, like in zip(copy._flatten_layers(), keras_model._flatten_layers(), strict=True):
         layer.trainable = like.trainable
 
 
 def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place], masks: list):
-    """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of those that it assigned)`, which
-    puts the mask that the outputs carry, if there is one, into `masks`."""
+    """Builds `(values of all weights, x, seed or None) -> (outputs, penalty, values of weights that it assigned)`. If
+    the outputs carry a mask, it is added to `masks`."""
     variances = _variances(copy)
     generators = [each._random_generator for each in copy._flatten_layers() if hasattr(each, "_random_generator")]
 
@@ -404,14 +404,14 @@ def _build_trace(copy: tf.keras.Model, is_trained, others: list[_Place], masks: 
 
 
 def _finalize(keras_model):
-    """Lets layers that keep something made of their weights, as Normalization does, make it anew."""
+    """Updates what layers derive from their weights and keep, as Normalization does."""
     for layer in keras_model._flatten_layers():
         if hasattr(layer, "finalize_state"):
             layer.finalize_state()
 
 
 def _draw_by(generator, seed):
-    """Makes what a layer draws follow from a seed; without one, at inference, it must not draw."""
+    """Makes a layer's random numbers follow from a seed; without a seed, at inference, it must not draw any."""
     drawn = itertools.count()
 
     def make_seed():

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tffcl.errors import UserError, unknown
 
-if TYPE_CHECKING:  # which has some of these
+if TYPE_CHECKING:  # it imports this module
     from tffcl.models.flat import FlatModel, FlatWeights
 
 
@@ -21,24 +21,24 @@ class LayerParts:
     `[G]`.
 
     Attributes:
-      runs: Stretches of the vector in order, each `(is local, entries)`.
+      runs: Stretches of the vector in order, each `(is local, number of entries)`.
     """
 
     runs: tuple[tuple[bool, int], ...]
 
     @functools.cached_property
     def is_local(self) -> np.ndarray:
-        """`bool [P]`."""
+        """`bool [P]`, which entries are local."""
         return np.repeat([local for local, _ in self.runs], [size for _, size in self.runs])
 
     @property
     def local_size(self) -> int:
-        """L."""
+        """L, the size of the local part."""
         return sum(size for local, size in self.runs if local)
 
     @property
     def global_size(self) -> int:
-        """G."""
+        """G, the size of the global part."""
         return sum(size for local, size in self.runs if not local)
 
     def split(self, vector) -> tuple[tf.Tensor, tf.Tensor]:
@@ -49,7 +49,7 @@ class LayerParts:
         return tuple(tf.concat([nothing, *part], 0) for part in parts)
 
     def join(self, local, shared):
-        """The inverse of `split`; of several vectors `[..., G]` with one local part, `[..., P]`."""
+        """The inverse of `split`; several vectors `[..., G]` with one local part become `[..., P]`."""
         if len(shared.shape) > 1:
             local = tf.broadcast_to(local, tf.concat([tf.shape(shared)[:-1], tf.shape(local)], 0))
         left = {True: local, False: shared}
@@ -74,7 +74,7 @@ def layer_parts(model: "FlatWeights", local: Collection[str]) -> LayerParts:
       local: Names of layers, or of single weights ("conv1/kernel"), that a client keeps.
 
     Raises:
-      UserError: For a name that is none of the model's.
+      UserError: If a name is not one of the model's.
     """
     weights = [weight.name for weight in model.weights]
     names = {*model.layer_slices(), *weights}
@@ -92,7 +92,7 @@ class OwnPart:
 
     Attributes:
       whole: The larger `FlatModel`, which clients train and use.
-      parts: Of its vector.
+      parts: The parts of its vector.
     """
 
     whole: Any
@@ -100,12 +100,12 @@ class OwnPart:
 
     @property
     def initial(self) -> np.ndarray:
-        """`float32 [L]`, what a client has of it before its first round."""
+        """`float32 [L]`, the local part of a client before its first round."""
         return self.whole.initial[self.parts.is_local]
 
 
 def require_shared(model: "FlatModel", why: str):
-    """Raises UserError if clients keep a part of a model to themselves; `why` says what then cannot be."""
+    """Raises UserError if clients keep a part of a model to themselves; `why` says what is then impossible."""
     if model.own is not None:
         raise UserError(
             f'{why}, and of {model.name} each client keeps a part to itself; take statistics="global" or "reset"'

@@ -1,4 +1,4 @@
-"""The named tensors of a model, how their first values are drawn, and by what models of one architecture are known."""
+"""The named tensors of a model, how their initial values are drawn, and what identifies models of one architecture."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ def dense(name: str, inputs: int, outputs: int) -> list[Weight]:
 
 
 def outputs_of(num_classes: int | None) -> int:
-    """The number of outputs of a model of so many classes; None stands for a number to predict, which is one output."""
+    """Returns the number of outputs for a number of classes; for None, a number to predict, there is one output."""
     return 1 if num_classes is None else num_classes
 
 
@@ -127,7 +127,7 @@ _NOT_TRACED = ("seed", "initialization")
 
 
 def architecture(build: Callable) -> Callable:
-    """Makes a model's builder give its models a `key`: the builder and what it was given, but for the initial
+    """Makes a builder give its models a `key`: the builder and its arguments, except those that only decide the initial
     weights."""
     signature = inspect.signature(build)
 

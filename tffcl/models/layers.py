@@ -1,4 +1,4 @@
-"""Forward passes of layers whose weights `layer_weights` names; images are `float32 [n, height, width, channels]`."""
+"""Forward passes of the layers in `layer_weights`; images are `float32 [n, height, width, channels]`."""
 
 import dataclasses
 import math
@@ -20,15 +20,15 @@ def relu(x):
 
 
 def connect(x, kernel, bias):
-    """A fully connected layer on `x [n, inputs]`, whose product is computed in the type of its kernel, as a convolution
-    is."""
+    """A fully connected layer on `x [n, inputs]`. Its product is computed in the type of the kernel, as in
+    `convolve`."""
     product = _large_product if math.prod(kernel.shape) >= _LARGE else tf.matmul
     return tf.cast(product(tf.cast(x, kernel.dtype), kernel), x.dtype) + bias
 
 
-# Entries of a kernel from which the gradient of its input is made with the kernel as the left factor. Measured, ms a
-# step with batches of 10, as TensorFlow's gradient and so: LEAF's CNN (6.4 million) 22.7 and 21.4, StoCFL's for FEMNIST
-# (1.2 million) 8.3 and 7.8; LeNet-5 (30,720) 0.88 and 0.93.
+# From this number of entries, the gradient of the input is computed with the kernel as the left factor. Measured in ms
+# per step with batches of 10, by TensorFlow's gradient and by this: LEAF's CNN (6.4 million) 22.7 and 21.4, StoCFL's
+# for FEMNIST (1.2 million) 8.3 and 7.8; LeNet-5 (30,720) 0.88 and 0.93.
 _LARGE = 1_000_000
 
 
@@ -44,7 +44,7 @@ def _large_product(x, kernel):
 
 
 def convolve(x, kernel, bias=None, *, stride: int = 1, padding: str = "VALID"):
-    """A 2-D convolution; `bias` None stands for none."""
+    """A 2-D convolution; with `bias` None it has no bias."""
     _, height, width, channels = x.shape
     y = tf.cast(x, kernel.dtype)
     if stride == 1 and padding == "SAME" and channels >= _MANY and height * width <= _FEW[kernel.dtype]:
@@ -55,15 +55,16 @@ def convolve(x, kernel, bias=None, *, stride: int = 1, padding: str = "VALID"):
     return tf.cast(y, x.dtype)
 
 
-# Channels from which, and pixels up to which, a padded convolution is computed as a product. Measured, ms of forward
-# pass and both gradients for ten images, as TensorFlow's convolution and so: 512 to 512 channels at 4x4 25.3 and 20.4,
-# in bfloat16 17.0 and 6.0; 256 to 512 at 8x8 27.5 and 30.9, in bfloat16 11.1 and 6.9; 64 to 64 about the same.
+# From this number of channels and up to this number of pixels, a padded convolution is computed as a product. Measured
+# in ms for forward pass and both gradients of ten images, by TensorFlow's convolution and by this: 512 to 512 channels
+# at 4x4 25.3 and 20.4, in bfloat16 17.0 and 6.0; 256 to 512 at 8x8 27.5 and 30.9, in bfloat16 11.1 and 6.9; 64 to 64
+# about the same.
 _MANY, _FEW = 128, {tf.float32: 16, tf.bfloat16: 64}
 
 
 def _convolve_few(x, kernel):
-    """A padded convolution of small images as a product of all patches with the kernel, and so the kernel's gradient:
-    its layout stays as it is, which a convolution changes and changes back."""
+    """A padded convolution of small images, computed as a product of all patches with the kernel; the kernel's gradient
+    is a product, too. The kernel keeps its layout, which TensorFlow's convolution changes and changes back."""
     (_, height, width, _), (rows, columns, channels, outputs) = x.shape, kernel.shape
 
     @tf.custom_gradient
@@ -91,9 +92,9 @@ def convolve_transposed(x, kernel, bias, *, stride: int):
     return tf.nn.bias_add(tf.nn.conv2d_transpose(x, kernel, shape, stride, "SAME"), bias)
 
 
-# Channels from which 2x2 pooling is made of maxima of neighbours. Measured, ms a step, with TensorFlow's pooling and
-# so: StoCFL's CNN 49.9 and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8 and 238.8; but LeNet-5, with 6
-# and 16 channels, 0.68 and 0.82.
+# From this number of channels, 2x2 pooling is computed by maxima of neighbours. Measured in ms per step, by
+# TensorFlow's pooling and by this: StoCFL's CNN 49.9 and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8
+# and 238.8; but LeNet-5, with 6 and 16 channels, 0.68 and 0.82.
 _WIDE = 32
 
 
@@ -106,16 +107,16 @@ def pool(x, size: int = 2):
 
 
 def pooled_convolve(x, kernel, bias, *, padding: str = "VALID"):
-    """A 2-D convolution, pooling by 2 and ReLU, which after pooling is what it is before, on a quarter of the
-    values."""
+    """A 2-D convolution, pooling by 2 and ReLU. ReLU after pooling is the same function as before it, on a quarter of
+    the values."""
     return relu(pool(convolve(x, kernel, bias, padding=padding)))
 
 
 def _halve(x):
     """The maximum of every 2x2 patch of images of even height and width.
 
-    Value and gradient, which goes to the first of equal entries, are those of `tf.nn.max_pool2d` to the last bit, whose
-    gradient is slow within loops.
+    Value and gradient are exactly those of `tf.nn.max_pool2d`, whose gradient is slow within loops. The gradient goes
+    to the first of equal entries.
     """
     _, height, width, channels = x.shape
     # Neighbouring columns are the halves of one longer row of channels, neighbouring rows those of one longer row of
@@ -145,8 +146,8 @@ def group_norm(x, scale, offset, *, groups: int):
         means = tf.reduce_mean(tf.reshape(sums, [-1, groups, channels // groups]), 2, keepdims=True) / (height * width)
         return tf.reshape(tf.repeat(means, channels // groups, axis=2), [-1, 1, channels])
 
-    # All passes over the images are over rows of channels, four times as fast as over groups; and so is the gradient,
-    # which TensorFlow's own derivation of this takes twice as long for.
+    # All passes over the images are over rows of channels, which is four times as fast as over groups. So is the
+    # gradient, for which TensorFlow's own derivation would take twice as long.
     @tf.custom_gradient
     def normalized(x, scale, offset):
         centred = x - of_groups(tf.reduce_sum(x, 1))
@@ -164,13 +165,13 @@ def group_norm(x, scale, offset, *, groups: int):
 
 
 def dropout(x, rate: float, seed, layer: int):
-    """Drops entries of `x` with probability `rate` and scales the others up; nothing at inference.
+    """Drops entries of `x` with probability `rate` and scales the others up; at inference `x` is unchanged.
 
     Args:
       x: Activations.
-      rate: Probability of an entry to be dropped.
+      rate: The probability that an entry is dropped.
       seed: `int32 [2]` of this step, or None at inference.
-      layer: Number of the dropout layer in its model: each draws its own mask.
+      layer: The number of the dropout layer in its model; each layer draws its own mask.
     """
     if seed is None or not rate:
         return x
@@ -180,12 +181,12 @@ def dropout(x, rate: float, seed, layer: int):
 def in_precision(model: FlatModel, precision: str) -> FlatModel:
     """Returns a model as clients compute it in a step of training.
 
-    In bfloat16, which has the range of float32 and 8 of its 24 digits, the kernels, what they are multiplied with and
-    what comes of it are rounded, in the forward pass and in its gradients; within a product sums are float32. Weights,
-    normalization, outputs, loss and gradients are float32, as they come and go.
+    bfloat16 has the range of float32 and 8 of its 24 binary digits. In it, kernels, their inputs and their products are
+    rounded, in the forward pass and in its gradients; sums within a product are float32. Weights, normalization,
+    outputs, loss and the gradients that are returned stay float32.
 
     Args:
-      model: Of one of tffcl's own networks, unless the precision is float32.
+      model: One of tffcl's own networks, unless the precision is float32.
       precision: A name in `choices.PRECISIONS`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Metrics of what a model answers on whole sets of examples, by name or as a user's own functions.
+"""Metrics of a model's answers on whole sets of examples, by name or as a user's own functions.
 
 Imports no TensorFlow, and scikit-learn only where a metric is computed.
 """
@@ -18,12 +18,12 @@ _BINS = 15  # of the calibration error
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answers on n examples, of which those labels are left out that do not count.
+    """A model's answers on n examples, without the labels that do not count.
 
     Attributes:
-      labels: `[n]`, or `[n, L]` of several labels or numbers; of sequences every label is an example.
-      predictions: The same shape, the most likely labels, or the numbers that the model gives.
-      outputs: Probabilities `[n, classes]`, or `[n, L]` of several labels; of numbers the predictions.
+      labels: `[n]`, or `[n, L]` for several labels or numbers; in sequences, every label is an example.
+      predictions: Of the same shape, the most likely labels, or the numbers that the model predicts.
+      outputs: Probabilities `[n, classes]`, or `[n, L]` for several labels; for numbers, the predictions.
     """
 
     labels: np.ndarray
@@ -41,7 +41,7 @@ class Answers:
 
 
 def _sklearn(name: str, **options) -> Callable[[Answers], float]:
-    """A metric of scikit-learn's of labels and predictions."""
+    """Returns a metric of scikit-learn that takes labels and predictions."""
 
     def compute(answers: Answers) -> float:
         from sklearn import metrics
@@ -56,7 +56,7 @@ def _accuracy(answers: Answers) -> float:
 
 
 def _balanced_accuracy(answers: Answers) -> float:
-    """The mean recall of the classes that the labels have."""
+    """The mean recall of the classes that occur among the labels."""
     known, place = np.unique(answers.labels, return_inverse=True)
     if len(known) < 2:
         return math.nan
@@ -65,11 +65,11 @@ def _balanced_accuracy(answers: Answers) -> float:
 
 
 def _averaged(name: str, average: str | None = None) -> Callable[[Answers], float]:
-    """F1, precision or recall of scikit-learn's.
+    """Returns scikit-learn's F1, precision or recall.
 
     Args:
-      name: Of its function.
-      average: As there; None: of class 1 where there are two classes, else the mean over the classes.
+      name: The name of its function.
+      average: As there; None: of class 1 if there are two classes, else the mean over the classes.
     """
 
     def compute(answers: Answers) -> float:
@@ -83,8 +83,8 @@ def _averaged(name: str, average: str | None = None) -> Callable[[Answers], floa
 
 
 def _auc(answers: Answers) -> float:
-    """The area under the ROC curve: of class 1 where there are two classes, else the mean over the classes, each
-    against all others, or over the labels, of those that have examples of both kinds."""
+    """The area under the ROC curve: of class 1 if there are two classes, else the mean over the classes, each against
+    all others, or over several labels. The mean is over those with examples of both kinds."""
     from sklearn.metrics import roc_auc_score
 
     if answers.labels.ndim > 1:
@@ -103,18 +103,18 @@ def _log_loss(answers: Answers) -> float:
     if answers.labels.ndim > 1:
         columns = zip(answers.labels.T, answers.outputs.T)
         return float(np.mean([log_loss(own, scores, labels=[0, 1]) for own, scores in columns]))
-    total = answers.outputs.sum(axis=1, keepdims=True, dtype=float)  # 1 but for rounding, which scikit-learn warns of
+    total = answers.outputs.sum(axis=1, keepdims=True, dtype=float)  # 1 up to rounding, of which scikit-learn warns
     return log_loss(answers.labels, answers.outputs / total, labels=np.arange(answers.outputs.shape[1]))
 
 
 def _perplexity(answers: Answers) -> float:
-    """Between how many equally likely answers the model would be as undecided: e to the power of the log loss."""
+    """The number of equally likely answers that would leave the model as undecided: e to the power of the log loss."""
     return math.exp(_log_loss(answers))
 
 
 def _calibration_error(answers: Answers) -> float:
-    """By how much the confidence in the predictions differs from the share of right ones, the mean over 15 bins of
-    equal width weighted by their examples (ECE; Guo et al., ICML 2017, arXiv:1706.04599)."""
+    """How much the confidence in predictions differs from the share of right ones: the mean over 15 bins of equal
+    width, weighted by their numbers of examples (ECE; Guo et al., ICML 2017, arXiv:1706.04599)."""
     if answers.labels.ndim > 1:
         confidence = np.maximum(answers.outputs, 1 - answers.outputs).ravel()
     else:
@@ -139,13 +139,13 @@ class AnswerMetric:
 
     Attributes:
       name: Its name.
-      title: What tables and figures call it.
-      compute: `(Answers) -> float`; NaN where it is not defined.
+      title: Its name in tables and figures.
+      compute: `(Answers) -> float`; NaN if it is not defined.
       of: What labels must be: "classes", "labels" (several), or "numbers".
       better: `UP` or `DOWN`.
       is_share: Whether it is from 0 to 1, and shown in percent.
-      limits: The least and the greatest value that it can have; None where there is no end.
-      function: The user's own that it is; None for one of these here.
+      limits: The least and the greatest value that it can have; None for no limit.
+      function: The user's own function; None for a metric of this module.
     """
 
     name: str
@@ -182,8 +182,8 @@ OF_NUMBERS = ("mae", "mse", "r2")
 
 
 def better_of(name: str) -> str:
-    """Returns whether a metric is better `UP` or `DOWN`: of a user's own by scikit-learn's rule for names, `DOWN` if it
-    ends with "error", "loss", "deviance" or "distance"."""
+    """Returns whether a metric is better `UP` or `DOWN`. For a user's own this follows from its name, by scikit-learn's
+    rule: `DOWN` if it ends with "error", "loss", "deviance" or "distance"."""
     if name in METRICS:
         return METRICS[name].better
     return DOWN if name.endswith(("error", "loss", "deviance", "distance")) else UP
@@ -193,12 +193,12 @@ def chosen(metrics: Sequence[str | Callable], kind: str) -> tuple[AnswerMetric, 
     """Returns the metrics that a user asks for.
 
     Args:
-      metrics: Names, or functions `(labels, outputs) -> float` of whole sets, see `Answers`; such a function is called
-        by its own name.
+      metrics: Names, or functions `(labels, outputs) -> float` of whole sets, see `Answers`; the metric of a function
+        has the function's name.
       kind: What labels are: "classes", "labels" or "numbers".
 
     Raises:
-      UserError: If a name is unknown, is twice, or is of a metric for other labels.
+      UserError: If a name is unknown, occurs twice, or belongs to a metric for other labels.
     """
     if isinstance(metrics, str) or callable(metrics):
         metrics = (metrics,)
@@ -239,7 +239,7 @@ def _users(function: Callable) -> Callable[[Answers], float]:
     def compute(answers: Answers) -> float:
         name = _name_of(function)
         try:
-            value = function(answers.labels.copy(), answers.outputs.copy())  # which it may change
+            value = function(answers.labels.copy(), answers.outputs.copy())  # since it may change them
         except Exception as error:  # whatever the user's own function raises
             raise UserError(f"the metric {name} failed: {type(error).__name__}: {error}") from error
         if isinstance(value, np.ndarray) and not value.ndim:
@@ -252,10 +252,10 @@ def _users(function: Callable) -> Callable[[Answers], float]:
 
 
 def compute(metric: AnswerMetric, answers: Answers) -> float:
-    """Returns a metric of answers, computed on all of them at once; NaN where it is not defined, as of none at all."""
+    """Returns a metric of answers, computed on all of them at once; NaN if it is not defined, as for no answers."""
     if not len(answers):
         return math.nan
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn's, of classes that are not there
+        warnings.simplefilter("ignore")  # scikit-learn's warnings of classes without examples
         value = float(metric.compute(answers))
     return value if math.isfinite(value) else math.nan

@@ -1,4 +1,4 @@
-"""Models of many clients as the rows of a matrix of which nobody holds all, and which of the rows are whose."""
+"""Models of many clients as the rows of a matrix that is never wholly in memory, and which client uses which row."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,10 +7,10 @@ import numpy as np
 
 
 class ModelRows:
-    """What looks like `float32 [K, P]` where it is read row by row, and reads a row when it is asked for.
+    """Looks like a matrix `float32 [K, P]`, of which each row is read only when it is needed.
 
-    A method whose clients have a model each returns one from `models_for`: with thousands of clients the matrix itself
-    would not fit into memory. NumPy makes the whole matrix of it where it must.
+    A method with a model for each client returns one from `models_for`: with thousands of clients, the matrix itself
+    would not fit into memory. NumPy functions that need the whole matrix do read all of it.
     """
 
     ndim, dtype = 2, np.dtype(np.float32)
@@ -19,9 +19,9 @@ class ModelRows:
         """Makes the rows.
 
         Args:
-          count: K.
-          size: P.
-          read: Row number to `float32 [P]`.
+          count: K, the number of rows.
+          size: P, the size of a row.
+          read: Maps a row number to `float32 [P]`.
         """
         self.shape, self._read = (count, size), read
 
@@ -52,8 +52,8 @@ class Assigned:
     """Which of K models each of n clients uses, see `assigned`.
 
     Attributes:
-      rows: `int [n]`, the row of the client's model; of a mixture that of the model that weighs most.
-      weights: `float32 [n, K]`, the mixture of models that each client uses, which sums to one; None where each client
+      rows: `int [n]`, the row of each client's model; in a mixture, of the model with the largest weight.
+      weights: `float32 [n, K]`, the mixture of models that each client uses, which sums to one; None if each client
         uses one model.
     """
 
@@ -61,7 +61,7 @@ class Assigned:
     weights: np.ndarray | None
 
     def of(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows `int [k]` of the models that the client in this place uses, and their weights
+        """Returns the rows `int [k]` of the models that the client at this place uses, and their weights
         `float32 [k]`."""
         if self.weights is None:
             return self.rows[client : client + 1], np.ones(1, np.float32)
@@ -72,7 +72,7 @@ class Assigned:
 def assigned(given: np.ndarray) -> Assigned:
     """Reads the second value of `Method.models_for`: rows `int [n]`, or weights `float32 [n, K]`.
 
-    Weights of one model, or of which each client has one that is 1, are rows.
+    Weights that give each client a single model become rows.
     """
     given = np.asarray(given)
     if given.ndim == 1:

@@ -14,7 +14,7 @@ from tffcl.models.metrics import OF_NUMBERS
 from tffcl.models.trials import some_batch, some_weights
 
 CLASSES, BINARY, LABELS, NUMBERS, RECONSTRUCTION = "classes", "binary", "labels", "numbers", "reconstruction"
-# Name to what a label is.
+# Maps the name of an objective to what its labels are.
 OBJECTIVES = {
     CLASSES: "one of several classes, or a sequence of them",
     BINARY: "0 or 1, of which the model gives one number",
@@ -23,10 +23,10 @@ OBJECTIVES = {
     RECONSTRUCTION: "none: the model gives its input again",
 }
 
-# The Keras losses that tell the objective; of all others the shapes of outputs and labels do.
+# The Keras losses that decide the objective; for all others, the shapes of outputs and labels do.
 _losses = tf.keras.losses
 _OF_ONE_HOT = _losses.CategoricalCrossentropy, _losses.CategoricalFocalCrossentropy, _losses.CategoricalHinge
-_OF_ROWS = _losses.KLDivergence, _losses.CosineSimilarity  # of a class its one-hot row
+_OF_ROWS = _losses.KLDivergence, _losses.CosineSimilarity  # for a class, they take its one-hot row
 _OF_ZEROS_AND_ONES = _losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy, _losses.Hinge, _losses.SquaredHinge
 _OF_NUMBERS = (
     _losses.MeanSquaredError, _losses.MeanAbsoluteError, _losses.MeanAbsolutePercentageError,
@@ -38,9 +38,9 @@ def _logarithm(probabilities):
     return tf.math.log(tf.maximum(probabilities, LEAST))
 
 
-NO_LABEL = -1  # the answer of outputs that are not finite, which is never right
-LEAST = 1e-30  # of the probabilities that have a logarithm
-# What makes the outputs of probabilities again.
+NO_LABEL = -1  # the answer for outputs that are not finite, which is never right
+LEAST = 1e-30  # lower probabilities count as this in logarithms
+# The inverse functions: from probabilities to outputs.
 _OUTPUTS_OF = {
     tf.identity: tf.identity,
     tf.nn.softmax: _logarithm,
@@ -50,22 +50,22 @@ _OUTPUTS_OF = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Objective:
-    """What a label is, and what a model's outputs say of it.
+    """What a label is, and what a model's outputs say about it.
 
     Attributes:
       name: A name in `OBJECTIVES`.
       label: The spec of one example's label: int32, or float32 for numbers; `[]`, or a shape.
-      outputs: Shape of one example's outputs: `(classes,)`, `(L, classes)` for sequences; for other objectives that of
-        the label, with an axis of 1 more where the model has it.
+      outputs: The shape of one example's outputs: `(classes,)`, or `(L, classes)` for sequences; for other objectives
+        the shape of the label, with a last axis of 1 if the model has one.
       loss: `(outputs, labels) -> float32`, the mean loss of a batch; 0 if none of its labels counts.
       losses: `(outputs, labels) -> float32 [n]`, the loss of each example; 0 if none of its labels counts.
-      probabilities: Outputs to probabilities: `[n, classes]`, also of binary labels, of which 1 is the second class;
-        `[n, L]` of several labels. None for numbers.
-      activation: Outputs to probabilities of the outputs' own shape. None for numbers.
-      weigh: `(outputs, labels, weights [n]) -> float32`, see `weighted_loss`, where there is a faster way than by
-        `losses`.
-      num_classes: Number of classes of a label, 2 of binary ones; None where a label is no class.
-      ignored: Classes whose labels the loss leaves out, as padding is; they do not count in metrics either.
+      probabilities: Maps outputs to probabilities: `[n, classes]`, also for binary labels, whose second class is 1;
+        `[n, L]` for several labels. None for numbers.
+      activation: Maps outputs to probabilities in the outputs' own shape. None for numbers.
+      weigh: `(outputs, labels, weights [n]) -> float32`, see `weighted_loss`, if there is a faster way than by
+        `losses`; else None.
+      num_classes: The number of classes of a label, 2 for binary ones; None if a label is not a class.
+      ignored: Classes whose labels the loss leaves out, such as padding; they do not count in metrics either.
     """
 
     name: str
@@ -81,12 +81,12 @@ class Objective:
 
     @property
     def label_kind(self) -> str:
-        """What metrics are for: "classes", "labels" or "numbers"."""
+        """The kind of labels that metrics are for: "classes", "labels" or "numbers"."""
         return {BINARY: CLASSES, RECONSTRUCTION: NUMBERS}.get(self.name, self.name)
 
     @property
     def usual_metrics(self) -> tuple[str, ...]:
-        """The names of the metrics where a user asks for none."""
+        """The names of the metrics if a user asks for none."""
         return ("accuracy",) if self.has_accuracy else OF_NUMBERS
 
     @property
@@ -95,9 +95,9 @@ class Objective:
         return self.label.dtype.is_integer
 
     def predictions(self, outputs):
-        """Returns what a model answers, of the labels' type and shape: the most likely label, or the number itself.
+        """Returns a model's answers, of the labels' type and shape: the most likely label, or the number itself.
 
-        Where outputs are not finite, but for minus infinity of a class that is ruled out, it is `NO_LABEL`.
+        The answer is `NO_LABEL` if outputs are not finite, except minus infinity for a class that is ruled out.
         """
         if self.name == CLASSES:
             known = tf.math.is_finite(tf.reduce_max(outputs, axis=-1))
@@ -110,15 +110,15 @@ class Objective:
         return tf.reshape(outputs, [-1, *self.label.shape])
 
     def mixed(self, outputs, weights):
-        """Returns the outputs of a mixture of models, those whose probabilities are the weighted mean of theirs; of
-        numbers their weighted mean.
+        """Returns the outputs of a mixture of models, whose probabilities are the weighted mean of the models'; for
+        numbers, the weighted mean of the models' outputs.
 
         Args:
-          outputs: `float32 [K, n, ...]`, of each model.
-          weights: `float32 [K]` that sum to one.
+          outputs: `float32 [K, n, ...]`, the outputs of each model.
+          weights: `float32 [K]`, which sum to one.
 
         Raises:
-          UserError: If a user's own function makes probabilities of outputs, of which no outputs can be made.
+          UserError: If a user's own function turns outputs into probabilities, since its inverse is not known.
         """
         if self.activation is not None and self.activation not in _OUTPUTS_OF:
             raise UserError(
@@ -140,13 +140,13 @@ class Objective:
         return tf.reduce_sum(counted, axis=list(range(1, counted.shape.rank)))
 
     def examples(self, labels):
-        """Returns the number of examples of which a label counts, `float32`: what losses of examples have a mean
-        over."""
+        """Returns the number of examples with a label that counts, `float32`, over which a mean of examples' losses
+        is taken."""
         return tf.reduce_sum(tf.sign(self.counts(labels)))
 
     def size(self, labels):
-        """Returns the weight of a batch's mean loss in a mean over several batches, `float32`: how many examples it
-        has, or labels that count where the loss leaves some out."""
+        """Returns the weight of a batch's mean loss in a mean over several batches, `float32`: its number of examples,
+        or, if the loss leaves labels out, its number of labels that count."""
         return tf.reduce_sum(self.counts(labels)) if self.ignored else tf.cast(tf.shape(labels)[0], tf.float32)
 
     def weighted_loss(self, outputs, labels, weights):
@@ -164,10 +164,10 @@ class Objective:
 
         Args:
           part: What needs classes, for the message.
-          all_count: Whether it has no place for classes that the loss leaves out.
+          all_count: Whether all classes must count, so that the loss leaves none out.
 
         Raises:
-          UserError: If labels are no classes, or some do not count.
+          UserError: If labels are not classes, or some do not count although all must.
         """
         if self.num_classes is None:
             raise UserError(f"{part} needs labels that are classes; a label of this model is {OBJECTIVES[self.name]}")
@@ -178,18 +178,18 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class LossFacts:
-    """What is known of a loss and the outputs that it takes, beside what a batch can tell.
+    """What is known of a loss and the outputs that it takes, besides what a batch can show.
 
     Attributes:
-      objective: A name in `OBJECTIVES`; None if shapes and types must tell.
-      probabilities: Outputs to probabilities, as a user gave it; None: they are found.
+      objective: A name in `OBJECTIVES`; None if it must be found from shapes and types.
+      probabilities: The user's function from outputs to probabilities; None if it must be found.
       from_logits: Whether the loss takes logits or probabilities; None if that is not known.
-      activation: Of the last layer: "softmax", "sigmoid" or "linear"; None if only a batch can tell.
-      ignored: The classes that the loss leaves out; None: they are found by trying it.
-      one_hot: Whether the loss takes one-hot rows in the place of classes.
-      class_weight: Class to the weight of its labels in the loss, 1 where a class is not named.
-      keras: Whether the loss is one of Keras, which takes labels of the shape and type of the outputs.
-      weighs: Whether it is Keras' own, which multiplies the loss of each example by its sample weight.
+      activation: The activation of the last layer: "softmax", "sigmoid" or "linear"; None if only a batch can show it.
+      ignored: The classes that the loss leaves out; None if they must be found by trying the loss.
+      one_hot: Whether the loss takes one-hot rows instead of classes.
+      class_weight: Maps a class to the weight of its labels in the loss; 1 for classes that are not in it.
+      keras: Whether the loss is a Keras loss, which takes labels of the shape and type of the outputs.
+      weighs: Whether it is a loss of Keras' own, which multiplies the loss of each example by its sample weight.
     """
 
     objective: str | None = None
@@ -204,12 +204,12 @@ class LossFacts:
 
 
 def takes_one_hot(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> bool:
-    """Returns whether a Keras loss takes one-hot rows in the place of classes; `label` is the spec of one example's."""
+    """Returns whether a Keras loss takes one-hot rows instead of classes; `label` is the spec of an example's label."""
     return isinstance(loss, _OF_ONE_HOT) or (label.dtype.is_integer and isinstance(loss, _OF_ROWS))
 
 
 def objective_of_loss(loss: tf.keras.losses.Loss, label: tf.TensorSpec) -> str | None:
-    """Returns the objective that a Keras loss is for, where that is known; `label` is the spec of one example's."""
+    """Returns the objective of a Keras loss, or None if it is unknown; `label` is the spec of an example's label."""
     if isinstance(loss, _losses.SparseCategoricalCrossentropy) or takes_one_hot(loss, label):
         return CLASSES
     if isinstance(loss, _OF_NUMBERS):
@@ -223,15 +223,15 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
     """Finds the objective of a model by its labels, outputs and loss.
 
     Args:
-      name: Of the model, for messages.
+      name: The model's name, for messages.
       functional: A `tff.learning.models.FunctionalModel`.
-      x: Spec of one example's features, or a structure of specs.
-      label: Spec of one example's label, as the loss takes it.
-      facts: What is known beforehand.
+      x: The spec of one example's features, or a structure of specs.
+      label: The spec of one example's label, as the loss takes it.
+      facts: What is already known.
 
     Raises:
-      UserError: If outputs and labels do not fit each other, the loss is no mean over a batch, or takes logits where
-        the outputs are probabilities, or the other way round.
+      UserError: If outputs and labels do not fit each other, or the loss is not a mean over a batch, or it takes logits
+        but the outputs are probabilities, or the other way round.
     """
     if facts.objective is not None and facts.objective not in OBJECTIVES:
         raise unknown("objective", facts.objective, OBJECTIVES)
@@ -247,7 +247,7 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
         if facts.keras and not outputs:  # a vector, which Keras would take for the outputs of one example
             predicted = predicted[:, tf.newaxis]
         if weights is not None:
-            # Labels that are left out may be no classes.
+            # Labels that are left out may be outside the classes.
             each *= tf.gather(weights, tf.clip_by_value(labels, 0, classes - 1))
         weighted = {"sample_weight": each} if tf.is_tensor(each) else {}
         return given_loss(predicted, taken(labels), **weighted)
@@ -260,7 +260,7 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
         some = np.concatenate([run(each, *batch)[0].numpy() for each in starts])
         activation = _to_probabilities(name, some, kind, facts)
         probabilities = _in_form(activation, kind, shape)
-    if kind == CLASSES:  # a class of weight 0 is none that is left out
+    if kind == CLASSES:  # a class of weight 0 is not left out
         unweighted = functools.partial(of_any, weights=None)
         ignored = _left_out(unweighted, spec, classes) if facts.ignored is None else facts.ignored
     loss, losses = _of_those_that_count(of_any, ignored, classes)
@@ -269,12 +269,12 @@ def find_objective(name: str, functional, x, label: tf.TensorSpec, facts: LossFa
 
 
 def _of_those_that_count(of_any: Callable, ignored: tuple[int, ...], classes: int | None) -> tuple[Callable, Callable]:
-    """Returns `Objective.loss` and `Objective.losses` of a loss `of_any` labels, which leaves out some."""
+    """Returns `Objective.loss` and `Objective.losses` from a loss `of_any` labels, which leaves out those `ignored`."""
 
     def loss(predicted, labels):
         if not ignored:
             return of_any(predicted, labels)
-        # A mean over no label is NaN: another label stands there, and what comes of it does not count.
+        # A mean over no label is NaN. So another label is put there, and its loss is not used.
         there = tf.reduce_any(_counted(labels, ignored))
         other = next(each for each in range(classes) if each not in ignored)
         return tf.where(there, of_any(predicted, tf.where(there, labels, other)), 0.0)
@@ -282,7 +282,7 @@ def _of_those_that_count(of_any: Callable, ignored: tuple[int, ...], classes: in
     def losses(predicted, labels):
         def of_one(example):
             output, label = example
-            # The mean over a batch of one; of no example at all the loop needs its shape.
+            # The mean over a batch of one; the loop needs its shape if there are no examples.
             return tf.ensure_shape(loss(output[tf.newaxis], label[tf.newaxis]), [])
 
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
@@ -291,7 +291,7 @@ def _of_those_that_count(of_any: Callable, ignored: tuple[int, ...], classes: in
 
 
 def _output_shape(name: str, functional, x) -> tuple[int, ...]:
-    """Returns the shape of one example's outputs; UserError if the model cannot be computed, or not to floats."""
+    """Returns the shape of one example's outputs; raises UserError if the model fails, or does not give floats."""
     kind = tff.types.tensorflow_to_type(tf.nest.map_structure(of_batch, x))
 
     def predict(features):
@@ -310,10 +310,10 @@ def _output_shape(name: str, functional, x) -> tuple[int, ...]:
 
 
 def _kind(name: str, outputs: tuple, label: tf.TensorSpec, facts: LossFacts) -> tuple[str, tuple[int, ...]]:
-    """Returns the name of the objective and the shape of a label; UserError if outputs and labels do not fit."""
+    """Returns the name of the objective and the shape of a label; raises UserError if outputs and labels do not fit."""
     shape = tuple(label.shape)
     like_outputs = outputs in (shape, (*shape, 1))
-    if shape == (1,) and len(outputs) == 1:  # a column [n, 1] is a label an example
+    if shape == (1,) and len(outputs) == 1:  # a column [n, 1] is one label per example
         shape, like_outputs = (), outputs == (1,)
     kind = facts.objective
     if kind is None and label.dtype.is_integer:
@@ -341,8 +341,8 @@ def _batch(shape) -> str:
 
 
 def _as_loss_takes(label: tf.TensorSpec, outputs: tuple, facts: LossFacts, classes: int | None) -> Callable:
-    """Returns what makes of labels those that the loss takes: of the type and shape that the model was given for, or
-    of its outputs' for a loss of Keras, which would spread a row over a column."""
+    """Returns a function that turns labels into those that the loss takes: in the type and shape that the model was
+    made for, or in its outputs' for a Keras loss, which would broadcast a row over a column."""
     if facts.one_hot:
         return lambda labels: tf.one_hot(labels, classes)
     if facts.keras and outputs[-1:] != (classes,):
@@ -353,7 +353,7 @@ def _as_loss_takes(label: tf.TensorSpec, outputs: tuple, facts: LossFacts, class
 
 
 def _class_weights(name: str, given: Mapping | None, classes: int | None) -> tf.Tensor | None:
-    """Returns the weight of each class; UserError if what is given are no such weights."""
+    """Returns the weight of each class; raises UserError if the given values are not such weights."""
     if given is None:
         return None
     if classes is None:
@@ -377,8 +377,8 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
     """Returns `(trained weights, x, y) -> (outputs, loss)`.
 
     Raises:
-      UserError: If the loss is not a number that is the same for one example and for a batch of its copies, or it, or a
-        model that is none of Keras, draws numbers that no seed decides.
+      UserError: If the loss is not one number that is the same for an example and for a batch of its copies; or if it,
+        or a model that is not of Keras, draws random numbers that no seed decides.
     """
     trained, fixed = functional.initial_weights
     start = [tf.constant(each) for each in trained]
@@ -419,12 +419,12 @@ def _check_loss(name: str, functional, loss, x, label: tf.TensorSpec, classes: i
 
 
 def of_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """Returns the spec of a batch of what one example has."""
+    """Returns the spec of a batch for the spec of one example."""
     return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def _to_probabilities(name: str, outputs: np.ndarray, kind: str, facts: LossFacts) -> Callable:
-    """Returns what makes probabilities of outputs, of the same shape; UserError if none come of it."""
+    """Returns a function from outputs to probabilities of the same shape; raises UserError if it gives others."""
     if facts.probabilities:
         given = converted(facts.probabilities)
         if _are_probabilities(given(tf.constant(outputs)).numpy(), kind) is False:
@@ -452,7 +452,7 @@ def _to_probabilities(name: str, outputs: np.ndarray, kind: str, facts: LossFact
 
 
 def _in_form(activation: Callable, kind: str, label_shape: tuple) -> Callable:
-    """Returns what gives probabilities in the form that `Objective.probabilities` has for an objective."""
+    """Returns a function from outputs to probabilities in the form that `Objective.probabilities` has."""
     if kind == CLASSES:
         return activation
 
@@ -464,7 +464,7 @@ def _in_form(activation: Callable, kind: str, label_shape: tuple) -> Callable:
 
 
 def _are_probabilities(outputs: np.ndarray, kind: str) -> bool | None:
-    """Whether outputs `[n, ...]` are probabilities; None if they are not finite, which tells nothing."""
+    """Whether outputs `[n, ...]` are probabilities; None if they are not finite, so that this is unknown."""
     if not np.isfinite(outputs).all():
         return None
     if kind != CLASSES:
@@ -473,7 +473,7 @@ def _are_probabilities(outputs: np.ndarray, kind: str) -> bool | None:
 
 
 def _left_out(loss, label: tf.TensorSpec, classes: int) -> tuple[int, ...]:
-    """The classes of which a loss leaves labels out: it has no gradient for them."""
+    """Returns the classes whose labels a loss leaves out: its gradient is zero for them."""
     shape = [1, *label.shape]
     some = np.random.default_rng(0).uniform(0.5, 1.5, [*shape, classes])
     some /= some.sum(axis=-1, keepdims=True)  # probabilities, or logits
@@ -484,7 +484,7 @@ def _left_out(loss, label: tf.TensorSpec, classes: int) -> tuple[int, ...]:
             tape.watch(outputs)
             value = loss(outputs, tf.fill(shape, label))
         gradient = tape.gradient(value, outputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return tf.reduce_any(tf.abs(tf.convert_to_tensor(gradient)) > 0)  # not where it is NaN, as of a mean over none
+        return tf.reduce_any(tf.abs(tf.convert_to_tensor(gradient)) > 0)  # False for NaN, as in a mean over no label
 
     moved = graph_function(lambda: tf.map_fn(moves, tf.range(classes), fn_output_signature=tf.bool))().numpy()
     return tuple(np.flatnonzero(~moved).tolist()) if moved.any() else ()

@@ -1,15 +1,15 @@
-"""Examples and weights by which it is tried what a model gives."""
+"""Made-up examples and weights, to try out what a model returns."""
 
 import numpy as np
 import tensorflow as tf
 
 
 def some_batch(x, label: tf.TensorSpec) -> tuple:
-    """Returns four examples `(x, y)` that any model takes: numbers at random, or zeros where they may be tokens.
+    """Returns four examples `(x, y)` that any model takes: random floats, or zeros for whole numbers, such as tokens.
 
     Args:
-      x: Spec of one example's features, or a structure of specs.
-      label: Spec of its label.
+      x: The spec of one example's features, or a structure of specs.
+      label: The spec of its label.
     """
 
     def some(spec):
@@ -23,11 +23,11 @@ def some_batch(x, label: tf.TensorSpec) -> tuple:
 def some_weights(trained) -> list[list[tf.Tensor]]:
     """Returns eight draws of a model's trained weights around those that it has.
 
-    A last layer that begins at zero, as many do, gives one number for all examples, which does not tell what its
+    A last layer that begins at zero, as many do, gives the same number for all examples, which does not show what its
     outputs are.
 
     Args:
-      trained: Arrays of any shapes.
+      trained: The trained weights, arrays of any shapes.
     """
     rng = np.random.default_rng(0)
 
