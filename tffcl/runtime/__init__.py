@@ -1,4 +1,4 @@
-"""Where TFF computes: a worker of this machine, workers of others. It imports neither TensorFlow nor TFF by itself."""
+"""Where TFF computes: a worker on this machine, or workers on others. Importing it loads neither TensorFlow nor TFF."""
 
 from tffcl.runtime.addresses import CHANNEL_OPTIONS, MESSAGE_BYTES, Address, RemoteWorkers, connect
 from tffcl.runtime.local_worker import (

@@ -20,8 +20,8 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
-_THIS_MACHINE = ("127.0.0.1", "::1", "0.0.0.0", "::", "localhost")  # which a connection takes for one
-_LONGEST_SILENCE = 1_000_000  # seconds; what sockets wait for has a limit not far above
+_THIS_MACHINE = ("127.0.0.1", "::1", "0.0.0.0", "::", "localhost")  # all of these connect to this machine
+_LONGEST_SILENCE = 1_000_000  # seconds; the timeout of sockets has a limit not far above
 _PARSED = 'RemoteWorkers.parse("10.0.0.5:10000,10.0.0.6:10000") makes them of a text'
 
 
@@ -30,8 +30,8 @@ class RemoteWorkers:
     """Running workers that share each round's clients, see `remote_workers.use_workers`.
 
     Attributes:
-      addresses: The addresses at which they listen; each takes part once.
-      silence: Seconds without an answer after which one counts as lost.
+      addresses: The addresses at which they listen; each is used once.
+      silence: Seconds without an answer after which a worker counts as lost.
     """
 
     addresses: tuple[Address, ...]
@@ -52,7 +52,7 @@ class RemoteWorkers:
         """Reads "host:port,host:port".
 
         Raises:
-          UserError: If it is something else, or names a worker twice.
+          UserError: If the text has another form, or names a worker twice.
         """
         if not isinstance(text, str):
             raise UserError(f"workers is of {type(text).__name__}; {_PARSED}")
@@ -68,10 +68,9 @@ class RemoteWorkers:
 
 
 def _known_as(address: Address) -> tuple[str, int]:
-    """What two ways to write one address have in common, as far as that is known without asking the network for a
-    name."""
+    """Returns the same for all ways to write an address, as far as possible without looking up names in the network."""
     host = address.host.strip("[]").casefold().rstrip(".")
-    with contextlib.suppress(OSError, UnicodeError):  # of a name, which only the network knows
+    with contextlib.suppress(OSError, UnicodeError):  # for a name, which only the network knows
         host = str(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
     host = host.removeprefix("::ffff:")
     return ("localhost" if host in _THIS_MACHINE else host), address.port
@@ -85,7 +84,7 @@ CHANNEL_OPTIONS = [
     # gRPC would look for a worker, even one of this machine, behind the proxy of $http_proxy.
     ("grpc.enable_http_proxy", 0),
 ]
-_START_SECONDS = 240.0  # it takes one, and on a machine that does much else a minute
+_START_SECONDS = 240.0  # a start takes one second, and on a busy machine a minute
 
 
 def open_channel(target: str):
@@ -96,11 +95,11 @@ def open_channel(target: str):
 
 
 def connect(target: str, *, alive=lambda: True, channel=None):
-    """Waits for the worker at `target` ("host:port") and returns a `tff.framework` stub that speaks to it.
+    """Waits for the worker at `target` ("host:port") and returns a `tff.framework` stub that calls it.
 
     Args:
       target: Where the worker listens.
-      alive: Whether it runs. When it does not, every call is a `UserError`, but for those that give values back.
+      alive: Returns whether it runs. If not, every call raises `UserError`, except the calls that release values.
       channel: The gRPC channel to use; default a new one, which stays open.
 
     Raises:
@@ -111,7 +110,7 @@ def connect(target: str, *, alive=lambda: True, channel=None):
     stub = tff.framework.RemoteExecutorGrpcStub(channel or open_channel(target))
     for name in ("get_executor", "create_value", "create_struct", "create_call", "create_selection", "compute"):
         setattr(stub, name, _while_alive(getattr(stub, name), alive))
-    # called by destructors, also when the worker has ended with all its values
+    # called by destructors, even if the worker has ended with all its values
     for name in ("dispose", "dispose_executor"):
         setattr(stub, name, _while_alive(getattr(stub, name), alive, needed=False))
     deadline = time.monotonic() + _START_SECONDS

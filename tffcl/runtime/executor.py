@@ -1,4 +1,4 @@
-"""TFF's executor over a worker, with messages that are made in place. Imports TFF."""
+"""TFF's executor over a worker, with messages that are built in place. Imports TFF."""
 
 import numpy as np
 import tensorflow_federated as tff
@@ -11,13 +11,13 @@ _LARGE = 1024  # bytes of an array
 class WorkerExecutor(tff.framework.RemoteExecutor):
     """`tff.framework.RemoteExecutor` that sends the same bytes and copies them less often.
 
-    TFF makes the message of a federated value from the inside out, and copies the examples of all clients twice for
-    each level of it: twelve copies of what may be tens of megabytes, while the worker waits. What an executor returns
-    must be a `RemoteValue`, for which TFF, whose version is pinned, has no public name.
+    TFF builds the message of a federated value from the inside out, and copies the examples of all clients twice for
+    each level: twelve copies of up to tens of megabytes, while the worker waits. An executor must return a
+    `RemoteValue`, for which TFF, whose version is pinned, has no public name.
     """
 
     async def create_value(self, value, type_spec=None):
-        """As TFF's."""
+        """See `tff.framework.RemoteExecutor`."""
         if not isinstance(type_spec, tff.FederatedType):
             return await super().create_value(value, type_spec)
         request = executor_pb2.CreateValueRequest(executor=self._executor_id)
@@ -34,10 +34,10 @@ def _put(message: executor_pb2.Value, value, kind: tff.Type):
         message.federated.type.CopyFrom(of_nobody[0].federated.type)
         message.federated.type.all_equal = kind.all_equal
     elif isinstance(kind, tff.StructType):
-        message.struct.SetInParent()  # also where it has no elements
+        message.struct.SetInParent()  # even if it has no elements
         elements = tff.structure.iter_elements(tff.structure.from_container(value))
         for (name, own), (_, each) in zip(tff.structure.iter_elements(kind), elements, strict=True):
-            # TFF's protocol has no name where there is none.
+            # In TFF's protocol, an element without a name has no name field.
             element = message.struct.element.add(**({"name": name} if name else {}))
             _put(element.value, each, own)
     elif isinstance(value, np.ndarray) and value.nbytes > _LARGE and _is_of(value, kind):
@@ -50,7 +50,7 @@ def _put(message: executor_pb2.Value, value, kind: tff.Type):
 
 
 def _is_of(value: np.ndarray, kind: tff.Type) -> bool:
-    """Whether an array of numbers is of exactly this type, in this machine's order of bytes; what is not is TFF's to
-    convert or refuse."""
+    """Whether an array has numbers of exactly this type, in this machine's byte order; TFF converts or refuses all
+    others."""
     numbers = isinstance(kind, tff.TensorType) and value.dtype.kind in "biuf" and value.dtype.isnative
     return numbers and kind.is_assignable_from(tff.TensorType(value.dtype.type, value.shape))

@@ -1,4 +1,4 @@
-"""TFF's default context over a worker of this machine, and what else computations run in."""
+"""TFF's default context over a worker on this machine, and the other contexts of computations."""
 
 import atexit
 import os
@@ -10,21 +10,21 @@ from tffcl.errors import UserError
 from tffcl.runtime.worker_process import Worker, WorkerSettings
 
 LEAVING_SECONDS = 10.0  # for threads that wait for a worker when the process ends
-LARGE_WORKER = 400_000_000  # bytes: what a run of small models leaves is half of it
+LARGE_WORKER = 400_000_000  # bytes; after a run of small models, a worker has half as many
 
 
 def context_options(stub) -> dict:
-    """Arguments of a TFF execution context, synchronous or not, over one worker.
+    """Returns the arguments of a TFF execution context, synchronous or not, over one worker.
 
     Args:
-      stub: Speaks to it; what a call raises of itself ends the computation.
+      stub: Calls the worker; an error that the stub raises ends the computation.
     """
     import tensorflow_federated as tff
 
     from tffcl.runtime.executor import WorkerExecutor
 
     def stack(cardinalities):
-        # Values that are done with are given back at once: with the default of twenty at a time several blocks stay.
+        # Values are released one by one: with the default, twenty at a time, those of several blocks would stay.
         executor = WorkerExecutor(stub, dispose_batch_size=1)
         executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
         return executor
@@ -39,14 +39,14 @@ def context_options(stub) -> dict:
 
 _local: Worker | None = None
 _context = None
-_second_context = None  # of the same worker: while it computes, the next block's argument is packed
+_second_context = None  # for the same worker: while that computes, the next block's argument is packed
 
 
 def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
-    """Makes a worker of this machine TFF's default context; the running one if it is there and alive.
+    """Makes a worker on this machine TFF's default context: the running one if it is alive, else a new one.
 
     Args:
-      settings: How the worker uses the machine; other settings than the running worker's replace it.
+      settings: How the worker uses the machine; a running worker with other settings is replaced.
 
     Returns:
       The worker. It ends with this process, or with `stop_local_worker`.
@@ -74,7 +74,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
 
 
 def make_default(context):
-    """Makes a context TFF's default; UserError inside a block of one whose results are awaited, which comes before."""
+    """Makes a context TFF's default; raises UserError in a block of one whose results are awaited, which goes first."""
     import tensorflow_federated as tff
 
     tff.framework.set_default_context(context)
@@ -88,7 +88,7 @@ def make_default(context):
 
 def lanes() -> list:
     """Returns the TFF contexts in which blocks of a round can compute at the same time, in threads: two over the local
-    worker, one for each of several workers, or just the default context where it is none of ours."""
+    worker, one for each of several workers, or just the default context if it is none of these."""
     import tensorflow_federated as tff
 
     current = tff.framework.get_context_stack().current
@@ -98,7 +98,7 @@ def lanes() -> list:
 
 
 def computes_here() -> bool:
-    """Returns whether computations take place on this machine, by cores that this process has, too."""
+    """Returns whether computations run on this machine, on the cores that this process uses, too."""
     import tensorflow_federated as tff
 
     return not hasattr(tff.framework.get_context_stack().current, "workers")
@@ -112,12 +112,12 @@ def worker_count() -> int:
 
 
 def renew_local_worker(above: int = 0):
-    """Puts a fresh worker with the same settings in the place of the one that runs; no effect if there is none.
+    """Replaces the running worker by a fresh one with the same settings; no effect if none is running.
 
-    A worker keeps the graphs and the memory of all that it has computed, gigabytes after a few runs.
+    A worker keeps the graphs and the memory of everything it has computed: gigabytes after a few runs.
 
     Args:
-      above: Leaves a worker that has no more bytes of memory as it is: a fresh one takes a second.
+      above: A worker with at most so many bytes of memory is kept, since a fresh one takes a second.
     """
     if _local and (not above or _local.resident_bytes > above):
         settings = _local.settings
@@ -136,8 +136,8 @@ def stop_local_worker():
 @atexit.register
 def _end():
     stop_local_worker()
-    # Who was interrupted may have left a thread of TFF in a call of gRPC, which fails now. When the interpreter is
-    # taken down with a thread in there, the process is aborted ("exception not rethrown").
+    # An interrupted computation may have left a thread of TFF in a call of gRPC, which fails now. If the interpreter
+    # shuts down with a thread in such a call, the process is aborted ("exception not rethrown").
     for context in filter(None, (_context, _second_context)):
         runner = context._async_runner
         runner._event_loop.call_soon_threadsafe(runner._event_loop.stop)
@@ -146,28 +146,28 @@ def _end():
 
 @atexit.register
 def _drop_tffs_own_context():
-    # TFF's own default context prints a traceback from its destructor when the interpreter takes it down.
+    # TFF's own default context prints a traceback from its destructor when the interpreter shuts down.
     tff = sys.modules.get("tensorflow_federated")
     if tff is not None and _context is None:
         nothing = tff.framework.ResourceManagingExecutorFactory(lambda cardinalities: None)
         tff.framework.set_default_context(tff.framework.SyncExecutionContext(nothing))
 
 
-_compiled = {}  # by the computation's id: (a weak reference to it, what was compiled)
+_compiled = {}  # by the computation's id: (a weak reference to it, the compiled computation)
 _lock = threading.Lock()
 
 
 def compile_once(computation):
     """Compiles a computation as TFF's native runtime does, and keeps the result for as long as the computation lives.
 
-    A TFF context keeps what it has compiled for itself: a worker that takes another's place, and each of several
-    workers, would compile the same rounds again, for seconds each.
+    A TFF context keeps its compiled computations to itself: a worker that replaces another, and each of several
+    workers, would compile the same rounds again, which takes seconds each time.
 
     Args:
       computation: A `tff.framework.ConcreteComputation`.
 
     Returns:
-      What `tff.backends.native.desugar_and_transform_to_native` makes of it.
+      The result of `tff.backends.native.desugar_and_transform_to_native`.
     """
     import tensorflow_federated as tff
 
@@ -176,7 +176,7 @@ def compile_once(computation):
         if key in _compiled:
             return _compiled[key][1]
         made = tff.backends.native.desugar_and_transform_to_native(computation)
-        if made is not computation:  # TFF returns what it cannot compile; kept, it would live for ever
+        if made is not computation:  # TFF returns it if it cannot compile it; kept, it would live for ever
             # The callback must not take the lock: it may run while this thread holds it.
             _compiled[key] = weakref.ref(computation, lambda _: _compiled.pop(key, None)), made
         return made
@@ -196,7 +196,7 @@ def check_process():
 
 def _in_child():
     global _local, _without_threads
-    _local = None  # a forked process that ends must not end it
+    _local = None  # a forked process that ends must not end the worker
     module = sys.modules.get("tensorflow.python.eager.context")
     context = module and module.context_safe()
     _without_threads = _without_threads or (context is not None and context._context_handle is not None)

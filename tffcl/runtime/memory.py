@@ -1,5 +1,4 @@
-"""Sizes of memory: how much is free, how a user writes a limit, and what does not fit. Imports neither TensorFlow nor
-TFF."""
+"""Sizes of memory: how much is free, how users write a limit, and what does not fit. Imports no TensorFlow."""
 
 import pathlib
 import re
@@ -10,10 +9,10 @@ from tffcl.errors import UserError
 _UNITS = {"": 1}
 for _power, _letter in enumerate("KMGT", 1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
-# Where Linux says to which control groups this process belongs, and what they may use.
+# Where Linux says which control groups this process belongs to, and what they may use.
 _GROUPS, _CONTROL = pathlib.Path("/proc/self/cgroup"), pathlib.Path("/sys/fs/cgroup")
-# The files of the limit and of what is used, and what in memory.stat a file's pages are called that are given back
-# when memory is needed, of both versions of control groups.
+# For both versions of control groups: the files of the limit and of the memory in use, and the name in memory.stat of
+# file pages that are freed when memory is needed.
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
 
@@ -34,15 +33,15 @@ def parse_bytes(text: str | int | float) -> int:
 
 
 def free_bytes() -> int:
-    """Returns how much memory can be taken without swapping: of the machine, and of what the container, the job of a
-    cluster's scheduler or any other control group that this process belongs to may still use."""
+    """Returns how much memory can be taken without swapping: the least of what is free on the machine, and what each
+    control group of this process, such as its container or a cluster scheduler's job, may still use."""
     with open("/proc/meminfo", encoding="ascii") as lines:
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return min([available, *_left_to_groups()])
 
 
 def _left_to_groups() -> Iterator[int]:
-    """Yields what each control group above this process may still use, of those that have a limit."""
+    """Yields what each control group above this process may still use, if it has a limit."""
     for line in _GROUPS.read_text().splitlines() if _GROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -60,11 +59,11 @@ def _left_to_groups() -> Iterator[int]:
 
 
 def check_room(size: float, what: str):
-    """Raises UserError if something takes more memory than can be taken without swapping.
+    """Raises UserError if something needs more memory than can be taken without swapping.
 
     Args:
-      size: In bytes.
-      what: Several things, for the message.
+      size: The bytes that are needed.
+      what: What needs them, in the plural, for the message.
     """
     if size > (free := free_bytes()):
         raise UserError(f"{what} need {shown(size)} of memory; {shown(free)} are free")

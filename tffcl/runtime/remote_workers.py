@@ -1,8 +1,8 @@
 """Several TFF workers, on this machine or on others, as one execution context.
 
-TFF's own mergeable context parts the clients of a computation among the workers, each works on its share, and the
-partial aggregates are merged. What is added here: the workers work at the same time (TFF 0.87's remote executor blocks
-the one event loop that all of them share there), and a worker that ends or hangs loses its share to another.
+TFF's own mergeable context divides the clients of a computation among the workers; each computes its share, and the
+partial aggregates are merged. This module adds that the workers compute at the same time (TFF 0.87's remote executor
+blocks the one event loop that they share there), and that the share of a worker that ends or hangs goes to another.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from tffcl.runtime import Address, RemoteWorkers
 from tffcl.runtime.addresses import open_channel
 from tffcl.runtime.local_worker import LEAVING_SECONDS
 
-_LOOK_SECONDS = 2.0  # for a lost worker: the round waits
-_TRIAL_SECONDS = 120.0  # for the first computation, where a worker answers all the time and just is slow
-_REFUSED_SECONDS = 0.5  # between two looks whether a worker still takes connections
+_LOOK_SECONDS = 2.0  # of looking for a lost worker, while the round waits
+_TRIAL_SECONDS = 120.0  # for the first computation of a worker that keeps answering, but is slow
+_REFUSED_SECONDS = 0.5  # between two checks whether a worker still accepts connections
 
-# When no worker is left every share fails, and asyncio would print a traceback for all but the first.
+# When no worker is left, every share fails, and asyncio would print a traceback for all but the first.
 logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
 
-# gRPC watches a channel in a thread, which fails if the channel is closed just then; that is how a worker is given up.
+# gRPC watches a channel in a thread, which fails if the channel is closed just then, as when a worker is given up.
 _excepthook = threading.excepthook
 
 
@@ -49,7 +49,7 @@ threading.excepthook = _quietly
 
 
 class WorkerLost(Exception):
-    """A worker does not answer any more; the message says which and how that was seen."""
+    """A worker does not answer any more; the message says which one, and how this was noticed."""
 
 
 def _forwarded(name: str, *, to_lost: bool = True):
@@ -61,7 +61,7 @@ def _forwarded(name: str, *, to_lost: bool = True):
 
 
 class _Stub(tff.framework.RemoteExecutorStub):
-    """Speaks to one worker, counts the bytes of the messages, and does not try a lost worker again."""
+    """Calls one worker, counts the bytes of the messages, and does not call a lost worker again."""
 
     def __init__(self, worker: "RemoteWorker", channel: grpc.Channel):
         self._worker = worker
@@ -78,7 +78,7 @@ class _Stub(tff.framework.RemoteExecutorStub):
             if isinstance(error, tff.framework.RetryableError) and not worker.answers():
                 worker.lose("the connection broke and a new one is not answered")
                 worker.check()
-            raise  # a worker that was started anew gets everything again from TFF
+            raise  # TFF sends everything again to a worker that was restarted
         worker.received_bytes += response.ByteSize()
         return response
 
@@ -103,9 +103,9 @@ class RemoteWorker:
       address: Where it listens.
       silence: Seconds without an answer after which it counts as lost.
       lost: How it was lost, or None.
-      lost_since: When, by `time.monotonic`.
-      sent_bytes: Of all messages to it.
-      received_bytes: Of all messages from it.
+      lost_since: When it was lost, by `time.monotonic`.
+      sent_bytes: The bytes of all messages to it.
+      received_bytes: The bytes of all messages from it.
     """
 
     def __init__(self, address: Address, silence: float):
@@ -139,19 +139,18 @@ class RemoteWorker:
         self._thread.join(LEAVING_SECONDS)
 
     def answers(self, seconds: float | None = None) -> bool:
-        """Whether the worker takes a new connection and says so itself within `seconds`, by default those of `silence`.
+        """Whether the worker accepts and answers a new connection within `seconds`, by default those of `silence`.
 
-        A process that is stopped or a machine that hangs may still accept connections; it does not answer them. A
-        worker that computes answers at once: others of its threads do that.
+        A process that is stopped or a machine that hangs may still accept connections, but does not answer them. A
+        worker that computes answers at once, in another thread.
         """
         deadline = time.monotonic() + (seconds or self.silence)
-        # Without a pool of its own a channel shares the connection that exists already.
+        # Without a pool of its own, a channel shares the connection that already exists.
         options = [*runtime.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(str(self.address), options) as channel:
             ready = grpc.channel_ready_future(channel)
-            # A process that has just been killed takes connections until the system has closed its sockets, and a
-            # channel that is refused then tries again for as long as one lets it: whether it is refused is asked again
-            # and again.
+            # A process that has just been killed accepts connections until the system has closed its sockets. A channel
+            # that is then refused keeps trying, so this loop checks again and again whether it is refused.
             while self._accepts(left := deadline - time.monotonic()):
                 with contextlib.suppress(grpc.FutureTimeoutError):
                     ready.result(timeout=min(_REFUSED_SECONDS, left))
@@ -161,14 +160,14 @@ class RemoteWorker:
 
     def _accepts(self, seconds: float) -> bool:
         try:
-            host = self.address.host.removeprefix("[").removesuffix("]")  # as gRPC, but not sockets, has IPv6 addresses
+            host = self.address.host.removeprefix("[").removesuffix("]")  # only gRPC has brackets around IPv6 addresses
             socket.create_connection((host, self.address.port), timeout=max(seconds, 0.001)).close()
-        except (OSError, UnicodeError):  # the latter for what cannot be a name of a host
+        except (OSError, UnicodeError):  # the latter if it cannot be the name of a host
             return False
         return seconds > 0
 
     def connect(self):
-        """Makes sure that the worker is there and speaks this TFF's language.
+        """Makes sure that the worker is there and computes as this version of TFF does.
 
         Raises:
           UserError: If it does not answer, or not as a worker of this version would.
@@ -216,7 +215,7 @@ class RemoteWorker:
           WorkerLost: If the worker ends or falls silent before it has answered.
         """
         call = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop))
-        call.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
+        call.add_done_callback(lambda done: done.cancelled() or done.exception())  # even if nobody waits any more
         while not call.done():
             await asyncio.wait({call}, timeout=self.silence / 2)
             if not call.done() and not await asyncio.to_thread(self.answers):
@@ -224,7 +223,7 @@ class RemoteWorker:
         try:
             return call.result()
         except Exception:
-            self.check()  # what a lost worker's call says is no reason
+            self.check()  # the error of a lost worker's call does not show the reason
             raise
 
 
@@ -233,7 +232,7 @@ _connected: "weakref.WeakSet[RemoteWorker]" = weakref.WeakSet()
 
 @atexit.register
 def _leave_all():
-    # A thread that still waits inside gRPC when the interpreter is taken down aborts the process ("exception not
+    # A thread that still waits inside gRPC when the interpreter shuts down aborts the process ("exception not
     # rethrown").
     for worker in list(_connected):
         worker.leave()
@@ -260,7 +259,7 @@ _TRIED_RESULT = (6, [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
 
 
 def _build_trial():
-    """A computation that uses what rounds use: sequences, a sum, a custom aggregation of unknown size."""
+    """Builds a computation that uses what rounds use: sequences, a sum, a custom aggregation of unknown size."""
 
     @tff.tensorflow.computation(tff.SequenceType(np.int32))
     def add_up(numbers):
@@ -297,11 +296,11 @@ def _build_trial():
 
 
 class _Share(tff.framework.AsyncContext):
-    """One worker's share of every computation; another worker's, when that one is lost."""
+    """One worker's share of every computation, which goes to another worker if that one is lost."""
 
     def __init__(self, workers: list[RemoteWorker], place: int):
         self._workers, self._place = workers, place
-        self.whole_type = None  # of the argument of the computation that is being shared
+        self.whole_type = None  # the type of the argument of the computation that is being shared
 
     async def invoke(self, comp, arg):
         if self._is_after_merge(comp.type_signature):
@@ -309,7 +308,7 @@ class _Share(tff.framework.AsyncContext):
         return await self.run(comp, arg)
 
     async def run(self, comp, arg):
-        """Runs a computation as it is, on a worker that is not lost."""
+        """Runs a computation unchanged on a worker that is not lost."""
         while True:
             worker = self._next()
             try:
@@ -318,9 +317,9 @@ class _Share(tff.framework.AsyncContext):
                 print(f"\ntffcl: {error}; its share of the round goes to {self._next().address}", file=sys.stderr)
 
     def _is_after_merge(self, signature: tff.FunctionType) -> bool:
-        """Whether this is the last part of a computation, what follows the aggregation, and all of it is the server's.
+        """Whether this is the last part of a computation, after the aggregation, and all its results are the server's.
 
-        TFF hands that part the whole argument again, the clients' examples too, which it has no use for.
+        TFF passes the whole argument to that part again, including the clients' examples, which it does not use.
         """
         parameter = signature.parameter
         return (
@@ -341,7 +340,7 @@ class _Share(tff.framework.AsyncContext):
 
 
 class _Lane(tff.framework.SyncContext):
-    """Runs whole computations on one worker; on another one, when that one is lost."""
+    """Runs whole computations on one worker, or on another one if that one is lost."""
 
     def __init__(self, share: _Share):
         self._share = share
@@ -352,10 +351,10 @@ class _Lane(tff.framework.SyncContext):
 
 
 class WorkersContext(tff.framework.SyncContext):
-    """Parts the clients of every computation among workers.
+    """Divides the clients of every computation among workers.
 
     Attributes:
-      workers: In the order of their addresses.
+      workers: The workers, in the order of their addresses.
     """
 
     def __init__(self, workers: list[RemoteWorker]):
@@ -367,13 +366,13 @@ class WorkersContext(tff.framework.SyncContext):
     def lanes(self) -> list[tff.framework.SyncContext]:
         """A context for each worker, in which a block of a round's clients computes.
 
-        Lost workers that are back take part again.
+        Lost workers that are back are used again.
         """
         self._look_for_lost()
         return [_Lane(share) for share in self._shares]
 
     def invoke(self, comp, arg=None):
-        """See `tff.framework.SyncContext`. Lost workers that are back take part again."""
+        """See `tff.framework.SyncContext`. Lost workers that are back are used again."""
         self._look_for_lost()
         for share in self._shares:
             share.whole_type = comp.type_signature.parameter
@@ -383,7 +382,7 @@ class WorkersContext(tff.framework.SyncContext):
         for place, worker in enumerate(self.workers):
             if not worker.lost or time.monotonic() - worker.lost_since < worker.silence:
                 continue
-            worker.lost_since = time.monotonic()  # the next look is as long after this one
+            worker.lost_since = time.monotonic()  # the next look comes as long after this one
             if worker.answers(_LOOK_SECONDS):
                 fresh = RemoteWorker(worker.address, worker.silence)
                 with contextlib.suppress(UserError):
@@ -396,21 +395,21 @@ _current: WorkersContext | None = None
 
 
 def use_workers(remote: RemoteWorkers) -> WorkersContext:
-    """Makes running workers TFF's default context; those in use already if they are the same and one of them answers:
-    the next of several runs goes on without a lost one, as the next round does.
+    """Makes running workers TFF's default context. Those already in use stay if the addresses are the same and one of
+    them answers: the next of several runs goes on without a lost one, as the next round does.
 
     Args:
       remote: The addresses at which they listen.
 
     Raises:
-      UserError: If one is not there, or does not compute a small trial rightly.
+      UserError: If one is not there, or does not compute a small trial correctly.
     """
     global _current
     if not isinstance(remote, RemoteWorkers):
         wanted = 'a tffcl.RemoteWorkers, as RemoteWorkers.parse("host:10000,...") makes one'
         raise UserError(f"workers is of {type(remote).__name__}; it must be {wanted}")
     known = _current.workers if _current else []
-    same = [worker.address for worker in known] == list(remote.addresses)  # else nobody waits for those of before
+    same = [worker.address for worker in known] == list(remote.addresses)  # else the earlier ones are not asked
     if not (same and [worker for worker in known if _still_there(worker)]):
         workers = [RemoteWorker(address, remote.silence) for address in remote.addresses]
         for worker in workers:
@@ -432,8 +431,8 @@ def _still_there(worker: RemoteWorker) -> bool:
 def deal(argument, type_spec, hands: int):
     """Reorders the clients so that contiguous shares get every `hands`-th of them.
 
-    A round's clients come largest first, and TFF parts them in contiguous shares: the first worker would get all the
-    large ones. All values at clients are reordered alike.
+    A round's clients come largest first, and TFF divides them into contiguous shares: the first worker would get all
+    the large ones. All values at clients are reordered in the same way.
     """
     if argument is None or hands == 1:
         return argument
@@ -459,7 +458,7 @@ def placements(type_spec, placement):
 
 
 def without_clients(argument, type_spec):
-    """Leaves no clients in an argument; what is at the server stays."""
+    """Returns an argument without its clients; what is at the server stays."""
     if isinstance(type_spec, tff.FederatedType):
         return [] if type_spec.placement is tff.CLIENTS and not type_spec.all_equal else argument
     if isinstance(type_spec, tff.StructType) and any(placements(type_spec, tff.CLIENTS)):

@@ -1,14 +1,13 @@
-"""Starts TFF's worker so that it ends with who asked for it; run by its path in a fresh interpreter, it imports nothing
-else.
+"""Starts TFF's worker so that it ends with the process that asked for it. This file is run by its path in a fresh
+interpreter, and imports only Python's own modules.
 
     python -I -S worker_launcher.py PARENT DOOR WORKER --port=P ...
 
-PARENT is the process that asks. Without a DOOR ("") this process becomes the worker. With one the worker is a child in
-a network of its own, in which nobody else is; the only way in is the Unix-domain socket DOOR, whose bytes this process
-hands on. The first line of standard output says what has become of it: "worker PID", after "private" or "open: why" if
-there is a DOOR.
+PARENT is the process that asks. Without a DOOR ("") this process becomes the worker. With one, the worker is a child in
+a network of its own; the only way in is the Unix-domain socket DOOR, whose bytes this process passes on. Standard
+output says what has happened: first "private" or "open: why" if there is a DOOR, then "worker PID".
 
-A fresh interpreter, because `preexec_fn` is not safe in a process that has threads, and TensorFlow has many.
+It is a fresh interpreter, because `preexec_fn` is not safe in a process that has threads, and TensorFlow has many.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import sys
 import threading
 import time
 
-_PORT = 10000  # inside the network of its own
+_PORT = 10000  # inside the worker's own network
 _DEATH_SIGNAL, _NAME = 1, 15  # of prctl
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000  # of unshare
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1  # of network devices
@@ -43,10 +42,10 @@ def _end_with(parent: int, how: int):
 
 
 def _enter_private_network():
-    """Leaves all networks for a new one with nothing but a loopback device; OSError where the system lets nobody."""
+    """Leaves all networks for a new one with only a loopback device; raises OSError if the system does not allow it."""
     try:
         _call("unshare", _NEW_NETWORK)
-    except OSError:  # who is not root may in a user namespace of their own
+    except OSError:  # a user who is not root may do so in a new user namespace
         _call("unshare", _NEW_USER | _NEW_NETWORK)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         name = struct.pack("16sh14x", b"lo", 0)
@@ -55,8 +54,8 @@ def _enter_private_network():
 
 
 def _check_private_network():
-    """Raises OSError if this process could not enter a network of its own; tried in a child, since there is no way
-    back."""
+    """Raises OSError if this process could not enter a network of its own. This is tried in a child, since there is no
+    way back."""
     readable, writable = os.pipe()
     child = os.fork()
     if not child:
@@ -113,7 +112,7 @@ def _hand_on(source: socket.socket, target: socket.socket):
 
 
 def _serve(connection: socket.socket):
-    """Connects somebody who came through the door to the worker."""
+    """Connects the worker to somebody who came through the door."""
     with connection, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as inside:
         inside.connect(("127.0.0.1", _PORT))
         inside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,7 +123,7 @@ def _serve(connection: socket.socket):
 
 
 def _let_in(listening: socket.socket):
-    while True:  # whoever comes before the worker listens waits in the queue
+    while True:  # connections made before the worker listens wait in the queue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(("127.0.0.1", _PORT)) == 0:
                 break
@@ -170,7 +169,7 @@ def _keep_door(parent: int, door: str, listening: socket.socket, command: list[s
 
 
 def main(parent: str, door: str, *command: str):
-    """Starts the worker as the head of this module says."""
+    """Starts the worker as this module's docstring says."""
     if door:
         try:
             _check_private_network()

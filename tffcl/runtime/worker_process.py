@@ -1,16 +1,16 @@
-"""TFF's worker as a process of this machine that ends with us.
+"""TFF's worker as a process on this machine that ends with this process.
 
-TFF starts its C++ worker as a child that inherits standard output and that nobody can configure. Here the same binary
-is started with its streams detached, with TensorFlow's thread counts in its own environment, and with a parent-death
-signal, so that it ends with us even after `kill -9`; then it is spoken to as if it were a remote worker.
+TFF starts its C++ worker as a child that inherits standard output and cannot be configured. Here the same binary is
+started with its streams detached, with TensorFlow's thread counts in its own environment, and with a parent-death
+signal, so that it ends with this process even after `kill -9`. It is then called as if it were a remote worker.
 
-The binary of TFF 0.87 listens without encryption or credentials on all interfaces: `--port` is its only option about
-that, a number, so that neither an address nor a Unix-domain socket can be named, and it knows no credentials, so that a
-token on our side would keep nobody out. Therefore a private worker is started in a network namespace of its own, where
-its port is nobody else's, and the one way in is a Unix-domain socket in a directory that only this user can enter (see
-`worker_launcher`). It costs one small process and a copy of each message. Where the system lets us have no namespace
-(some containers; systems that forbid user namespaces to those who are not root) the worker listens on a port that is
-drawn for each process, and `tffcl doctor` says so.
+The binary of TFF 0.87 listens on all interfaces, without encryption or credentials. Its only option for this is the
+number `--port`, so that neither an address nor a Unix-domain socket can be named; and since it knows no credentials, a
+token on this side would keep nobody out. Therefore a private worker is started in a network namespace of its own, where
+nobody else can reach its port. The only way in is a Unix-domain socket in a directory that only this user can enter
+(see `worker_launcher`). This costs one small process and a copy of each message. If the system allows no namespace
+(some containers, and systems that forbid user namespaces to all but root), the worker listens on a port that is drawn
+for each process, and `tffcl doctor` says so.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _LONGEST_DOOR = 100  # bytes of the path of a Unix-domain socket
 def worker_binary() -> pathlib.Path:
     """Returns the path of the worker that the installed TensorFlow Federated ships.
 
-    Found without importing TFF, which takes seconds.
+    The path is found without importing TFF, which takes seconds.
 
     Raises:
       UserError: If TFF is not installed or its wheel has no worker.
@@ -60,8 +60,8 @@ def _free_port() -> int:
 
 
 def _usable_cores() -> int:
-    """Returns how many cores this process may use: those that it is bound to, in a container no more than its share of
-    the machine's time comes to."""
+    """Returns how many cores this process may use: those that it is bound to, but in a container no more than its share
+    of the machine's time is worth."""
     import joblib  # takes a fifth of a second
 
     return joblib.cpu_count()
@@ -73,8 +73,8 @@ class WorkerSettings:
 
     Attributes:
       cores: How many client computations run at a time. One core each is the fastest way to share a machine among
-        clients: their models are too small for a step to be split over cores. By default those that this process may
-        use.
+        clients: their models are too small for a step to be split over cores. The default is the number of cores that
+        this process may use.
     """
 
     cores: int = dataclasses.field(default_factory=_usable_cores)
@@ -90,22 +90,22 @@ class WorkerSettings:
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": str(self.cores),
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            # By default TensorFlow builds the gradients of convolutions anew in every step.
+            # By default TensorFlow builds the gradients of convolutions again in every step.
             "TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE": os.environ.get("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false"),
-            # Threads that compute clients wait for each other's memory where they share an arena, of which glibc gives
-            # one to each in turn. Of as many as cores two threads share one in a quarter of all workers, which then
-            # take twice as long; glibc's own number, eight a core, keeps what many threads freed.
+            # Threads that compute clients wait for each other if they share one of glibc's memory arenas, which are
+            # given to threads in turn. With one arena per core, two threads share one in a quarter of all workers,
+            # which then take twice as long; glibc's default, eight per core, keeps what many threads freed.
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", str(4 * self.cores)),
         }
 
 
 class Worker:
-    """A TFF worker process of this machine, ended with this process whatever happens to it.
+    """A TFF worker process on this machine, which ends with this process whatever happens.
 
     Attributes:
       settings: How it uses the machine.
-      port: Where it listens, on all interfaces; unless it is private.
-      pid: Of the worker; None before it was started.
+      port: Where it listens, on all interfaces, unless it is private.
+      pid: The worker's process ID; None before it is started.
       open_because: Why it is not private; "" if it is, or was not asked to be.
     """
 
@@ -115,7 +115,7 @@ class Worker:
         Args:
           settings: How it uses the machine.
           port: Where it listens; default a free one.
-          private: Whether only this user gets in, where the system allows that.
+          private: Whether only this user gets in, if the system allows that.
         """
         self.port, self.settings, self.pid, self.open_because = port or _free_port(), settings, None, ""
         self._door = None
@@ -128,7 +128,7 @@ class Worker:
 
     @property
     def resident_bytes(self) -> int:
-        """What the process has in memory; 0 if it has ended."""
+        """The bytes that the process has in memory; 0 if it has ended."""
         try:
             with open(f"/proc/{self.pid}/statm") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -137,7 +137,7 @@ class Worker:
 
     @property
     def target(self) -> str:
-        """What gRPC calls its place."""
+        """The worker's address, as gRPC writes it."""
         return f"unix:{self._door}" if self._door else f"localhost:{self.port}"
 
     def start(self) -> "Worker":
@@ -165,9 +165,9 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 env=self.settings.environment(),
-                # Ctrl-C is for us: we end the worker when we have saved what there is. A group is enough for that; a
-                # session of its own would take it out of the reach of `nice`, since Linux divides its time among
-                # sessions first.
+                # Ctrl-C is for this process, which saves what there is and then ends the worker. A process group is
+                # enough for that; in a session of its own `nice` would not reach the worker, since Linux divides its
+                # time among sessions first.
                 process_group=0,
             )
             with self._process.stdout as output:
@@ -197,24 +197,24 @@ class Worker:
             self._door = None
 
     def alive(self) -> bool:
-        """Whether it runs and answers this process: the threads of a connection are not in a process that was forked,
-        which would wait for ever when it clears away values that its parent got from the worker."""
+        """Whether it runs and answers this process. A forked process lacks the threads of a connection, and would wait
+        for ever when it releases values that its parent got from the worker."""
         return self._owner == os.getpid() and self._process is not None and self._process.poll() is None
 
     def connect(self):
-        """Returns what `connect` does, over a connection that `stop` closes."""
+        """Returns the stub of `addresses.connect`, over a connection that `stop` closes."""
         channel = open_channel(self.target)
         self._channels.append(channel)
         return connect(self.target, alive=self.alive, channel=channel)
 
     def stop(self):
         """Ends the process and the connections to it, each of which has a thread; no effect if they have ended, or in a
-        process that was forked from the one that made it."""
+        process that was forked from the one that made the worker."""
         if self._owner != os.getpid():
             return
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
-                # it keeps nothing that could be lost; who keeps its door ends with it
+                # it holds nothing that could be lost; the process at its door ends with it
                 os.kill(self.pid, signal.SIGKILL)
             try:
                 self._process.wait(timeout=5)
@@ -232,7 +232,7 @@ def serve(port: int, settings: WorkerSettings):
       UserError: If the port is taken or the worker ends by itself.
     """
     _check_free(port)
-    # Without a handler of its own the first process of a container ignores the signal.
+    # The first process of a container ignores the signal unless it has a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     worker = Worker(settings, port).start()
     try:
@@ -259,7 +259,7 @@ TFF's worker can be bound to no single address. Close the port to others, and re
 
 
 def _check_free(port: int):
-    """gRPC shares a port with another gRPC server without a word; each would get some of the calls."""
+    """Raises UserError if the port is taken. gRPC would share it with another server, and each would get some calls."""
     if not 0 < port < 65536:
         raise UserError(f"--port {port}: a port is from 1 to 65535")
     try:
