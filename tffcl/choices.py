@@ -1,5 +1,5 @@
-"""What a user chooses among by name; the parameters say what is what. Imports nothing: they are checked before
-TensorFlow is loaded."""
+"""The names that a user can choose from; the parameters that take them explain them. Imports nothing, since names are
+checked before TensorFlow is loaded."""
 
 # Trees of merges and where they are cut.
 LINKAGES = {
@@ -10,8 +10,8 @@ LINKAGES = {
 }
 # Where the dissimilarities are, or are taken for, Euclidean distances.
 WITH_WARD = {**LINKAGES, "ward": "what a merge adds to the sum of squared distances to the means (Ward)"}
-GAP = "gap"  # the word for the largest relative gap of a tree where a threshold could stand
-SELF = "self"  # the word for the rule of `clustering.self_distance` where a threshold could stand
+GAP = "gap"  # in place of a threshold: the largest relative gap of a tree
+SELF = "self"  # in place of a threshold: the rule of `clustering.self_distance`
 RULES = {
     SELF: "by how far clients are from themselves: one cluster, unless they differ in groups (see "
     "`clustering.self_distance`)",
@@ -49,7 +49,7 @@ NEIGHBOURHOODS = {
     "gap": "where the tree of single linkage has its largest relative gap, as in the other methods that cut a tree",
 }
 
-# Who is with whom, by how far clients are apart.
+# How clients are grouped by their distances.
 TREE, DENSITY, SOFT = "hierarchical", "density", "soft"
 GROUPINGS = {
     TREE: "a tree of merges by `linkage`, cut at `threshold` or into `num_clusters`",
@@ -59,16 +59,16 @@ GROUPINGS = {
     "spectral": "the graph of similarities, cut into `num_clusters`",
     SOFT: "a tree as of hierarchical, and each client a mixture of its clusters: softmax of -distance / `temperature`",
 }
-KNEE = "knee"  # the threshold of `density` that nobody has set
+KNEE = "knee"  # the threshold of `density` if a user sets none
 
 # StoCFL's clusters.
-REPRESENTATIONS = ("members", "cohort")  # of what a cluster's representation is the mean
+REPRESENTATIONS = ("members", "cohort")  # what a cluster's representation is the mean of
 MERGE_RULES = ("single", "centroid")  # which clusters of a round merge
 MODEL_MERGES = ("mean", "larger")  # the model of clusters that merge
 GLOBAL_ORDERS = ("parallel", "sequential")  # how a round's clients train the global model
 
-# What clients tell.
-PREPROCESSING = ("raw", "normalized", "centred", "grey")  # what subspaces are of
+# What clients report.
+PREPROCESSING = ("raw", "normalized", "centred", "grey")  # the form of the data that subspaces are computed from
 ANCHOR_FORMS = ("gradient", "displacement")  # what StoCFL's clients send
 CLASSES = "classes"  # as many centres as the client has classes
 
@@ -81,13 +81,13 @@ LOCAL_OPTIMIZERS = {  # of local training, with their own keys
     "rmsprop": ("beta_2", "epsilon"),
 }
 PRECISIONS = ("float32", "bfloat16")  # in which clients compute a step
-OPTIMIZER_STATES = ("reset", "kept")  # what becomes of an optimizer's state between rounds
-CONTROL_VARIATES = ("gradient", "difference")  # how a client renews its own: SCAFFOLD's Options I and II
+OPTIMIZER_STATES = ("reset", "kept")  # what happens to an optimizer's state between rounds
+CONTROL_VARIATES = ("gradient", "difference")  # how a client updates its own: SCAFFOLD's Options I and II
 GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs
 VELOCITIES = ("outer", "shared")  # what momentum is of in meta-steps
 CHOOSE_BY = ("train_loss", "validation_loss", "test_accuracy")  # how clients choose a model
 MIXES = ("cohort", "everyone", "stored")  # who gets a new mix in a round, and of what
-WEIGHTINGS = ("examples", "uniform")  # how much a client counts in a mean, see `rounds.composer`
+WEIGHTINGS = ("examples", "uniform")  # the weight of a client in a mean, see `rounds.composer`
 
 # How initial weights are drawn, see `models.layer_weights`.
 INITIALIZATIONS = ("torch_default", "glorot", "ifca_reference")

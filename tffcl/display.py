@@ -1,17 +1,17 @@
-"""How objects show themselves: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
+"""How objects are shown: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
 
 class Shown:
-    """An object that says in a few facts what it is; its `repr` is a line of them.
+    """An object that is described by a few facts; its `repr` is one line of them.
 
-    Classes of arrays would otherwise print all they hold. A class that defines `__repr__` itself keeps it.
+    Classes of arrays would otherwise print all of these. A class that defines `__repr__` itself keeps it.
     """
 
     def facts(self) -> Mapping[str, object]:
-        """Returns what a table has of the object: a name and a value each."""
+        """Returns the facts that a table shows of the object: names and values."""
         raise NotImplementedError
 
     def __init_subclass__(cls, **options):
@@ -55,7 +55,7 @@ def listed(items: Sequence, most: int = 20) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share as it is told: "93.35 %"."""
+    """Returns a share as text: "93.35 %"."""
     return f"{100 * share:.2f} %"
 
 
@@ -65,7 +65,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def sizes_of(lengths, noun: str = "") -> str:
-    """Returns how many there are of several: "30 to 40", or "30" where all are the same; with a noun, "1 row"."""
+    """Returns the range of several counts: "30 to 40", or "30" if all are the same; with a noun, "1 row"."""
     low, high = min(lengths), max(lengths)
     most = counted(high, noun) if noun else f"{high:,}"
     return most if low == high else f"{low:,} to {most}"

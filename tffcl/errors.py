@@ -1,21 +1,21 @@
-"""Errors that are the user's to mend: one line, exit code 2, no traceback."""
+"""Errors that the user can mend: one line, exit code 2, no traceback."""
 
 import difflib
 import re
 import sys
 from collections.abc import Iterable
 
-_MOST_LISTED, _LONGEST_LIST = 12, 160  # names that a message lists, and their characters; of more only the nearest
-_LONGEST = 100  # characters of what a user gave in a message
+_MOST_LISTED, _LONGEST_LIST = 12, 160  # names that a message lists, and their characters; of more, only the nearest
+_LONGEST = 100  # characters of a user's value in a message
 _LONGEST_MESSAGE = 1000  # characters; what is left out is in the middle of what a user gave
 
 
 class Option:
-    """What users say one way on the command line and in files, and another way in Python: in an f-string the way of
-    this process.
+    """A text that users write one way on the command line and in files, and another way in Python. As a string, it is
+    the text for this process.
 
     Attributes:
-      on_command_line: Whether a command runs; `lab.cli.main` says so.
+      on_command_line: Whether this process runs a command, as `lab.cli.main` sets it.
     """
 
     on_command_line = False
@@ -28,7 +28,7 @@ class Option:
 
 
 def argument(name: str) -> Option:
-    """Returns what commands take as an option, e.g. "fresh-seeds", and functions by the same name."""
+    """Returns what is an option of commands, e.g. "fresh-seeds", and an argument of functions with the same name."""
     return Option(f"--{name}", name.replace("-", "_"))
 
 
@@ -37,7 +37,7 @@ OVERWRITE = Option("--overwrite", "overwrite=True")
 OVERRIDES = Option("on the command line", "in overrides")
 VALIDATION = Option("dataset.validation = 0.1", "clients.with_validation(0.1)")
 
-# What commands a terminal, breaks a line, or is not seen: controls, separators, and what turns the order of letters.
+# Characters that control a terminal, break a line, are invisible, or change the order of letters.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f]"
@@ -45,18 +45,18 @@ _UNSEEN = re.compile(
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Returns a text as a terminal and a page can show it: each control character but those of `keep` as its escape."""
+    """Returns a text as terminals and pages can show it: control characters, except those in `keep`, are escaped."""
     return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
 def short_path(path: object) -> str:
-    """Returns a path as a message can hold it: a long one shortened."""
+    """Returns a path for a message; a long one is shortened."""
     text = str(path)
     return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
 
 
 def tell(text: str):
-    """Says something in one line on standard error."""
+    """Writes a text to standard error in one line."""
     print(f"tffcl: {printable(text)}", file=sys.stderr)
 
 
@@ -66,7 +66,7 @@ class UserError(ValueError):
     Attributes:
       table: The table of a task file that the error is about, e.g. "algorithms.pacfl"; None if it is about none.
       key: The key that the error is about, as the user wrote it; None if it is about none.
-      exit_code: What the command line ends with.
+      exit_code: The exit code of the command line.
     """
 
     exit_code = 2
@@ -79,11 +79,11 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):
-    """Training has left the finite numbers; the same run would do so again, whatever is resumed."""
+    """Training has given numbers that are not finite; the same run would do so again, from wherever it is resumed."""
 
 
 def no_server_data(method: str) -> UserError:
-    """Returns the error for a method that compares models on images which the server has not."""
+    """Returns the error for a method that compares models on images which the server does not have."""
     held_out = "dataset.server_examples, how many are held out before the partition (2500 in the paper)"
     given = Option(held_out, "server_images=")
     return UserError(f"{method}: the server has no data to compare models on; give {given}")
@@ -102,11 +102,11 @@ def unknown(
     """Returns the error for a name that is not among the allowed ones, with the nearest of them.
 
     Args:
-      kind: What the name is of, e.g. "task".
+      kind: What the name stands for, e.g. "task".
       name: What the user gave.
       allowed: The names that exist.
-      besides: What is allowed beside names, in words, e.g. "a number from 0".
-      listed: What `tffcl list` calls the kind, where it has it.
+      besides: What is allowed besides names, in words, e.g. "a number from 0".
+      listed: The name of the kind in `tffcl list`, if it is there.
       table: See `UserError`.
       key: See `UserError`.
     """
@@ -125,13 +125,13 @@ def unknown(
 
 
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:
-    """Returns "; did you mean 'name'?" for a name that is not among others; "" where none is like it."""
+    """Returns "; did you mean 'name'?" for a name that is not among others; "" if none is similar."""
     near = _nearest(wanted, names, 1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _nearest(wanted: str, names: Iterable[str], count: int, *, cutoff: float) -> list[str]:
-    """The names that are most like what was asked for, best first; case, and blanks around it, make no difference."""
+    """Returns the names that are most similar to the wanted one, best first; case and blanks around it do not count."""
     folded: dict[str, list[str]] = {}
     for name in names:
         folded.setdefault(name.casefold(), []).append(name)
@@ -140,9 +140,9 @@ def _nearest(wanted: str, names: Iterable[str], count: int, *, cutoff: float) ->
 
 
 def one_line(error: Exception) -> str:
-    """Returns what another's error says, in one line; of an error in a layer of Keras, in which one."""
+    """Returns the message of another library's error in one line; for an error in a Keras layer, with the layer."""
     layer = re.search(r"Exception encountered when calling (layer \S+ \(type \w+\))\.?", str(error))
     lines = [line.strip() for line in str(error)[layer.end() if layer else 0 :].splitlines() if line.strip()]
-    # Raised while a function was traced, the error itself stands below the lines of code that led to it.
+    # If a function was being traced, the error itself comes after the lines of code that led to it.
     raised = [line.split(":", 1)[1].strip() or line for line in lines if re.match(r"\w+(Error|Exception):", line)]
     return (f"{layer[1]}: " if layer else "") + [*raised, *lines, type(error).__name__][0][:200]

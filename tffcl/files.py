@@ -1,7 +1,7 @@
-"""Files as tffcl reads and writes them: regular ones alone, CSV as NumPy columns, small ones of JSON and TOML.
+"""How tffcl reads and writes files: only regular ones, CSV as NumPy columns, and small ones of JSON and TOML.
 
-No link is followed to be written, no pipe or device is read; a file is written whole or not at all, and one that cannot
-be read is one clear line.
+Nothing is written through a link, and no pipe or device is read. A file is written whole or not at all, and one that
+cannot be read gives an error of one clear line.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
       UserError: If it is a directory, a pipe, a socket or a device, or has more bytes.
       OSError: If it is not there, or may not be read.
     """
-    # What is no file is not opened: that could wait for ever, or change a device.
+    # Anything else is not opened, since that could wait for ever, or change a device.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise UserError(f"{path} is not a file")
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -52,39 +52,39 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
 
 
 def read_text(path: str | pathlib.Path, most: int = MOST_TEXT, newline: str | None = None) -> str:
-    """Returns the text of a file in UTF-8; `newline` as of `open`.
+    """Returns the text of a file in UTF-8; `newline` as in `open`.
 
     Raises:
       UserError, OSError: As `opened`.
-      UnicodeDecodeError: If it is no text.
+      UnicodeDecodeError: If it is not text.
     """
     with io.TextIOWrapper(opened(path, most), encoding="utf-8", newline=newline) as file:
         return file.read()
 
 
 def read_bytes(path: str | pathlib.Path) -> bytes:
-    """Returns the contents of a file; errors as of `opened`."""
+    """Returns the contents of a file; errors as in `opened`."""
     with opened(path, MOST_TEXT) as file:
         return file.read()
 
 
 def digest_of_file(path: str | pathlib.Path) -> str:
-    """Returns the SHA-256 of a file's contents in hexadecimal; errors as of `opened`."""
+    """Returns the SHA-256 of a file's contents in hexadecimal; errors as in `opened`."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_no_link(path: pathlib.Path):
-    """Raises UserError if there is a link where something shall be written.
+    """Raises UserError if there is a link where something is to be written.
 
-    It could lead anywhere: whoever may write into a directory would choose which of the user's files is written over.
+    It could lead anywhere: anyone who may write into a directory could choose which of the user's files is overwritten.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link, and nothing is written through one: remove it, or give another directory")
 
 
 def check_replaceable(path: pathlib.Path):
-    """Raises UserError if there is something else than a regular file where one shall be written."""
+    """Raises UserError if something other than a regular file is where one is to be written."""
     check_no_link(path)
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a file: move it, or give another directory")
@@ -99,10 +99,10 @@ def nearest_existing(path: pathlib.Path) -> pathlib.Path:
 
 
 def entries(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns what is in a directory, in the order of the names; nothing where there is none.
+    """Returns what is in a directory, in the order of the names; nothing if there is no directory.
 
     Raises:
-      UserError: If it cannot be read; `glob` would say that nothing is in it.
+      UserError: If it cannot be read; `glob` would find nothing in it.
     """
     try:
         return sorted(directory.iterdir())
@@ -113,19 +113,19 @@ def entries(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def make_directory(path: pathlib.Path):
-    """Makes a directory inside of another, if it is not there; UserError if it is a link."""
+    """Makes a directory inside another, if it is not there; raises UserError if it is a link."""
     check_no_link(path)
     path.mkdir(exist_ok=True)
 
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path, *, private: bool = False, durable: bool = False) -> Iterator[BinaryIO]:
-    """Gives a file to write to that takes the place of `path` when the block has ended: whole, or not at all.
+    """Opens a file for writing that replaces `path` when the block has ended: whole, or not at all.
 
     Args:
-      path: What is written.
-      private: Whether its owner alone may read it, whatever the umask says: examples and values of clients.
-      durable: Whether it is on the disk when the block has ended, also if the machine loses its power then.
+      path: The path of the file.
+      private: Whether only its owner may read it, whatever the umask says, as for examples and values of clients.
+      durable: Whether it is on the disk when the block has ended, even if the machine then loses its power.
 
     Raises:
       UserError: As `check_replaceable`.
@@ -133,7 +133,7 @@ def replacing(path: pathlib.Path, *, private: bool = False, durable: bool = Fals
     """
     check_replaceable(path)
     partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)  # of a process that was killed, or somebody's link: not what it leads to
+    partial.unlink(missing_ok=True)  # left by a killed process, or a link; its target is not removed
     new = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
     try:
         with open(new, "wb") as file:
@@ -163,22 +163,22 @@ def write_text(path: pathlib.Path, text: str, *, private: bool = False):
     write_bytes(path, text.encode(), private=private)
 
 
-# How a cell begins that a spreadsheet would compute, or this module has marked.
+# The beginning of a cell that a spreadsheet would compute, or that this module has marked.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 def damaged(path: pathlib.Path, why: object) -> UserError:
     """Returns the error for a file that is there but cannot be used; always one line."""
-    if isinstance(why, OSError) and why.strerror:  # of the system, as a permission: what is in it may be whole
+    if isinstance(why, OSError) and why.strerror:  # the system's, such as a permission: the contents may be whole
         return UserError(f"{path} cannot be read: {why.strerror}")
     return UserError(f"{path} is damaged: {' '.join(str(why).split())}")
 
 
 def text_of_file(path: pathlib.Path, newline: str | None = None) -> str:
-    """Returns the text of a file; `newline` as of `open`.
+    """Returns the text of a file; `newline` as in `open`.
 
     Raises:
-      UserError: If there is no such file, it is not text, or larger than a run's can be.
+      UserError: If there is no such file, it is not text, or it is larger than a file of a run can be.
     """
     try:
         return read_text(path, newline=newline)
@@ -191,14 +191,14 @@ def text_of_file(path: pathlib.Path, newline: str | None = None) -> str:
 
 
 def csv_text(rows: Iterable[Iterable], end: str = "\r\n") -> str:
-    """Returns rows of cells, the names of the columns first, as the text of a CSV file whose lines end so."""
+    """Returns rows of cells, the names of the columns first, as the text of a CSV file whose lines end with `end`."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=end).writerows(rows)
     return text.getvalue()
 
 
 def nine_digits(value: float) -> str:
-    """Returns a number as the CSV files of runs have it: float32, which most come of, has no more digits."""
+    """Returns a number as in the CSV files of runs: most numbers come from float32, which has no more digits."""
     return f"{value:.9g}"
 
 
@@ -217,7 +217,7 @@ _LARGEST = 2.0**63  # which int64 does not reach
 
 
 def whole_numbers(values: np.ndarray, name: str) -> np.ndarray:
-    """Returns an array of a file as int64, fractions cut off; ValueError, with its name, for what none can be."""
+    """Returns an array of a file as int64, with fractions cut off; raises ValueError, with its name, if this fails."""
     wrong = values[~(np.abs(values) < _LARGEST)] if values.dtype.kind == "f" else ()
     if len(wrong):
         raise ValueError(f"{name} holds {wrong[0]:g}, which is no whole number")
@@ -262,7 +262,7 @@ class Table:
 
     def numbered(self, name: str, empty: int | None = None) -> np.ndarray:
         """Returns the columns of numbers NAME_0, NAME_1, ..., `[n, columns]`: whole ones with `empty` for empty cells,
-        or without `empty` floats with NaN."""
+        or, without `empty`, floats with NaN."""
         count = sum(re.fullmatch(rf"{name}_\d+", each) is not None for each in self.names)
         missing = [f"{name}_{each}" for each in range(count) if f"{name}_{each}" not in self.names]
         if missing:
@@ -316,12 +316,12 @@ _DOTTED = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ 
 
 
 def write_json(path: pathlib.Path, contents: Mapping, *, indent: int | None = 1):
-    """Writes a file that a kill or a full disk leaves as it was before; without indent in one line and no spaces."""
+    """Writes a file, which a kill or a full disk leaves as it was. Without indent it is one line without spaces."""
     write_text(path, json.dumps(contents, indent=indent, separators=None if indent else (",", ":")) + "\n")
 
 
 def _short(number: float) -> str:
-    """A fraction of a file that is kept by the hundred."""
+    """Returns a fraction for files that are kept by the hundred."""
     return f"{number:.5g}"
 
 
@@ -335,7 +335,7 @@ def write_small_numbers(path: pathlib.Path, table: Table):
     """Writes a table of numbers that is kept by the hundred: fractions with five digits, whole numbers with all.
 
     Raises:
-      UserError: If a cell is no number.
+      UserError: If a cell is not a number.
     """
     pairs = [zip(table.texts(name), table.floats(name), strict=True) for name in table.names]
     columns = [[cell if re.fullmatch(r"-?\d*", cell) else _short(number) for cell, number in pair] for pair in pairs]
@@ -348,7 +348,7 @@ def finite(number: float) -> float | None:
 
 
 def read_json(path: pathlib.Path) -> dict:
-    """Reads a file of one table.
+    """Reads a file with one JSON object.
 
     Raises:
       UserError: If it is not there, or is damaged.
@@ -364,10 +364,10 @@ def read_json(path: pathlib.Path) -> dict:
 
 
 def parse_toml(text: str) -> dict:
-    """Reads TOML as `tomllib.loads`, whose time grows with the square of the names in a key.
+    """Reads TOML as `tomllib.loads` does; limits keys, since its time grows with the square of the names in a key.
 
     Raises:
-      ValueError: If it is no TOML, has more than four million letters or a number of thousands of digits.
+      ValueError: If it is not TOML, or has more than four million characters or a number of thousands of digits.
       RecursionError: If it is nested too deep.
     """
     if len(text) > MOST_TOML:
@@ -391,7 +391,7 @@ def read_toml(path: pathlib.Path) -> dict:
 
 
 def inside(directory: str) -> pathlib.PurePath:
-    """Returns the name of a directory in another as a file says it; ValueError if it leads out of that."""
+    """Returns the path of a directory inside another, as a file names it; raises ValueError if it leads out of it."""
     found = pathlib.PurePath(directory)
     if found.is_absolute() or ".." in found.parts:
         raise ValueError(f"directory is {str(found)[:100]!r}; it must be inside its own")
@@ -400,8 +400,7 @@ def inside(directory: str) -> pathlib.PurePath:
 
 @contextlib.contextmanager
 def telling_damage(path: pathlib.Path):
-    """Inside the block, contents that are not what they should be are the damage of this file: a UserError that
-    names it."""
+    """Inside the block, errors from wrong contents become a UserError that says that this file is damaged."""
     try:
         yield
     except UserError:

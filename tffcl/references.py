@@ -30,8 +30,8 @@ def references_in(value: object) -> list[str]:
 
 
 def named(kind: str, value: str | Mapping) -> tuple[str, dict]:
-    """Returns name and own parameters of something that is named, or a table with `name` or `builder` and its
-    parameters.
+    """Returns the name and the own parameters of something that is given by its name, or by a table of `name` or
+    `builder` and parameters.
 
     Args:
       kind: Its key, for messages.
@@ -58,7 +58,7 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
       where: The key that holds the reference, for messages.
 
     Raises:
-      UserError: If it is of another form, the module cannot be imported, or has no such function.
+      UserError: If the reference has another form, or the module cannot be imported or has no such function.
     """
     if not is_reference(reference):
         raise UserError(f'{where} is {reference!r}; it must be "module:function", e.g. "my_methods:build_mine"')
@@ -82,8 +82,8 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
 
 
 def in_a_line(error: BaseException, file: object) -> str:
-    """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one
-    beside it."""
+    """Returns an error in one line, with the last line of the user's code that led to it: in the file that was called,
+    or one beside it."""
     message = " ".join(f"{type(error).__name__}: {error}".split())
     for path, line in _frames(error):
         if _is_beside(path, file):
@@ -92,8 +92,8 @@ def in_a_line(error: BaseException, file: object) -> str:
 
 
 def raised_in(error: BaseException, file: object) -> bool:
-    """Whether what was raised comes from a file of the user's, or one beside it, and not from what that called of this
-    package."""
+    """Whether an error was raised by the user's file, or one beside it, and not by code of this package that it
+    called."""
     for path, _ in _frames(error):
         if _is_beside(path, __file__) or _is_beside(path, file):
             return not _is_beside(path, __file__)
@@ -101,24 +101,24 @@ def raised_in(error: BaseException, file: object) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[tuple[pathlib.Path, int | None]]:
-    """The files and lines that led to what was raised, the last one first."""
+    """Yields the files and lines that led to an error, the last one first."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         yield pathlib.Path(frame.filename).resolve(), frame.lineno
 
 
 def _is_beside(path: pathlib.Path, file: object) -> bool:
-    """Whether a path is below the folder of a file, and not of what is installed there."""
+    """Whether a path is below the folder of a file, and not part of a package that is installed there."""
     home = pathlib.Path(file).resolve().parent if isinstance(file, str) else None
     return home is not None and path.is_relative_to(home) and "site-packages" not in path.relative_to(home).parts
 
 
 def source_of(module: types.ModuleType) -> bytes | None:
-    """The text of a module's file as it was imported by a reference; None where it was imported otherwise."""
+    """Returns the text of a module's file when a reference imported it; None if it was imported otherwise."""
     return getattr(getattr(module, "__spec__", None), "loader_state", None)
 
 
 def _is_installed(name: str) -> bool:
-    """Whether Python finds a module among what is installed."""
+    """Whether Python finds a module among the installed packages."""
     try:
         found = None if "." in name else importlib.machinery.PathFinder.find_spec(name)
     except ImportError:
@@ -129,7 +129,7 @@ def _is_installed(name: str) -> bool:
 def _module(name: str, directory, where: str):
     home = pathlib.Path(directory or ".").resolve()
     path = home.joinpath(*name.split(".")).with_suffix(".py").resolve()
-    # Whoever imports Python's own, or an installed one, would get this one from now on.
+    # Or later imports of Python's own module, or of an installed one, would get this one.
     pythons = name in sys.stdlib_module_names
     if path.is_file() and (pythons or _is_installed(name)):
         another = "Python has one of that name itself" if pythons else "one of that name is installed"
@@ -146,7 +146,7 @@ def _module(name: str, directory, where: str):
         assert spec and spec.loader, path  # it ends in .py
         spec.loader_state = text
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # before it runs: its dataclasses look themselves up by it
+        sys.modules[name] = module  # before it runs, since its dataclasses look it up
         try:
             spec.loader.exec_module(module)
         except BaseException:

@@ -1,6 +1,6 @@
 """Every name that a user can write, and what it stands for. Imports nothing heavy: `tffcl list` answers at once.
 
-The library's kinds stand here; the lab adds its own by `add`, installed packages theirs as entry points of the groups
+The library's kinds are here; the lab adds its own by `add`, and installed packages theirs by entry points of the groups
 "tffcl.algorithms", "tffcl.models", "tffcl.datasets", "tffcl.partitions", "tffcl.signatures" and "tffcl.aggregations".
 """
 
@@ -27,13 +27,13 @@ class Row:
 
     Attributes:
       summary: What it is, one line.
-      place: What builds it, "module:function"; "" where nothing does, as for the plain mean.
-      parameters: The class of its keys in a task file, "module:class"; "" where its keys are the builder's keyword-only
-        parameters, or it has none.
-      takes: What its builder is given of a run, by name, where the run has it.
-      needs: The same of what it cannot do without.
-      clustering: What builds a method's grouping before training, "module:function"; "" for methods without.
-      sgd: Why its clients must train by SGD, and keys of local training that it cannot have; empty where any optimizer
+      place: Its builder, "module:function"; "" if it has none, as the plain mean.
+      parameters: The class of its keys in a task file, "module:class"; "" if its keys are the builder's keyword-only
+        parameters, or if it has none.
+      takes: The names of what its builder takes from a run, if the run has it.
+      needs: The names of what its builder takes from a run and cannot do without.
+      clustering: The builder of a method's grouping before training, "module:function"; "" for methods without one.
+      sgd: Why its clients must train by SGD, and keys of local training that it cannot have; empty if any optimizer
         will do. See `LocalTraining.require_sgd`.
       refuses: Aggregations, or rules of "robust", that a method or a training cannot have, with the reason; `ANY`
         stands for all but the mean.
@@ -53,11 +53,11 @@ class Row:
     foreign: str = ""
 
     def builder(self) -> Callable:
-        """Imports what builds it."""
+        """Imports its builder."""
         return load_reference(self.place, where=self.foreign) if self.foreign else _object(self.place)
 
     def clustering_builder(self) -> Callable | None:
-        """Imports what builds its grouping before training; None for methods without."""
+        """Imports the builder of its grouping before training; None for methods without one."""
         return _object(self.clustering) if self.clustering else None
 
     def parameter_class(self) -> type[Parameters] | None:
@@ -71,8 +71,8 @@ def _object(place: str) -> Any:
 
 
 COMPOSED = "composed"  # the method that groups clients by any signature
-PLAIN = "fedavg"  # the method where any would do
-# Notes of runs of known groups, whose clusters say nothing of whether groups can be found.
+PLAIN = "fedavg"  # the method that is used if any would do
+# Notes on runs with known groups, whose clusters do not show whether groups can be found.
 ORACLE = "clients are in their true groups, which no method that has to find them may know: an upper bound"
 GIVEN = "clients are in the groups that were given; nothing had to find them"
 
@@ -104,14 +104,15 @@ _OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggrega
 def _method(
     name: str, keys: str, summary: str, *, file: str = "", of: str = _OF_METHODS, clusters: bool = False, **columns
 ) -> tuple[str, Row]:
-    """A method, in the file of its name or in `file`, and its row; `clusters`: it groups clients before training."""
+    """Returns a method's name and row. Its file has its name unless `file` is given; with `clusters`, it groups clients
+    before training."""
     module = f"tffcl.algorithms.{file or name}"
     clustering = f"{module}:group_{name}" if clusters else ""
     return name, Row(summary, f"{module}:build_{name}", keys and f"{of}:{keys}", clustering=clustering, **columns)
 
 
 def _signature(name: str, keys: str, summary: str, place: str = "", method: str = "") -> tuple[str, Row]:
-    """A signature and its row; what `algorithms.composed` builds itself has no place."""
+    """Returns a signature's name and row; one that `algorithms.composed` builds itself has no place."""
     return name, Row(summary, place, keys and f"{_OF_SIGNATURES}:{keys}", method=method)
 
 
@@ -214,7 +215,7 @@ ALGORITHMS: Mapping[str, Row] = dict([
             refuses={ANY: "its clients upload nothing"}),
 ])
 
-# What clients tell before training, and what it is compared by.
+# What clients report before training, and how it is compared.
 SIGNATURES: Mapping[str, Row] = dict([
     _signature("subspace", "SubspaceSignatureParameters", "the first singular vectors of the data (PACFL); by "
                "principal angles", method="pacfl"),
@@ -304,8 +305,8 @@ class Kind:
     """A kind of names.
 
     Attributes:
-      rows: Returns name to what it stands for.
-      given: What a run gives to the builders of this kind, which a task file may not.
+      rows: Returns a mapping of names to what they stand for.
+      given: What a run gives to the builders of this kind, and a task file may not.
     """
 
     rows: Callable[[], Mapping[str, Row]]
@@ -348,7 +349,7 @@ def given(kind: str) -> tuple[str, ...]:
 
 
 def noun(kind: str) -> str:
-    """One of a kind: "algorithm" for "algorithms"; also the table of a task file that names one."""
+    """Returns the noun of a kind, "algorithm" for "algorithms"; the table of one in a task file has it as its name."""
     return "study" if kind == "studies" else kind.removesuffix("s")
 
 
@@ -376,7 +377,7 @@ def find(kind: str, name: object, *, table: str | None = None, key: str | None =
       key: See `UserError`.
 
     Raises:
-      UserError: If there is no such name; says the nearest one.
+      UserError: If there is no such name; the message says the nearest one.
     """
     known = rows(kind)
     if not isinstance(name, str) or name not in known:
@@ -385,7 +386,7 @@ def find(kind: str, name: object, *, table: str | None = None, key: str | None =
 
 
 def find_in_table(kind: str, table: Mapping) -> tuple[str, Row, dict]:
-    """Finds what a table of a task file means.
+    """Finds what a table of a task file names.
 
     Args:
       kind: See `kinds`; the table's name is one of that kind.
@@ -395,7 +396,7 @@ def find_in_table(kind: str, table: Mapping) -> tuple[str, Row, dict]:
       `(name, row, options)`, the name for messages.
 
     Raises:
-      UserError: For an unknown name, a builder that cannot be imported, both or neither of the two.
+      UserError: For an unknown name, a builder that cannot be imported, or a table with both or neither of the two.
     """
     options, one = dict(table), noun(kind)
     name, builder = options.pop("name", None), options.pop("builder", None)
@@ -403,7 +404,7 @@ def find_in_table(kind: str, table: Mapping) -> tuple[str, Row, dict]:
         raise UserError(f"{one} has name and builder; give one of the two", table=one, key="builder")
     if builder is not None:
         row = Row("", builder, foreign=f"{one}.builder")
-        row.builder()  # which says what is wrong with it
+        row.builder()  # raises UserError if something is wrong with it
         return builder, row, options
     if name is None:
         raise UserError(f"{one} has no 'name' (allowed: {', '.join(sorted(rows(kind)))})")
@@ -416,10 +417,10 @@ def parameters_of(cls: type[Parameters] | None, values: Mapping, where: str) -> 
     Args:
       cls: Their class, see `Row.parameter_class`.
       values: The user's keys.
-      where: Name of their table, for messages.
+      where: The name of their table, for messages.
 
     Returns:
-      None if it has none.
+      The parameters; None if it has none.
 
     Raises:
       UserError: For an unknown key or a wrong value.
@@ -433,15 +434,15 @@ def parameters_of(cls: type[Parameters] | None, values: Mapping, where: str) -> 
 
 
 def made_by(kind: str, name: str, function: Callable, wanted: type | None, /, *args, **kwargs):
-    """Returns what a builder of a row makes.
+    """Returns what the builder of a row makes.
 
     Args:
       kind: See `kinds`.
-      name: As `find_in_table` gave it.
+      name: As `find_in_table` returned it.
       function: The row's builder.
-      wanted: What it must make; None for anything.
-      *args: For the function.
-      **kwargs: For the function; `seed`, `data_dir` and `normalization` only if it takes them.
+      wanted: The class of what it must make; None for anything.
+      *args: The function's arguments.
+      **kwargs: The same by name; `seed`, `data_dir` and `normalization` are passed only if it takes them.
 
     Raises:
       UserError: If the function is the user's and fails, or makes something else.

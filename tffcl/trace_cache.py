@@ -11,13 +11,13 @@ _MOST = 24  # builds that are kept of each builder; a traced round takes some me
 
 
 class KeptBuilds:
-    """Builds by key, of which the newest used are kept."""
+    """Builds by key; the most recently used ones are kept."""
 
     def __init__(self):
         self._kept = collections.OrderedDict()
 
     def find(self, key: Hashable, build: Callable):
-        """Returns what `build()` gave for this key, now or before."""
+        """Returns what `build()` returned for this key, now or earlier."""
         if key not in self._kept:
             self._kept[key] = build()
         self._kept.move_to_end(key)
@@ -26,7 +26,7 @@ class KeptBuilds:
         return self._kept[key]
 
     def forget(self):
-        """Keeps nothing any more."""
+        """Forgets all builds."""
         self._kept.clear()
 
 
@@ -38,7 +38,7 @@ def built_once(build: Callable) -> Callable:
     argument that has none, such as a factory of TFF's, by identity.
 
     Args:
-      build: What it returns must not depend on anything but its arguments, and not on a model's initial weights.
+      build: The builder. Its result must depend only on its arguments, and not on a model's initial weights.
     """
     kept = KeptBuilds()
 
@@ -51,7 +51,7 @@ def built_once(build: Callable) -> Callable:
 
 
 def key_of(value) -> Hashable:
-    """Returns what is equal for values that count as the same, see `built_once`."""
+    """Returns a key that is equal for values that count as the same, see `built_once`."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
     if isinstance(value, dict):

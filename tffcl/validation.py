@@ -1,6 +1,6 @@
 """The check of every value that a user can set, in a task file or in Python, against the type that its place asks for.
 
-What a value may be is said once, where it is declared, by the type of a dataclass field or of a keyword-only parameter:
+The type of a dataclass field or of a keyword-only parameter says once, where it is declared, what a value may be:
 
     rounds: Count = 10                      # a whole number from 1
     metric: one_of(METRICS) = "loss"        # one of the names in METRICS
@@ -8,11 +8,10 @@ What a value may be is said once, where it is declared, by the type of a datacla
     groups: Sequence[Sequence[Whole]] | None = None
 
 Other bounds are `Annotated[float, msgspec.Meta(ge=-1, le=1)]`; with `description="a cosine, from -1 to 1"` in the Meta,
-this is what the message says of the value. A whole number passes where a number is asked for, and becomes one; true and
-false are no numbers, and no number may be NaN or infinite. NumPy's scalars are taken for the numbers that they are, and
-paths for their text.
+the message describes the value by this text. A whole number is allowed for any number, and becomes a float there. True
+and false are not numbers, and no number may be NaN or infinite. NumPy's scalars count as numbers, and paths as texts.
 
-This module imports nothing heavy, so that mistakes are told before anything heavy is loaded.
+This module imports nothing heavy, so that mistakes are reported before anything heavy is loaded.
 """
 
 import dataclasses
@@ -47,17 +46,17 @@ def one_of(names: Collection[str]):
     """Returns the type of a text that must be one of some names.
 
     Args:
-      names: The names, or a mapping of which they are the keys.
+      names: The names, or a mapping with these keys.
     """
     return Literal[tuple(names)]
 
 
 def wrong(key: str, value: object, rule: str) -> UserError:
-    """Returns the error for the value of a key, e.g. of a rule between keys in `Parameters.check`.
+    """Returns the error for the value of a key, e.g. if a rule between keys in `Parameters.check` is broken.
 
     Args:
       key: The key.
-      value: What it is.
+      value: Its value.
       rule: What it must be, e.g. "it must be 0 or a whole number from 2".
     """
     return UserError(f"{key} is {_shown(value)}; {rule}", key=key)
@@ -67,12 +66,12 @@ def check_value(key: str, value: object, kind: Any) -> Any:
     """Returns a value as the type `kind` has it: a float for a whole number, an int for NumPy's.
 
     Args:
-      key: Names the value in messages.
+      key: The value's name in messages.
       value: What the user gave.
-      kind: A type, see the head of this module.
+      kind: A type, see the docstring of this module.
 
     Raises:
-      UserError: If the value is not of that type or out of its bounds; says what it must be.
+      UserError: If the value is not of that type or out of its bounds; the message says what it must be.
     """
     value = _plain(value)
     try:
@@ -89,7 +88,7 @@ def check_value(key: str, value: object, kind: Any) -> Any:
 
 
 def each_once(where: str, values: Sequence) -> Sequence:
-    """Returns the values; UserError, which begins with `where`, if one is there twice."""
+    """Returns the values; raises a UserError that begins with `where` if one occurs twice."""
     for place, value in enumerate(values):
         if value in values[:place]:
             raise UserError(f"{where} names {str(value)[:100]} twice; give each once")
@@ -97,12 +96,12 @@ def each_once(where: str, values: Sequence) -> Sequence:
 
 
 def check_label(label: object, what: str):
-    """Raises UserError if a label cannot be the name of a directory, into which the results of what it names are
-    written.
+    """Raises UserError if a label cannot be the name of a directory, since results are written into a directory of this
+    name.
 
     Args:
       label: What the user gave.
-      what: Of what it is the name, for messages.
+      what: What it is the name of, for messages.
     """
     text = label if isinstance(label, str) else ""
     odd = [letter for letter in text if letter in "/\\" or not letter.isprintable()]
@@ -114,8 +113,8 @@ def check_label(label: object, what: str):
 
 
 def check_labels(labels: Collection[str], what: str):
-    """Raises UserError as `check_label`, or if two differ by case alone: some systems take their
-    directories for one."""
+    """Raises UserError as `check_label`, or if two labels differ only by case: for some systems, their directories are
+    the same."""
     known: dict[str, str] = {}
     for label in labels:
         check_label(label, what)
@@ -128,13 +127,13 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: 
     """Checks that an argument is an object of a class.
 
     Args:
-      name: The argument's.
+      name: The argument's name.
       value: What was given.
       kind: The class, or several.
-      wanted: In words, with how to make one, e.g. "a tffcl.FlatModel, as FlatModel.from_keras makes one".
+      wanted: The class in words, and how to make one, e.g. "a tffcl.FlatModel, as FlatModel.from_keras makes one".
 
     Raises:
-      UserError: If it is none.
+      UserError: If it is not such an object.
     """
     if not isinstance(value, kind):
         raise UserError(f"{name} is of {type(value).__name__}; it must be {wanted}", key=name)
@@ -160,8 +159,8 @@ def keys_of(function: Callable) -> Mapping[str, object]:
 def types_of(declared: Callable) -> Mapping[str, Any]:
     """Returns the types that a dataclass declares for its fields, or a function for its parameters, by name.
 
-    What a function declares may be its author's: where names are known to type checkers only it has no types, and one
-    that no value can be checked against is `object`.
+    A function may be a user's. If some of its types are known only to type checkers, no types are returned; a type that
+    no value can be checked against is returned as `object`.
     """
     try:
         hints = typing.get_type_hints(declared, include_extras=True)
@@ -173,7 +172,7 @@ def types_of(declared: Callable) -> Mapping[str, Any]:
 
 
 def described_in(documented: Callable) -> dict[str, str]:
-    """Returns what the docstring of a class, without its bases, or of a function says of each key, in one line."""
+    """Returns what the docstring of a class, without its bases, or of a function says about each key, in one line."""
     import docstring_parser
 
     parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
@@ -191,24 +190,23 @@ def _can_be_checked(hint: Any) -> bool:
 
 
 class Parameters(Shown):
-    """Base of the frozen dataclasses of what a user sets: every field is checked when an instance is made.
+    """Base of the frozen dataclasses of values that a user sets: every field is checked when an instance is made.
 
     Attributes:
-      instead: Names that users of other libraries look for, and what there is in their place.
-      alternatives: Groups of keys of which one stands for all: given on the command line, or in a task that extends
-        another, it replaces the file's others.
-      only_with: Keys that mean something beside some values of another key alone: `{key: (other, value, ...)}`. With
-        another value the key must be as by default.
+      instead: Names that users of other libraries look for, and what to use instead.
+      alternatives: Groups of keys of which only one is used: if it is given on the command line, or in a task that
+        extends another, it replaces the others of the file.
+      only_with: Keys that have a meaning only with some values of another key: `{key: (other, value, ...)}`. With other
+        values, the key must have its default.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of the derived class
     instead: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
     only_with: ClassVar[Mapping[str, tuple[str, *tuple[object, ...]]]] = {}
 
     def __new__(cls, *_, **given):
-        """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that
-        there is not."""
+        """Raises UserError, with the nearest name, for an unknown field, for which Python would raise a TypeError."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name in cls.instead:
@@ -221,7 +219,7 @@ class Parameters(Shown):
         """Raises UserError if a field is not of its type or out of its bounds, or a rule between fields is broken."""
         hints = types_of(type(self))
         for field in dataclasses.fields(self):
-            # Frozen: what has been converted can be stored in no other way.
+            # The class is frozen, so that a converted value can be stored in no other way.
             value = _of_table(field.name, getattr(self, field.name), hints[field.name])
             object.__setattr__(self, field.name, check_value(field.name, value, hints[field.name]))
         for key, (other, *values) in self.only_with.items():
@@ -236,12 +234,12 @@ class Parameters(Shown):
         return getattr(self, field.name) == (field.default if made is dataclasses.MISSING else made())
 
     def __repr__(self) -> str:
-        """The call that makes it, without what is as by default."""
+        """The call that makes it, without defaults."""
         given = [field.name for field in dataclasses.fields(self) if not self._is_default(field)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
 
     def facts(self) -> Mapping[str, object]:
-        """All fields; those that are not set are told as such."""
+        """Returns all fields; a field that is None is "not set"."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: "not set" if value is None else value for name, value in values.items()}
 
@@ -253,9 +251,9 @@ def from_table(cls: type, values: Mapping, where: str):
     """Makes an instance of a dataclass from a table of a task file.
 
     Args:
-      cls: A dataclass whose fields are the allowed keys, best one that derives from `Parameters`.
+      cls: A dataclass whose fields are the allowed keys; it should derive from `Parameters`.
       values: The table.
-      where: Name of the table, for messages, e.g. "algorithms.pacfl".
+      where: The name of the table, for messages, e.g. "algorithms.pacfl".
 
     Raises:
       UserError: For an unknown or missing key and for a wrong value; its message, `table` and `key` say where.
@@ -279,8 +277,8 @@ def from_table(cls: type, values: Mapping, where: str):
 
 
 def _of_table(where: str, value: object, kind: Any) -> Any:
-    """The parameters that a value stands for where a key, named by `where`, is a table of its own; other values as they
-    are."""
+    """Returns the parameters that a value stands for if its key, named by `where`, is a table of its own; other values
+    are unchanged."""
     kinds_of_key = (kind, *typing.get_args(kind))
     inner = next((each for each in kinds_of_key if inspect.isclass(each) and issubclass(each, Parameters)), None)
     if inner is None or not isinstance(value, Mapping):
@@ -294,10 +292,10 @@ def check_options(
     """Checks a user's options for a function whose keyword-only parameters are the options.
 
     Args:
-      kind: What the options are of: the table of a task file and a name in it, e.g. "partition label_skew".
-      function: Its parameters' types are what the values are checked against.
+      kind: What has the options: the table of a task file and a name in it, e.g. "partition label_skew".
+      function: The function; the values are checked against the types of its parameters.
       options: The user's keys and values.
-      given: Parameters that we supply and that users may not.
+      given: Parameters that tffcl gives and that users may not.
       also: Keys that are read elsewhere, to be named among the allowed ones.
 
     Returns:
@@ -345,12 +343,12 @@ def _checked(function: Callable, values: Mapping) -> dict[str, Any]:
 
 @functools.cache
 def tell_once(hint: str):
-    """Writes a line to standard error, the first time that it is asked to."""
+    """Writes a line to standard error, only the first time that this is called with it."""
     print(hint, file=sys.stderr)
 
 
 def _within(error: UserError, table: str) -> UserError:
-    """Returns an error about a key with the key's table in front; another error as it is."""
+    """Returns an error about a key with the key's table in front; other errors are unchanged."""
     if not error.key or error.table:
         return error
     message = str(error)
@@ -370,14 +368,14 @@ def _shown(value: object) -> str:
 
 
 def _plain(value):
-    """NumPy's scalars as Python's own values and paths as text, in lists too; other values as they are."""
+    """Returns NumPy's scalars as Python's own values and paths as text, also in lists; other values are unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, str):
         return str(value)
-    # NumPy registers its numbers with Python's abstract ones, all but its bool.
+    # NumPy registers all its numbers with Python's abstract ones, except its bool.
     if isinstance(value, numbers.Number) or type(value).__name__ in ("bool_", "bool"):
         return value.item() if hasattr(value, "item") else value
     return value
@@ -400,7 +398,7 @@ def _alternatives(info: kinds.Type) -> list[kinds.Type]:
 
 
 def _names(info: kinds.Type) -> list[str]:
-    """The texts that a value may be, if not every text is allowed; else none."""
+    """Returns the texts that a value may be, if not every text is allowed; else none."""
     names = []
     for each in _alternatives(info):
         each = each.type if isinstance(each, kinds.Metadata) else each
@@ -411,7 +409,7 @@ def _names(info: kinds.Type) -> list[str]:
 
 
 def _choices(info: kinds.Type) -> list:
-    """The values that one may be, where these are named one by one."""
+    """Returns the allowed values if they are listed one by one; else none."""
     if isinstance(info, kinds.EnumType):
         return [each.value for each in info.cls]
     return list(info.values) if isinstance(info, kinds.LiteralType) else []
@@ -446,7 +444,7 @@ def _words(info: kinds.Type, many: bool = False) -> str:
 
 
 def _bounds(info) -> str:
-    """What follows "a number" for its bounds: " from 0 to below 1", " above 0"."""
+    """Returns what follows "a number" for its bounds: " from 0 to below 1", " above 0"."""
     low = (
         f" from {_number(info.ge)}"
         if info.ge is not None
