@@ -1,24 +1,24 @@
-"""The names that a user can choose from; the parameters that take them explain them. Imports nothing, since names are
-checked before TensorFlow is loaded."""
+"""The names that a user can choose from; the parameters' docstrings explain them. This module imports nothing, because
+the names are checked before TensorFlow is loaded."""
 
-# Trees of merges and where they are cut.
+# The trees of merges, and where they are cut.
 LINKAGES = {
     "single": "distance of the two nearest members",
     "complete": "distance of the two farthest members",
     "average": "mean distance over all pairs of members (UPGMA)",
     "weighted": "mean of the distances of the two parts merged last (WPGMA; PACFL's code calls it average)",
 }
-# Where the dissimilarities are, or are taken for, Euclidean distances.
+# For dissimilarities that are Euclidean distances, or are treated as such.
 WITH_WARD = {**LINKAGES, "ward": "what a merge adds to the sum of squared distances to the means (Ward)"}
-GAP = "gap"  # in place of a threshold: the largest relative gap of a tree
-SELF = "self"  # in place of a threshold: the rule of `clustering.self_distance`
+GAP = "gap"  # given instead of a threshold: cut at the tree's largest relative gap
+SELF = "self"  # given instead of a threshold: the rule of `clustering.self_distance`
 RULES = {
     SELF: "by how far clients are from themselves: one cluster, unless they differ in groups (see "
     "`clustering.self_distance`)",
     GAP: "at the largest relative gap between merges, where there always is one",
 }
 
-# How far two clients are apart, by their signatures.
+# The distance between two clients, computed from their signatures.
 ANGLES = {
     "smallest_angle": "the smallest principal angle between the two subspaces (PACFL Eq. 2)",
     "angle_sum": "the sum of all principal angles between the two subspaces (PACFL Table 1)",
@@ -59,35 +59,35 @@ GROUPINGS = {
     "spectral": "the graph of similarities, cut into `num_clusters`",
     SOFT: "a tree as of hierarchical, and each client a mixture of its clusters: softmax of -distance / `temperature`",
 }
-KNEE = "knee"  # the threshold of `density` if a user sets none
+KNEE = "knee"  # the threshold of `density` where none is set
 
 # StoCFL's clusters.
-REPRESENTATIONS = ("members", "cohort")  # what a cluster's representation is the mean of
+REPRESENTATIONS = ("members", "cohort")  # whose mean a cluster's representation is
 MERGE_RULES = ("single", "centroid")  # which clusters of a round merge
 MODEL_MERGES = ("mean", "larger")  # the model of clusters that merge
 GLOBAL_ORDERS = ("parallel", "sequential")  # how a round's clients train the global model
 
-# What clients report.
-PREPROCESSING = ("raw", "normalized", "centred", "grey")  # the form of the data that subspaces are computed from
+# What clients send.
+PREPROCESSING = ("raw", "normalized", "centred", "grey")  # the data whose subspaces are computed
 ANCHOR_FORMS = ("gradient", "displacement")  # what StoCFL's clients send
 CLASSES = "classes"  # as many centres as the client has classes
 
 # What clients do.
 OPTIMIZERS = ("sgd", "adam")  # of FLT's encoders
-LOCAL_OPTIMIZERS = {  # of local training, with their own keys
+LOCAL_OPTIMIZERS = {  # the optimizers of local training, with their own keys
     "sgd": ("momentum",),
     "adam": ("beta_1", "beta_2", "epsilon"),
     "adamw": ("beta_1", "beta_2", "epsilon"),
     "rmsprop": ("beta_2", "epsilon"),
 }
-PRECISIONS = ("float32", "bfloat16")  # in which clients compute a step
-OPTIMIZER_STATES = ("reset", "kept")  # what happens to an optimizer's state between rounds
-CONTROL_VARIATES = ("gradient", "difference")  # how a client updates its own: SCAFFOLD's Options I and II
+PRECISIONS = ("float32", "bfloat16")  # the number format in which clients compute a step
+OPTIMIZER_STATES = ("reset", "kept")  # whether an optimizer's state survives a round
+CONTROL_VARIATES = ("gradient", "difference")  # how a client updates its variate: SCAFFOLD's Options I and II
 GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs
-VELOCITIES = ("outer", "shared")  # what momentum is of in meta-steps
+VELOCITIES = ("outer", "shared")  # which steps of meta-training use the momentum
 CHOOSE_BY = ("train_loss", "validation_loss", "test_accuracy")  # how clients choose a model
-MIXES = ("cohort", "everyone", "stored")  # who gets a new mix in a round, and of what
-WEIGHTINGS = ("examples", "uniform")  # the weight of a client in a mean, see `rounds.composer`
+MIXES = ("cohort", "everyone", "stored")  # who gets a new mix in a round, and which models are mixed
+WEIGHTINGS = ("examples", "uniform")  # how much a client counts in a mean, see `rounds.composer`
 
 # How initial weights are drawn, see `models.layer_weights`.
 INITIALIZATIONS = ("torch_default", "glorot", "ifca_reference")

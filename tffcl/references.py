@@ -54,7 +54,7 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
 
     Args:
       reference: "module:function".
-      directory: Where `module.py` is looked for first; then the module is imported as any other.
+      directory: Where `module.py` is searched first; if it is not there, the module is imported as any other.
       where: The key that holds the reference, for messages.
 
     Raises:
@@ -74,7 +74,7 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
         raise UserError(f"{where} names {reference}, which is of {type(found).__name__}; it must be a function")
     try:
         inspect.signature(found)
-    except ValueError:  # of some functions that are written in C
+    except ValueError:  # raised for some functions that are written in C
         raise UserError(
             f"{where} names {reference}, whose parameters cannot be read; it must be a function of Python's"
         ) from None

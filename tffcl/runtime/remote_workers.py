@@ -103,7 +103,7 @@ class RemoteWorker:
       address: Where it listens.
       silence: Seconds without an answer after which it counts as lost.
       lost: How it was lost, or None.
-      lost_since: When it was lost, by `time.monotonic`.
+      lost_since: When it was lost, or last looked for since, by `time.monotonic`.
       sent_bytes: The bytes of all messages to it.
       received_bytes: The bytes of all messages from it.
     """
