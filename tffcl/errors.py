@@ -28,7 +28,7 @@ class Option:
 
 
 def argument(name: str) -> Option:
-    """Returns what is an option of commands, e.g. "fresh-seeds", and an argument of functions with the same name."""
+    """Returns a text for an option of commands, e.g. "fresh-seeds", and for the argument of functions of that name."""
     return Option(f"--{name}", name.replace("-", "_"))
 
 

@@ -364,7 +364,7 @@ def read_json(path: pathlib.Path) -> dict:
 
 
 def parse_toml(text: str) -> dict:
-    """Reads TOML as `tomllib.loads` does; limits keys, since its time grows with the square of the names in a key.
+    """Reads TOML as `tomllib.loads`, but refuses deep keys: its time grows with the square of the names in a key.
 
     Raises:
       ValueError: If it is not TOML, or has more than four million characters or a number of thousands of digits.
@@ -400,7 +400,7 @@ def inside(directory: str) -> pathlib.PurePath:
 
 @contextlib.contextmanager
 def telling_damage(path: pathlib.Path):
-    """Inside the block, errors from wrong contents become a UserError that says that this file is damaged."""
+    """Turns errors from wrong contents, inside the block, into a UserError that names this file as damaged."""
     try:
         yield
     except UserError:

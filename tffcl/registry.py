@@ -26,7 +26,7 @@ class Row:
     """What a name stands for.
 
     Attributes:
-      summary: What it is, one line.
+      summary: What it is, in one line.
       place: Its builder, "module:function"; "" if it has none, as the plain mean.
       parameters: The class of its keys in a task file, "module:class"; "" if its keys are the builder's keyword-only
         parameters, or if it has none.
@@ -377,7 +377,7 @@ def find(kind: str, name: object, *, table: str | None = None, key: str | None =
       key: See `UserError`.
 
     Raises:
-      UserError: If there is no such name; the message says the nearest one.
+      UserError: If there is no such name; the message gives the nearest one.
     """
     known = rows(kind)
     if not isinstance(name, str) or name not in known:

@@ -1,4 +1,4 @@
-"""Matrices with a row for each of many clients, of which only a part should be in memory at a time."""
+"""Matrices with a row for each of many clients, which should only partly be in memory at a time."""
 
 import math
 import mmap
@@ -11,7 +11,7 @@ from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 
 MEMORY_BYTES = 2**28  # the most for a matrix in memory; a larger one is in a file, and `let_go` frees what was read
-_ROWS, _FEW_ROWS = 64, 8  # the most rows that are made at a time, and how many are made however large they are
+_ROWS, _FEW_ROWS = 64, 8  # the most rows that are made at a time, and the least, however large they are
 _BYTES = 2**28  # of the rows that are made at a time
 
 

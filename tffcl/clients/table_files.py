@@ -115,7 +115,7 @@ def _separator(names, client: str) -> str | None:
 
 
 def _one_number(texts: Sequence[str]) -> list[str] | None:
-    """Returns the first texts that are one number and of which one has leading zeros; None for none."""
+    """Returns the first texts that are the same number, if one of them has leading zeros; None if there are none."""
     if not any(_CODE.fullmatch(each) for each in texts):
         return None
     by_number: dict[float, list[str]] = {}
@@ -155,7 +155,7 @@ def is_categorical(column) -> bool:
 
 
 def is_bool(column) -> bool:
-    """Whether a column's values are bools, whatever its type; these are 0 and 1, and are not standardised."""
+    """Whether a column's values are bools, whatever its type; these are 0 and 1, and by default not standardised."""
     from pandas.api import types
 
     return types.is_bool_dtype(column.dtype) or types.infer_dtype(column) == "boolean"
@@ -173,7 +173,7 @@ def tidied(frame, names: Iterable[str]) -> tuple:
         if is_categorical(column):
             frame[name] = _tidied_categories(column)
         elif types.is_float_dtype(column.dtype):
-            if types.is_extension_array_dtype(column.dtype):  # which holds NaN beside what is missing
+            if types.is_extension_array_dtype(column.dtype):  # it has both NaN and missing values
                 frame[name] = column.to_numpy(np.float64, na_value=np.nan)
         elif types.is_object_dtype(column.dtype) or types.is_string_dtype(column.dtype):
             texts = {each for each in column if isinstance(each, str)}

@@ -58,7 +58,7 @@ class TableRules:
       inputs: Maps the name of a model's input to its columns; the name is "" if there is only one.
       columns: How each column becomes features.
       missing: What happens to missing values, see `Population.from_frame`.
-      groups: What each true group is called, by its number.
+      groups: The name of each true group, by its number.
       measured_noise: As in `clients.population.Population`.
     """
 
@@ -136,8 +136,8 @@ class TableRules:
         return self.features(self.of_kinds(values))
 
     def of_kinds(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the columns, where one without any value gets the kind of the known column. Raises UserError if a
-        column holds numbers and the known one text, or the other way round."""
+        """Returns the columns; one without any value gets the kind of the known column. Raises UserError if a column
+        holds numbers and the known one text, or the other way round."""
         found = dict(values)
         for name, column in self.columns.items():
             own, is_text = values[name], values[name].dtype.kind == "U"

@@ -312,13 +312,13 @@ class FlatModel(FlatWeights, Shown):
             gives an output for each class of each label, or one for each label; or floats.
           name: The name in titles.
           weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
-          probabilities: Function from outputs to probabilities; default softmax or sigmoid, or none where the outputs
-            are probabilities already.
+          probabilities: Function from outputs to probabilities; default softmax or sigmoid, or none if the outputs are
+            probabilities already.
           objective: As in `from_keras`.
           metrics: As in `from_keras`.
 
         Raises:
-          UserError: If the input is no such batch, or outputs, labels and loss do not fit each other.
+          UserError: If the input is not such a batch, or outputs, labels and loss do not fit each other.
         """
         facts = LossFacts(objective=objective, probabilities=probabilities)
         made = cls(**from_keras.from_functional(functional, name, weight_names=weight_names, facts=facts))
@@ -371,7 +371,7 @@ class FlatModel(FlatWeights, Shown):
 
         Raises:
           UserError: If the model is not built, cannot be built again or called, outputs and labels do not fit each
-            other, or the loss takes logits where the outputs are probabilities, or the other way round.
+            other, or the loss takes logits but the outputs are probabilities, or the other way round.
         """
         fields, of_whole = from_keras.from_keras(
             keras_model, loss, input_spec, name, objective=objective, class_weight=class_weight, statistics=statistics
@@ -473,7 +473,7 @@ def build_flat_model(
       seed: The seed of the initial weights.
 
     Returns:
-      The model; its `functional` takes such examples and int32 labels, or float32 labels where they are numbers.
+      The model; its `functional` takes such examples and int32 labels, or float32 labels if they are numbers.
     """
     preprocess = from_keras.as_it_is if normalization is None else build_preprocess(normalization)
     dtype, logits = tf.float32 if normalization is None else tf.uint8, converted(logits)

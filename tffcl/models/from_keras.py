@@ -1,4 +1,4 @@
-"""Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model."""
+"""Makes a `FlatModel` from any `tff.learning` FunctionalModel, or any Keras model."""
 
 import collections
 import dataclasses

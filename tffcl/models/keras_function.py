@@ -26,7 +26,7 @@ STATISTICS = (GLOBAL, *OWN, RESET)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KerasFunction:
-    """What a Keras model computes.
+    """The function that a Keras model computes.
 
     Attributes:
       model: The Keras model.

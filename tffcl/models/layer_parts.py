@@ -88,7 +88,7 @@ def layer_parts(model: "FlatWeights", local: Collection[str]) -> LayerParts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnPart:
-    """What clients keep of a model: the local part of a larger one, of which the model is the global part.
+    """The part of a model that clients keep: the local part of a larger model, whose global part is the model.
 
     Attributes:
       whole: The larger `FlatModel`, which clients train and use.

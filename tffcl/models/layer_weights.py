@@ -68,7 +68,7 @@ def transposed_conv(name: str, size: int, inputs: int, outputs: int) -> list[Wei
 
 
 def group_norm(name: str, channels: int) -> list[Weight]:
-    """The scale `[channels]`, at first 1, and offset `[channels]`, at first 0, of a normalization layer."""
+    """The scale `[channels]`, initially 1, and the offset `[channels]`, initially 0, of a normalization layer."""
     return [Weight(f"{name}/scale", (channels,), 1, 1, 1.0), Weight(f"{name}/offset", (channels,), 1, 1, 0.0)]
 
 

@@ -1,6 +1,6 @@
 """Metrics of a model's answers on whole sets of examples, by name or as a user's own functions.
 
-Imports no TensorFlow, and scikit-learn only where a metric is computed.
+Imports no TensorFlow, and scikit-learn only when a metric is computed.
 """
 
 import dataclasses

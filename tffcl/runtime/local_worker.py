@@ -74,7 +74,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
 
 
 def make_default(context):
-    """Makes a context TFF's default; raises UserError in a block of one whose results are awaited, which goes first."""
+    """Makes a context TFF's default; raises UserError in a block of one with awaited results, which would go first."""
     import tensorflow_federated as tff
 
     tff.framework.set_default_context(context)

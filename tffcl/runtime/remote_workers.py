@@ -29,7 +29,7 @@ from tffcl.runtime import Address, RemoteWorkers
 from tffcl.runtime.addresses import open_channel
 from tffcl.runtime.local_worker import LEAVING_SECONDS
 
-_LOOK_SECONDS = 2.0  # of looking for a lost worker, while the round waits
+_LOOK_SECONDS = 2.0  # to look for a lost worker, while the round waits
 _TRIAL_SECONDS = 120.0  # for the first computation of a worker that keeps answering, but is slow
 _REFUSED_SECONDS = 0.5  # between two checks whether a worker still accepts connections
 

@@ -229,7 +229,7 @@ def serve(port: int, settings: WorkerSettings):
     """Runs a worker for others until this process is ended: by SIGTERM with exit code 0.
 
     Raises:
-      UserError: If the port is taken or the worker ends by itself.
+      UserError: If the port is taken, or the worker ends unasked.
     """
     _check_free(port)
     # The first process of a container ignores the signal unless it has a handler.
