@@ -58,7 +58,7 @@ def build_mlp(
 
     def logits(layers, tensors, features, seed):
         x = layers.connect(layers.flatten(features), *tensors[:2])
-        # Dropout before ReLU, as in FLT's code, and after it is the same function.
+        # Dropout before ReLU, as in FLT's code, gives the same function as after it.
         x = layers.relu(layers.dropout(x, dropout, seed, 0))
         return layers.connect(x, *tensors[2:])
 

@@ -121,7 +121,7 @@ def traced_once(function: Callable, input_signature=None) -> Callable:
 def converted(function: Callable) -> Callable:
     """Returns a function whose Python `if` and `for` on tensors are turned into TensorFlow's by AutoGraph.
 
-    This package's tf.functions have none and are traced without AutoGraph, which takes a fifth of the tracing time. A
+    This package's tf.functions have none, and are traced without AutoGraph, since it costs a fifth of the tracing. A
     user's functions that they call go through this. Functions of this package and tf.functions are returned unchanged.
     """
     return function if is_ours(function) or hasattr(function, "get_concrete_function") else tf.function(function)

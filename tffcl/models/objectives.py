@@ -97,7 +97,7 @@ class Objective:
     def predictions(self, outputs):
         """Returns a model's answers, of the labels' type and shape: the most likely label, or the number itself.
 
-        The answer is `NO_LABEL` if outputs are not finite, except minus infinity for a class that is ruled out.
+        A label is `NO_LABEL` if outputs are not finite, except minus infinity for a class that is ruled out.
         """
         if self.name == CLASSES:
             known = tf.math.is_finite(tf.reduce_max(outputs, axis=-1))
