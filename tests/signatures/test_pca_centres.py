@@ -9,8 +9,9 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from tffcl.aggregators.collect import by_client
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.rounds.client_queries import build_collection
+from tffcl.rounds.client_queries import build_collection, build_signing
 from tffcl.signatures.centres import build_pca_centres, principal_components
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))
@@ -85,3 +86,12 @@ def test_equal_images_have_one_centre_at_the_origin(tff_worker, digits):
 def test_bad_input(options, message):
     with pytest.raises(UserError, match=message):
         build_pca_centres(SPEC, **options)
+
+
+def test_a_client_whose_rows_overflow_is_seen(tff_worker):
+    """k-means alone would leave its rows out, and describe it by nothing."""
+    spec = collections.OrderedDict(x=tf.TensorSpec((8,), tf.float32), y=tf.TensorSpec((), tf.int32))
+    x, y = np.random.default_rng(0).random((20, 8), np.float32), np.zeros(20, np.int32)
+    population = Population.from_arrays({0: (x, y), 1: (x * np.float32(3e38), y)})
+    value = build_signing(build_pca_centres(spec, num_centres=2))(population)
+    assert np.isfinite(value["centres"]).all(axis=(1, 2)).tolist() == [True, False]

@@ -7,8 +7,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.rounds.client_queries import build_collection
+from tffcl.rounds.client_queries import build_collection, build_signing
 from tffcl.signatures.subspace import METHODS, build_subspace, class_singular_vectors, left_singular_vectors
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))
@@ -196,3 +197,24 @@ def test_a_signature_of_some_of_the_examples(tff_worker, digits):
     whole, mask = signed(digits)
     np.testing.assert_array_equal(signed(digits, samples=90)[1], mask)
     assert same_space(signed(digits, samples=500)[0], whole)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_the_basis_of_data_that_are_not_finite_is_not_either(digits, method, value):
+    """An eigenvalue decomposition of it would stop the worker, with an error that names no client."""
+    for count in (50, 150):
+        data = matrix(digits, count)
+        data[3, 7] = value
+        basis, mask = left_singular_vectors(data, 3, method)
+        assert np.isnan(basis).all() and not mask.numpy().any()
+
+
+@pytest.mark.parametrize("options", [{}, {"noise_multiplier": 0.1, "noise_seed": 1}])
+def test_examples_that_overflow_are_seen(tff_worker, options):
+    """Single numbers are finite, and their mean is not."""
+    spec = collections.OrderedDict(x=tf.TensorSpec((8,), tf.float32), y=tf.TensorSpec((), tf.int32))
+    signature = build_subspace(spec, 2, preprocess="centred", **options)
+    x, y = np.random.default_rng(0).random((20, 8), np.float32), np.zeros(20, np.int32)
+    value = build_signing(signature)(Population.from_arrays({0: (x, y), 1: (x * np.float32(3e38), y)}))
+    assert np.isfinite(value["basis"]).all(axis=(1, 2)).tolist() == [True, False]

@@ -441,7 +441,7 @@ def _check_finite(population: Population, signatures: Mapping[str, np.ndarray]):
     if len(bad):
         raise Diverged(
             f"client {population.name_of(population.client_ids[bad[0]])} has a signature that is not finite; its "
-            "training before it diverged, and a lower learning_rate helps, or its data hold NaN"
+            "training before it diverged, and a lower learning_rate helps, or its data hold NaN or numbers too large"
         )
 
 

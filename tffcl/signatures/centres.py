@@ -4,6 +4,7 @@ or of their principal components, the baseline of FLT (PCA+kM+HC, FLT section IV
 import collections
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from tffcl.client_work.client_work import as_features, feature_rows, num_features, stack
@@ -124,8 +125,12 @@ def _build(
 
     @tf.function(autograph=False)
     def compute(context, examples):
-        found = kmeans(rows(stack(examples)["x"]), context["seed"])
-        centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], width])
+        points = rows(stack(examples)["x"])
+        found = kmeans(points, context["seed"])
+        centres = found["centres"]
+        if not noise_multiplier:  # k-means leaves out what is not finite, and nobody would see it; noise hides it
+            centres = tf.where(tf.reduce_all(tf.math.is_finite(points)), centres, np.nan)
+        centres = tf.ensure_shape(centres, [found["mask"].shape[0], width])
         return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
 
     return build_signature(

@@ -212,8 +212,9 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
 
     Returns:
       `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data, or the energy, are zero and masked.
+      Of data that are not finite the basis is NaN.
     """
-    data = tf.cast(data, tf.float64)
+    data, unknown = _known(tf.cast(data, tf.float64))
     values, basis = _BY[method](data, num_vectors)
     missing = num_vectors - tf.shape(values)[0]
     values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
@@ -221,7 +222,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     if energy < 1.0:
         before = tf.math.cumsum(tf.square(values), exclusive=True)
         mask = tf.logical_and(mask, before < energy * tf.reduce_sum(tf.square(data)))
-    basis = _with_signs(tf.where(mask, basis, tf.zeros_like(basis)))
+    basis = _with_signs(tf.where(mask, basis, tf.zeros_like(basis))) + unknown
     return tf.ensure_shape(basis, [data.shape[0], num_vectors]), tf.ensure_shape(mask, [num_vectors])
 
 
@@ -255,6 +256,13 @@ def class_singular_vectors(
     features = data.shape[0]
     basis = tf.reshape(tf.transpose(bases, [1, 0, 2]), [features, max_classes * num_vectors])
     return basis, tf.reshape(masks, [max_classes * num_vectors])
+
+
+def _known(data):
+    """The data, and 0 to add to what is made of them; zeros and NaN where some are not finite, as after an overflow,
+    since an eigenvalue decomposition of such a matrix would stop the worker with an error that names no client."""
+    finite = tf.reduce_all(tf.math.is_finite(data))
+    return tf.where(finite, data, tf.zeros_like(data)), tf.where(finite, 0.0, np.nan)
 
 
 def _noised_gram(data, clip: float, noise_multiplier: float, seed):
@@ -357,11 +365,12 @@ def build_subspace(
             local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
         data = tf.transpose(feature_rows(example_spec, whole(local["x"])))
         if noise_multiplier:
+            data, unknown = _known(data)
             gram = _noised_gram(data, clip, noise_multiplier, own_noise(context))
             # Its eigenvectors with the largest eigenvalues: as it is shifted, they are left singular vectors of a
             # matrix.
             _, vectors = _PAIRS[method](gram, num_vectors)
-            basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
+            basis = tf.ensure_shape(_with_signs(vectors) + unknown, [features, num_vectors])
             mask = tf.ones([num_vectors], tf.bool)
         elif per_class:
             basis, mask = class_singular_vectors(
