@@ -5,11 +5,12 @@ import pytest
 
 import tffcl
 from tests.algorithms.conftest import PAIRS, same_groups
-from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl.algorithms.each_round_parameters import FLUXParameters
 from tffcl.algorithms.flux import build_flux
 from tffcl.clients.population import Population
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
+from tffcl.rounds.client_queries import ask_all
 from tffcl.signatures.predictions import build_descriptors
 
 
@@ -83,6 +84,25 @@ def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_work
         joined = flux.admit(state, stranger)
         assert joined.assignment[-1] == state.assignment[group]
         np.testing.assert_allclose(joined.descriptors["marginal"][:9], state.descriptors["marginal"])
+
+
+def test_a_client_whose_descriptors_are_not_finite_is_named(flux, found, grouped, monkeypatch, tff_worker):
+    """It would be placed in the first cluster, and when clients are grouped scikit-learn would end the run."""
+
+    def asked(query, model, population, **more):
+        described = ask_all(query, model, population, **more)
+        described["marginal"] = described["marginal"].copy()
+        described["marginal"][population.client_ids == 4, 0] = np.inf
+        return described
+
+    monkeypatch.setattr("tffcl.algorithms.flux.ask_all", asked)
+    known, newcomers = split(grouped, [4])
+    told = "client 4 has a signature that is not finite"
+    with pytest.raises(Diverged, match=told):
+        flux.next(flux.initialize(grouped), cohort_of(grouped, [0, 1], 3))
+    state, _ = flux.next(flux.initialize(known), cohort_of(known, [0, 1], 3))
+    with pytest.raises(Diverged, match=told):
+        flux.admit(state, newcomers)
 
 
 def test_newcomers_send_what_their_labels_do_not_change(flux, found, grouped, tff_worker):

@@ -35,7 +35,13 @@ from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_parts import require_shared
 from tffcl.rounds import privacy_releases
-from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
+from tffcl.rounds.client_queries import (
+    ask_all,
+    build_collection,
+    build_stacked_collection,
+    check_signatures,
+    signature_transfer,
+)
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.predictions import build_descriptors
 
@@ -95,7 +101,9 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, assignment=labels, **found, **carried)
 
     def _described(self, query: tff.Computation, model: np.ndarray, population: Population):
-        return ask_all(query, model, population, release=_release_of(population))
+        found = ask_all(query, model, population, release=_release_of(population))
+        check_signatures(population, found)
+        return found
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
         """A newcomer sends its descriptor of P(X) only, and joins the cluster with the nearest mean of these."""

@@ -22,8 +22,8 @@ from tffcl.clustering.groupings import Grouping
 from tffcl.clustering.self_distance import Chance
 from tffcl.clustering.vector_distances import without_direction
 from tffcl.display import counted, listed
-from tffcl.errors import Diverged, UserError
-from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
+from tffcl.errors import UserError
+from tffcl.rounds.client_queries import build_collection, build_signing, check_signatures, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.parameters import check_noised
 from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
@@ -313,7 +313,7 @@ class OneShot(EngineMethod):
         `ClusteredState`; arguments as in `client_queries.build_signing`."""
         self.clustering.check(len(population))
         signed = self.sign(population, again, model)
-        _check_finite(population, signed.whole)
+        check_signatures(population, signed.whole)
         _tell_nowhere(population, signed.whole)
         formed = self.clustering.form(signed)
         notes = (*formed.notes, *_notes(_thin(self.clustering.signature, population)))
@@ -337,7 +337,7 @@ class OneShot(EngineMethod):
         """
         check_newcomers(state, newcomers)
         signed = self.sign(newcomers, 0, state.signed_with)
-        _check_finite(newcomers, signed.whole)
+        check_signatures(newcomers, signed.whole)
         _tell_nowhere(newcomers, signed.whole)
         labels, placed = self.placed(state, newcomers, signed, None if whole else MOST_COMPARED)
         grown = self.engine.grown(state, max(labels.max() + 1 - len(state.models), 0))
@@ -432,17 +432,6 @@ def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: f
 def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np.ndarray:
     """The clients whose subspaces have no direction; none for other signatures."""
     return client_ids[without_direction(signatures)] if {"basis", "mask"} <= set(signatures) else client_ids[:0]
-
-
-def _check_finite(population: Population, signatures: Mapping[str, np.ndarray]):
-    """Raises Diverged with the name of a client whose signature is not finite."""
-    finite = [np.isfinite(each).all(axis=tuple(range(1, each.ndim))) for each in signatures.values()]
-    bad = np.flatnonzero(~np.all(finite, axis=0))
-    if len(bad):
-        raise Diverged(
-            f"client {population.name_of(population.client_ids[bad[0]])} has a signature that is not finite; its "
-            "training before it diverged, and a lower learning_rate helps, or its data hold NaN or numbers too large"
-        )
 
 
 def _tell_nowhere(population: Population, signatures: Mapping[str, np.ndarray]):

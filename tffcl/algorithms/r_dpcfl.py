@@ -20,7 +20,7 @@ from tffcl.clustering.groupings import fit_mixture, largest_overlap
 from tffcl.display import counted
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
-from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
+from tffcl.rounds.client_queries import build_collection, build_signing, check_signatures, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 
@@ -57,6 +57,7 @@ class RDPCFL(IFCA):
         clusters, clients = self._how.num_clusters, len(population)
         self.check_clients(clients)
         updates = self._sign(population)
+        check_signatures(population, updates)
         mixture = fit_mixture(updates, clusters, self._seed)
         found, overlap = np.zeros([clients, clusters]), largest_overlap(updates, mixture)
         found[:, : mixture.probabilities.shape[1]] = mixture.probabilities

@@ -13,6 +13,7 @@ from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.client_state import bytes_of
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, on_devices
+from tffcl.errors import Diverged
 from tffcl.rounds import privacy_releases, shards
 from tffcl.rounds.blocks import INPUT_COPIES, MESSAGE_ROOM
 from tffcl.rounds.traffic import Transfer
@@ -190,6 +191,19 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
         )
 
     return sign
+
+
+def check_signatures(population: Population, signatures):
+    """Raises Diverged with the name of a client whose signature is not finite; `signatures` are as `sign` gives
+    them."""
+    leaves = tf.nest.flatten(signatures)
+    finite = [np.isfinite(each).all(axis=tuple(range(1, each.ndim))) for each in leaves]
+    bad = np.flatnonzero(~np.all(finite, axis=0))
+    if len(bad):
+        raise Diverged(
+            f"client {population.name_of(population.client_ids[bad[0]])} has a signature that is not finite; its "
+            "training before it diverged, and a lower learning_rate helps, or its data hold NaN or numbers too large"
+        )
 
 
 def build_stacked_collection(signature: Signature) -> tff.Computation:

@@ -8,7 +8,7 @@ from scipy.linalg import subspace_angles
 import tffcl
 from tests import own_data, own_objectives
 from tests.lab.datasets.helpers import need
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.lab.batches import similarity as similarity_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.datasets import federated
@@ -113,6 +113,14 @@ def test_clients_made_in_python_are_looked_at_and_the_number_of_clusters_has_its
         tffcl.similarity(clients, "subspce", model=own_data.perceptron())
     with pytest.raises(UserError, match="the signature embedding needs an encoder of images; give find_encoder="):
         tffcl.similarity(clients, "embedding", model=own_data.perceptron())
+
+
+def test_a_client_whose_signature_overflows_is_named():
+    train, _ = own_data.clinics(4)
+    (name, (x, y)), *_ = train.items()
+    clients = tffcl.Population.from_arrays({**train, name: (np.full_like(x, 3e38, np.float32), y)})
+    with pytest.raises(Diverged, match=f"client {name} has a signature that is not finite"):
+        tffcl.similarity(clients, "pca_centres", model=own_data.perceptron())
 
 
 @pytest.mark.slow

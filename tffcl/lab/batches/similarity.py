@@ -27,6 +27,7 @@ from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, Seed
 from tffcl.models.flat import FlatModel
 from tffcl.registry import ALGORITHMS
+from tffcl.rounds.client_queries import check_signatures
 from tffcl.runs.callbacks import progress_bar, waiting
 from tffcl.runs.population_changes import taken_by
 from tffcl.runs.summary import rand_index
@@ -240,10 +241,13 @@ def _formed(
     shares of the numbers of clusters from halves.
     """
     if how.signature.noise_multiplier:
-        formed = how.form(how.build_signing()(population))
+        signed = how.build_signing()(population)
+        check_signatures(population, signed.whole)
+        formed = how.form(signed)
         return formed, formed.notes, {}
     by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None, grouping=None)
     signed = by_itself.build_signing()(population)
+    check_signatures(population, signed.whole)
     numbers = _numbers(how, signed, seed)
     if how.threshold == choices.SELF:
         formed = how.form(signed)
