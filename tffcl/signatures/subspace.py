@@ -365,12 +365,13 @@ def build_subspace(
             local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
         data = tf.transpose(feature_rows(example_spec, whole(local["x"])))
         if noise_multiplier:
-            data, unknown = _known(data)
+            # Numbers that are not finite count as zero: an answer of NaN would tell of the data, whatever the noise.
+            data = tf.where(tf.math.is_finite(data), data, tf.zeros_like(data))
             gram = _noised_gram(data, clip, noise_multiplier, own_noise(context))
             # Its eigenvectors with the largest eigenvalues: as it is shifted, they are left singular vectors of a
             # matrix.
             _, vectors = _PAIRS[method](gram, num_vectors)
-            basis = tf.ensure_shape(_with_signs(vectors) + unknown, [features, num_vectors])
+            basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
             mask = tf.ones([num_vectors], tf.bool)
         elif per_class:
             basis, mask = class_singular_vectors(
