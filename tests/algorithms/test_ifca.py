@@ -245,8 +245,8 @@ def test_more_models_than_the_cohort_has_clients(tff_worker, convex, digit_clien
 def test_what_the_finder_asks_is_traffic_of_the_first_round(tff_worker, convex, digit_clients):
     population = digit_clients([60] * 4, turns=[0, 1, 0, 1])
     found, plain = (
-        build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, start=start, least_share=0.25), seed=3)
-        for start in ("attracting", "independent")
+        build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, **start), seed=3)
+        for start in ({"start": "attracting", "least_share": 0.25}, {})
     )
     cohort = Cohort(population, np.arange(4), (7, 1))
     first, second = found.initialize(population), plain.initialize(population)

@@ -102,7 +102,7 @@ def test_each_step_draws_anew():
     drawing = flat.build_flat_model("drawing", [Weight("w/bias", (10_000,), 1, 1, constant=0.0)], logits, **more)
     x, y = np.zeros([16, 1], np.float32), np.ones(16, np.float32)
     training = LocalTraining(epochs=3, batch_size=4, learning_rate=0.01)
-    steps = PerFedAvgParameters(alpha=0.0, beta=0.01, delta=0.01, gradient="first_order", velocity="outer")
+    steps = PerFedAvgParameters(alpha=0.0, beta=0.01, gradient="first_order", velocity="outer")
     for train, count in ((build_local_sgd(drawing, training), 12), (build_meta_sgd(drawing, training, steps), 6)):
         moved = [np.flatnonzero(train(drawing.initial, x, y, SEED + client)[0]).tolist() for client in (0, 7)]
         assert len(moved[0]) == len(moved[1]) == count and not set(moved[0]) & set(moved[1])

@@ -57,7 +57,7 @@ def test_a_training_is_the_same_twice_and_close_to_float32s(digits, model):
     build_local_sgd.forget()
     np.testing.assert_array_equal(build_local_sgd(model, BFLOAT16)(*given)[0], first)
     assert 0 < np.linalg.norm(first - exact) < 0.2 * np.linalg.norm(exact - model.initial)
-    how = PerFedAvgParameters(alpha=0.1, beta=0.1, delta=0.01, gradient="first_order", velocity="outer")
+    how = PerFedAvgParameters(alpha=0.1, beta=0.1, gradient="first_order", velocity="outer")
     meta, rounded = (build_meta_sgd(model, each, how)(*given)[0].numpy() for each in (TRAINING, BFLOAT16))
     assert 0 < np.linalg.norm(rounded - meta) < 0.2 * np.linalg.norm(meta - model.initial)
 

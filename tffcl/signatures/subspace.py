@@ -214,7 +214,10 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
       `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data, or the energy, are zero and masked.
       Of data that are not finite the basis is NaN.
     """
-    data, unknown = _known(tf.cast(data, tf.float64))
+    data = tf.cast(data, tf.float64)
+    finite = tf.reduce_all(tf.math.is_finite(data))
+    # Otherwise, as after an overflow, the decomposition would stop the worker with an error that names no client.
+    data = tf.where(finite, data, tf.zeros_like(data))
     values, basis = _BY[method](data, num_vectors)
     missing = num_vectors - tf.shape(values)[0]
     values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
@@ -222,7 +225,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     if energy < 1.0:
         before = tf.math.cumsum(tf.square(values), exclusive=True)
         mask = tf.logical_and(mask, before < energy * tf.reduce_sum(tf.square(data)))
-    basis = _with_signs(tf.where(mask, basis, tf.zeros_like(basis))) + unknown
+    basis = tf.where(finite, _with_signs(tf.where(mask, basis, tf.zeros_like(basis))), np.nan)
     return tf.ensure_shape(basis, [data.shape[0], num_vectors]), tf.ensure_shape(mask, [num_vectors])
 
 
@@ -256,13 +259,6 @@ def class_singular_vectors(
     features = data.shape[0]
     basis = tf.reshape(tf.transpose(bases, [1, 0, 2]), [features, max_classes * num_vectors])
     return basis, tf.reshape(masks, [max_classes * num_vectors])
-
-
-def _known(data):
-    """The data, and 0 to add to what is made of them; zeros and NaN where some are not finite, as after an overflow,
-    since an eigenvalue decomposition of such a matrix would stop the worker with an error that names no client."""
-    finite = tf.reduce_all(tf.math.is_finite(data))
-    return tf.where(finite, data, tf.zeros_like(data)), tf.where(finite, 0.0, np.nan)
 
 
 def _noised_gram(data, clip: float, noise_multiplier: float, seed):
