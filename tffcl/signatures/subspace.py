@@ -263,7 +263,8 @@ def class_singular_vectors(
 
 def _noised_gram(data, clip: float, noise_multiplier: float, seed):
     """The mean of x x' `float64 [d, d]` with symmetric noise, shifted so that no eigenvalue is below zero."""
-    data = tf.cast(data, tf.float64)
+    # Numbers that are not finite count as zero: an answer of NaN would tell of the data, whatever the noise.
+    data = tf.cast(tf.where(tf.math.is_finite(data), data, tf.zeros_like(data)), tf.float64)
     scaled = data / tf.maximum(tf.norm(data, axis=0, keepdims=True), tf.cast(clip, tf.float64))
     gram = tf.math.divide_no_nan(tf.matmul(scaled, scaled, transpose_b=True), tf.cast(tf.shape(data)[1], tf.float64))
     # the lower half repeats the upper one
@@ -361,8 +362,6 @@ def build_subspace(
             local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
         data = tf.transpose(feature_rows(example_spec, whole(local["x"])))
         if noise_multiplier:
-            # Numbers that are not finite count as zero: an answer of NaN would tell of the data, whatever the noise.
-            data = tf.where(tf.math.is_finite(data), data, tf.zeros_like(data))
             gram = _noised_gram(data, clip, noise_multiplier, own_noise(context))
             # Its eigenvectors with the largest eigenvalues: as it is shifted, they are left singular vectors of a
             # matrix.
