@@ -240,16 +240,12 @@ def _formed(
     """The clusters by the settings; notes, which say under any settings whether clients differ and form groups; and the
     shares of the numbers of clusters from halves.
     """
-    if how.signature.noise_multiplier:
-        signed = how.build_signing()(population)
-        check_signatures(population, signed.whole)
-        formed = how.form(signed)
-        return formed, formed.notes, {}
-    by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None, grouping=None)
+    noised = how.signature.noise_multiplier  # then no halves are taken, which would tell more
+    by_itself = how if noised else dataclasses.replace(how, threshold=choices.SELF, num_clusters=None, grouping=None)
     signed = by_itself.build_signing()(population)
     check_signatures(population, signed.whole)
-    numbers = _numbers(how, signed, seed)
-    if how.threshold == choices.SELF:
+    numbers = {} if noised else _numbers(how, signed, seed)
+    if noised or how.threshold == choices.SELF:
         formed = how.form(signed)
         return formed, formed.notes, numbers
     formed = how.form(Signed(signed.whole))
